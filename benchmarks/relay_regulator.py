@@ -24,6 +24,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.model.resume_rules import Verdict
 from dcp.producer.storage.stored_items import version_of
+from dcp.producer.streams.dcp_options import DcpClient
 from dcp.producer.streams.stream import ActiveStream
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
@@ -73,20 +74,19 @@ class Scene:
         )
         self.consumers = [self._consumer(number) for number in range(consumers)]
         clients = [_Client(_Client(None, each), None) for each in self.consumers]
-        self.regulator.clients = lambda: clients  # type: ignore[assignment,return-value]
+        self.regulator.follow(lambda: clients)  # type: ignore[arg-type, return-value]
         self._random = Random(1)
         self._written = 0
 
     def _consumer(self, number: int) -> DcpConnection:
         key = NODE, b"consumer-%d" % number
-        flags = int(OpenFlag.PRODUCER)
-        consumer = DcpConnection(self.bucket, key, flags, frozenset(), lambda: None)
-        self.bucket.open_dcp(consumer)
+        client = DcpClient(key, int(OpenFlag.PRODUCER))
+        consumer = self.bucket.dcp_connections.open(client, lambda: None, lambda _, __: False)
         verdict = Verdict(Status.SUCCESS, None, 0, END_OF_TIME, 0)
         for vbucket in self.bucket.vbuckets:
             settings = consumer.stream_settings()
             consumer.add_stream(ActiveStream(vbucket.data, vbucket.id, verdict, 0, settings))
-        while consumer.has_ready_streams:
+        while consumer.ready:
             consumer.next_frames(2**20)
         return consumer
 
@@ -100,14 +100,14 @@ class Scene:
             body = m.Mutation(by_seqno=seqno, rev_seqno=1, key=b"k%d" % self._written, value=VALUE)
             frame = encode(body, Opcode.DCP_MUTATION, vbucket=vbucket, cas=seqno).to_bytes()
             copy.receive(version_of(frame))
-            self.bucket.received(NODE, vbucket)
+            self.bucket.writes.received(NODE, vbucket)
             self.regulator.received(vbucket, len(frame))
             if is_taken:
                 for consumer in self.consumers:
-                    for stream in consumer.streams_of({vbucket}):
+                    for stream in consumer.streams.of({vbucket}):
                         stream.sent_seqno = seqno
         if is_taken:
-            self.bucket.collect_changes()
+            self.bucket.changes.collect()
 
 
 @contextmanager

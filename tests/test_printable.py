@@ -12,7 +12,7 @@ from dcp.cli.logs import OneLineFormatter
 from dcp.cli.output import say, table
 from dcp.lake.monitor.prometheus import exposition_of
 from dcp.printable import printable, printable_lines, printable_name
-from dcp.producer.model.connection_name import told_name
+from dcp.producer.model.connection_name import display_name
 
 HOSTILE = "e\x1b[2J\nv\rl\x85\u202e\u2028\0"
 SHOWN = r"e\x1b[2J\nv\rl\x85\u202e\u2028\x00"
@@ -52,12 +52,12 @@ def test_no_two_names_become_one(one: bytes, other: bytes) -> None:
     ],
 )
 def test_names_are_told_byte_by_byte_where_they_must(name: bytes, shown: str) -> None:
-    assert told_name(name) == f"eq_dcpq:{shown}"
+    assert display_name(name) == f"eq_dcpq:{shown}"
 
 
 @given(st.binary(max_size=200))
 def test_names_as_long_as_documented_are_told_whole(name: bytes) -> None:
-    assert told_name(name) == f"eq_dcpq:{printable_name(name)}"
+    assert display_name(name) == f"eq_dcpq:{printable_name(name)}"
 
 
 def test_a_cell_of_a_table_is_in_one_line() -> None:

@@ -47,7 +47,10 @@ def unique_name(prefix: str) -> str:
 
 @dataclass(slots=True)
 class NodeLink:
-    """One node: its connection (None while there is none) and when to try again."""
+    """One node: its connection (None while there is none) and when to try again.
+
+    Written from outside: the stream keeper says when it is tried again.
+    """
 
     address: NodeAddress
     connection: NodeConnection | None = None

@@ -58,6 +58,8 @@ class ConnectionSettings:
 
     ``metadata_only`` opens DCP with NO_VALUE and without xattrs: keys, seqnos and CAS come, values
     do not.
+
+    More than 15 attributes: one is one setting.
     """
 
     bucket: str

@@ -55,7 +55,10 @@ _ON_TRIAL = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK, Phase
 
 @dataclass(slots=True)
 class VbucketTrack:
-    """The mutable state of one vbucket; only ``StreamKeeper`` changes it."""
+    """The mutable state of one vbucket; only ``StreamKeeper`` changes it.
+
+    Written from outside: the stream keeper moves it by what it hears.
+    """
 
     vbucket: int
     address: NodeAddress | None

@@ -35,6 +35,11 @@ class ConnectionState:
     what it had sent before it heard of that may still arrive. ``moved`` is where vbuckets stand
     that the last blocks moved; whoever reads it clears it. With ``hands_out_frames`` items are
     told as frames (``ItemFrames``), not as columns.
+
+    More than 15 attributes: it is all that the functions of a connection share.
+
+    Written from outside: these functions change it (``answers.py``, ``inbound.py``,
+    ``connection.py``).
     """
 
     bootstrap: Bootstrap

@@ -64,7 +64,7 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
             session.refuse(frame, Status.ETMPFAIL, "The relay has not received that yet")
         else:
             COMMANDS[frame.opcode].handler(session, frame, body, now)
-            if session.dcp is not None and session.dcp.streams_of({frame.vbucket}):
+            if session.dcp is not None and session.dcp.streams.of({frame.vbucket}):
                 audience.waits_no_more(session.dcp, frame.vbucket)
 
     def close_stream(session: Session, frame: Frame, body: m.Body, now: float) -> None:
@@ -133,7 +133,7 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
     }
     return {
         opcode: CommandHandler(
-            command.gate, changed.get(opcode, command.handler), command.before_dcp_open
+            command.access, changed.get(opcode, command.handler), command.before_dcp_open
         )
         for opcode, command in COMMANDS.items()
     }

@@ -131,7 +131,7 @@ class Receivers:
             taken_bytes = 0 if is_full else client.taken_bytes
             values = consumer.bytes_sent, flow.acked_bytes, taken_bytes
             stand = self._stands.get(consumer)
-            if stand is None or stand.values != values or not consumer.has_ready_streams:
+            if stand is None or stand.values != values or not consumer.ready:
                 self._stands[consumer] = _Stand(values, now_ns)
                 if stand is not None and self._was_silent(stand, now_ns):
                     found.append((consumer, None))
@@ -160,7 +160,7 @@ class Receivers:
     ) -> dict[int, _Stand]:
         """Return since when which windows of streams are full and get no acknowledgement."""
         found = {}
-        for opaque in consumer.full_stream_windows:
+        for opaque in consumer.ready.full_windows:
             values = (consumer.stream_windows.acked_bytes(opaque),)
             stand = before.get(opaque)
             is_same = stand is not None and stand.values == values
@@ -173,7 +173,7 @@ class Receivers:
         Now, if it stood still for no whole time between two looks. Else the acknowledgement that
         it may still owe us counts as given when it was due at the latest.
         """
-        if consumer.waits_for_window(stream):
+        if consumer.ready.waits_for_window(stream):
             stand = self._full.get(consumer, {}).get(stream.opaque)
         else:
             stand = self._stands.get(consumer)

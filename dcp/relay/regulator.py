@@ -78,7 +78,7 @@ class Regulator:
         self.gates = [VbucketFlowControl(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
         for gate, vbucket in zip(self.gates, bucket.vbuckets, strict=True):
             gate.positions.begin_again(vbucket.data.high_seqno)
-        self.clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
+        self._clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
         self._bucket = bucket
         self._source = source
         self._now_ns = now_ns
@@ -86,7 +86,11 @@ class Regulator:
         self._due = DueVbuckets(self.gates, self.receivers)
         self.waits_for_disk = False
         """Whether nothing is freed because too much is not on disk yet."""
-        bucket.origin.on_sent = self._due.touch
+        bucket.origin.on_sent.add(self._due.touch)
+
+    def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
+        """Know whose connections there are: those that ``clients`` returns."""
+        self._clients = clients
 
     # --- what the links tell
 
@@ -177,7 +181,7 @@ class Regulator:
         began, halted_seconds = loop.time(), 0.0
         with self._bucket.lock:
             due = self._tick() if is_tick else self._due.take_changed()
-            self._note_disk(has_room=self._bucket.make_room())
+            self._note_disk(has_room=self._bucket.writes.make_room())
         held_before = {v for v in due if self.gates[v].is_held}
         left = deque(due)
         while left:
@@ -199,7 +203,7 @@ class Regulator:
     def _tick(self) -> list[int]:
         """Note who has moved; return the vbuckets to look at."""
         self._tick_ns = self._now_ns()
-        moving = self.receivers.look(self.clients(), self._tick_ns)
+        moving = self.receivers.look(self._clients(), self._tick_ns)
         consumers = self._bucket.dcp_connections.values()
         return self._due.take_all_due(consumers, moving, self._tick_ns)
 
@@ -243,12 +247,12 @@ class Regulator:
         """Return where a consumer's streams stand, and its last sign of life there."""
         positions = self.gates[vbucket].positions
         heard_at_ns, found = now_ns, dict[Hashable, int]()
-        for stream in consumer.streams_of({vbucket}):
+        for stream in consumer.streams.of({vbucket}):
             if not stream.is_sending:
                 continue
             heard_at_ns = min(heard_at_ns, self.receivers.heard_at_ns(consumer, stream, now_ns))
             at = positions.received_bytes
-            if consumer.may_have_to_send(stream) or self._bucket.has_changed(vbucket):
+            if consumer.ready.has(stream) or vbucket in self._bucket.changes:
                 at = min(at, positions.position_of(stream.sent_seqno))
             found[stream] = at
         return found, heard_at_ns

@@ -46,7 +46,7 @@ class Relay(Serving):
             relay_commands(bucket, feeding),
             _SAME_HOST if bucket.settings.host in _ALL_ADDRESSES else None,
         )
-        feeding.regulator.clients = lambda: nodes.at(NODE).clients
+        feeding.regulator.follow(lambda: nodes.at(NODE).clients)
         super().__init__(nodes, feeding)
 
     def snapshot(self) -> RelaySnapshot:

@@ -12,13 +12,14 @@ from dcp.errors import ConfigError
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.copies import Copies, Place
 from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.model.listeners import Listeners
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
-from dcp.wire.vocabulary import StreamFlag, VbucketState
+from dcp.wire.vocabulary import EndReason, StreamFlag, VbucketState
 
 NODE: Final = 0
 """The relay's only node."""
@@ -42,14 +43,13 @@ class FilledByCluster:
     opened_state = VbucketState.REPLICA
 
     def __init__(self) -> None:
-        self.on_sent: Callable[[int], None] = lambda _: None
-        """Called with a vbucket that a client was sent something of: who decides how far it may go
-        sets it."""
+        self.on_sent: Listeners[[int]] = Listeners()
+        """Told of a vbucket that a client was sent something of, to decide how far it may go."""
 
     def begin(self, vbucket: Vbucket) -> None:
         """Let clients take it for active; only the cluster lets documents expire."""
-        vbucket.shown_as = VbucketState.ACTIVE
-        vbucket.documents.expires_when_read = False
+        vbucket.show_as(VbucketState.ACTIVE)
+        vbucket.documents.leave_expired()
 
     def own_copies(
         self,
@@ -76,8 +76,6 @@ class FilledByCluster:
 class RelayBucket(Bucket):
     """A bucket whose copies are filled by streams from elsewhere."""
 
-    origin: FilledByCluster
-
     def __init__(self, settings: ClusterSettings) -> None:
         """Begin a bucket, or open the one of the settings' data folder.
 
@@ -85,7 +83,8 @@ class RelayBucket(Bucket):
             ConfigError: the folder is another bucket's, or of another number of vbuckets.
             SourceError: another process uses it.
         """
-        super().__init__(settings, origin=FilledByCluster())
+        self.origin = FilledByCluster()
+        super().__init__(settings, self.origin)
         found = self.map.bucket_uuid
         if settings.bucket_uuid and found != settings.bucket_uuid:
             self.close()
@@ -106,6 +105,10 @@ class RelayBucket(Bucket):
             raise AssertionError(f"vbucket {vbucket}: every vbucket is a copy here")
         return found
 
+    def end_streams(self, vbucket: int, reason: EndReason = EndReason.STATE_CHANGED) -> None:
+        """End the streams of a vbucket: what they go on with is another branch."""
+        self.dcp_connections.end_streams(vbucket, NODE, reason=reason)
+
     def is_known(self, vbucket: int) -> bool:
         """Whether it is known which branches there are."""
         return self.copy(vbucket).has_history
@@ -123,7 +126,7 @@ class RelayBucket(Bucket):
         """
         if manifest.uid >= self.manifest.uid and manifest != self.manifest:
             self._save(manifest)
-            self.collections.current = manifest
+            self.collections.take(manifest)
 
     def is_too_early(self, vbucket: int, request: ResumeRequest) -> bool:
         """Whether a client must wait: the relay has not got yet what it stands at, and will.

@@ -37,6 +37,8 @@ class RelaySettings:
     from the disk beyond it.
     ``users`` may connect; empty: the one that signs in upstream.
     ``seed`` fixes what is random, for tests.
+
+    More than 15 attributes: one is one setting.
     """
 
     upstream: tuple[NodeAddress, ...]

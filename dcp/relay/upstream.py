@@ -16,7 +16,6 @@ from typing import Final, Protocol, TypeVar
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import BucketError, DcplakeError
-from dcp.producer.bucket.stream_ends import end_streams
 from dcp.producer.replication.background import keep_running
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
@@ -112,7 +111,7 @@ class Upstream:
             return
         for vbucket in self._bucket.all_copies:
             if not self._regulator.holds(vbucket):
-                self._bucket.vbuckets[vbucket].promised_seqno = 0  # its stream tells
+                self._bucket.vbuckets[vbucket].promise(0)  # its stream tells
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
             link, task = self._links.pop(address)
@@ -193,7 +192,7 @@ class Upstream:
         for each in arrived:
             self._settle(link, connection, each)
         self._take_ended(link)
-        if self._bucket.has_room:
+        if self._bucket.writes.has_room:
             self._release(link)
         self._take_logs(connection)
         self._take_seqnos(connection)
@@ -202,8 +201,7 @@ class Upstream:
             self._take_manifest(manifest)
         for config in _emptied(learned.maps):
             self.take_map(config, link.address)
-        if link.became_ready:
-            link.became_ready = False
+        if link.take_became_ready():
             self.reconcile()
             self._ask_for_seqnos()
         if learned.wants_map:
@@ -215,14 +213,13 @@ class Upstream:
         regulator, bucket = self._regulator, self._bucket
         if regulator is None:
             raise AssertionError("links run after start() only")
-        if stream.rolled_back:
-            stream.rolled_back = False
+        if stream.take_rollback():
             _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.copy.high_seqno)
             regulator.rolled_back(vbucket)
-            end_streams(bucket, vbucket, NODE, reason=EndReason.ROLLBACK)
+            bucket.end_streams(vbucket, EndReason.ROLLBACK)
         elif each.begins_branch:
-            end_streams(bucket, vbucket, NODE)
-        bucket.received(NODE, vbucket)
+            bucket.end_streams(vbucket)
+        bucket.writes.received(NODE, vbucket)
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
             bucket.collections.learn(bucket.vbuckets[vbucket])
@@ -254,7 +251,7 @@ class Upstream:
             return
         for vbucket, seqno in connection.learned.seqnos.items():
             if vbucket in self._bucket.all_copies and self._regulator.holds(vbucket):
-                self._bucket.vbuckets[vbucket].promised_seqno = seqno
+                self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
         connection.learned.seqnos.clear()
 
@@ -321,7 +318,7 @@ class Upstream:
 
     def may_open(self) -> bool:
         """Whether streams may be asked for: not while what came waits for the disk."""
-        return self._bucket.make_room()
+        return self._bucket.writes.make_room()
 
     # --- what the regulator decides
 
@@ -334,7 +331,7 @@ class Upstream:
         link = self._charged.get(vbucket)
         if link is not None and link.connection is not None:
             link.connection.free(frame_bytes)
-            if self._bucket.has_room:
+            if self._bucket.writes.has_room:
                 self._release(link)
 
     def release(self) -> None:

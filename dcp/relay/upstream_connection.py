@@ -70,7 +70,10 @@ class Arrived:
 
 @dataclass(slots=True)
 class Learned:
-    """What a connection has learned beside its streams, for who reads to clear."""
+    """What a connection has learned beside its streams.
+
+    Written from outside: whoever acts on it clears it.
+    """
 
     maps: list[bytes] = field(default_factory=list)
     manifests: list[bytes] = field(default_factory=list)

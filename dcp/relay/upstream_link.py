@@ -74,8 +74,7 @@ class UpstreamLink:
         self.trouble = "not connected yet"
         """Why there is no connection; empty while there is one."""
         self.connection: UpstreamConnection | None = None
-        self.became_ready = False
-        """Set when streams can be asked for, for the follower to clear."""
+        self._became_ready = False
         self._full_seconds = 0.0
         self._connection_name = name
         self._settings = settings
@@ -84,6 +83,11 @@ class UpstreamLink:
         self._windows = windows
         self._copies: Mapping[int, ReplicaCopy] = {}
         self._writer: asyncio.StreamWriter | None = None
+
+    def take_became_ready(self) -> bool:
+        """Return whether streams can be asked for, once for each connection."""
+        became_ready, self._became_ready = self._became_ready, False
+        return became_ready
 
     @property
     def is_ready(self) -> bool:
@@ -212,7 +216,7 @@ class UpstreamLink:
                 self.write()
             if connection.is_ready and not was_ready:
                 _LOG.info("%s: connected", self.name)
-                self.trouble, self.became_ready = "", True
+                self.trouble, self._became_ready = "", True
             self._follower.arrived(self, arrived)
             self.write()
 

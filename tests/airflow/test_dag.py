@@ -136,7 +136,7 @@ def execute(airflow: Airflow, config: Path) -> tuple[int, str]:
 def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
     """Let the server claim that ``value`` is JSON; its own front door would look at it."""
     with cluster.batch():
-        vbucket = cluster.bucket.held.of_key(key)
+        vbucket = cluster.bucket.table.of_key(key)
         claimed = Version(
             vbucket.id,
             key,

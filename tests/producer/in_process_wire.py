@@ -18,7 +18,7 @@ class InProcessWire:
         self.connection = ReplicationConnection(
             bucket.name,
             name,
-            bucket.node_credentials,
+            bucket.users.node_credentials,
             nonce="nonce",
             now=0.0,
             window_bytes=4 * 1024 * 1024,
@@ -44,6 +44,6 @@ class InProcessWire:
                 self.connection.streams.retry(0.0)
             with self._bucket.lock:
                 for stream in self.connection.feed(self._to_client.feed(answers), 0.0):
-                    self._bucket.received(self._target, stream.vbucket)
+                    self._bucket.writes.received(self._target, stream.vbucket)
                     self.connection.acknowledge_prepares(stream)
                 self.connection.release(0.0)

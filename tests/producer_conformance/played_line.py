@@ -57,7 +57,7 @@ class Line:
         dcp = self._session.dcp
         if dcp is not None:
             streams = [
-                each for each in dcp.streams_of({request.vbucket}) if each.opaque == request.opaque
+                each for each in dcp.streams.of({request.vbucket}) if each.opaque == request.opaque
             ]
             drop_cursors(self._session.bucket, dcp, streams[-1:])
 
@@ -70,11 +70,12 @@ class Line:
         if dcp is None:
             return self.next_message(now)
         wanted = vbucket, stream_id
-        others = [one for one in dcp._ready if (one.vbucket, one.stream_id) != wanted]
+        others = [one for one in dcp.ready if (one.vbucket, one.stream_id) != wanted]
         for stream in others:
-            del dcp._ready[stream]
+            dcp.ready.drop(stream)
         found = self.next_message(now)
-        dcp._ready.update(dict.fromkeys(others))
+        for stream in others:
+            dcp.ready.wake(stream)
         return found
 
     def answers(self, now: float) -> Sequence[Frame]:
@@ -99,7 +100,7 @@ class Line:
 
     def push_map(self) -> None:
         """Hear of a new cluster map, as the node's connections do."""
-        self._session.push_map()
+        self._session.map_news.due()
 
     def due_seconds(self, now: float) -> float | None:
         """Return when the producer would say something by time alone."""

@@ -83,7 +83,7 @@ class PlayedProducer:
                 self._cluster.purge_tombstones(vbucket, action.up_to_seqno)
             case DropCursors():
                 for connection in self._bucket.dcp_connections.values():
-                    drop_cursors(self._bucket, connection, connection.streams_of({vbucket}))
+                    drop_cursors(self._bucket, connection, connection.streams.of({vbucket}))
             case LearnManifest():
                 self._learn_manifest(action)
         self.spread()
@@ -118,7 +118,7 @@ class PlayedProducer:
 
     def spread(self) -> None:
         """Wake the streams of what has changed."""
-        changed = self._bucket.collect_changes()
+        changed = self._bucket.changes.collect()
         for connection in list(self._bucket.dcp_connections.values()):
             connection.vbuckets_changed(changed)
 

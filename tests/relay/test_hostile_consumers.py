@@ -93,7 +93,7 @@ def test_a_stream_that_nobody_reads(
         cluster.set(b"large-%d" % number, b"x" * MEGABYTE)
     wait_until_level(cluster, relay)
     both = 2  # consumers: the good one may be about to get a large document too
-    assert relay.bucket.unsent.held_bytes <= both * (LARGEST_BATCH_BYTES + MEGABYTE + 100)
+    assert relay.bucket.clients.unsent.held_bytes <= both * (LARGEST_BATCH_BYTES + MEGABYTE + 100)
 
 
 @pytest.mark.parametrize(("body", "opcode", "vbuckets", "answer_bytes"), UNREAD_ANSWERS)

@@ -15,7 +15,6 @@ from time import sleep
 
 import pytest
 
-from dcp.producer.bucket.stream_ends import end_streams
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.storage.disk_file import Data, OsFile
 from dcp.protocol.flow_spec import parse_flow_spec
@@ -203,7 +202,7 @@ def test_any_write_may_fail(
 def _end_streams(cluster: ProducerCluster) -> None:
     with cluster.bucket.lock:
         for vbucket in all_of(cluster):
-            end_streams(cluster.bucket, vbucket, 0)
+            cluster.bucket.dcp_connections.end_streams(vbucket, 0)
 
 
 @pytest.mark.parametrize("end", [_end_streams, ProducerCluster.drop_connections])

@@ -19,14 +19,14 @@ def test_asking_for_room_writes_nothing(
     cluster = make_cluster(vbuckets=1, data_folder=tmp_path / "data", flush_seconds=600.0)
     fill(cluster, 20)
     bucket = cluster.bucket
-    assert bucket.flusher is not None
+    assert bucket.writes.flusher is not None
     with bucket.lock:
-        before = bucket.flusher.pending_bytes
-        monkeypatch.setattr(bucket.flusher, "_most_bytes", before)
+        before = bucket.writes.flusher.pending_bytes
+        monkeypatch.setattr(bucket.writes.flusher, "_most_bytes", before)
         assert before > 0
-        assert (bucket.has_room, bucket.flusher.pending_bytes) == (False, before)
-        assert bucket.make_room()
-        assert (bucket.has_room, bucket.flusher.pending_bytes) == (True, 0)
+        assert (bucket.writes.has_room, bucket.writes.flusher.pending_bytes) == (False, before)
+        assert bucket.writes.make_room()
+        assert (bucket.writes.has_room, bucket.writes.flusher.pending_bytes) == (True, 0)
 
 
 def test_a_node_that_leaves_the_map_holds_nothing_any_more(

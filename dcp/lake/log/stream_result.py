@@ -28,6 +28,10 @@ class StreamResult:
     """One vbucket in one task of a round. Its counts are filled in when the task ends.
 
     ``position_of`` is the consumer's, which alone keeps where a vbucket stands.
+
+    More than 15 attributes: one is one column.
+
+    Written from outside: a task fills it in as its streams go on.
     """
 
     plan: StreamPlan

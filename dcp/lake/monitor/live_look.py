@@ -78,6 +78,8 @@ class TaskLook:
     ``windows`` are those that the driver planned for the executor. ``resident_bytes`` is the
     process's memory, ``bound_bytes`` the most that it takes by the formula of docs/memory.md; 0:
     not known. ``undecodable_values`` are as they were sent.
+
+    More than 15 attributes: one is one figure.
     """
 
     task: str

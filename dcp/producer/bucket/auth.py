@@ -25,8 +25,8 @@ REPLICATION_USER: Final = "@replication"
 """As whom the nodes of a cluster sign in at one another."""
 
 
-def node_credentials() -> Credentials:
-    """Return what the nodes of a cluster sign in with; once, so that they salt it once."""
+def _node_credentials() -> Credentials:
+    """Return fresh credentials; once, so that nodes salt them once."""
     return Credentials(REPLICATION_USER, Secret(token_hex(16)), SCRAM_MECHANISMS[:1])
 
 
@@ -63,18 +63,17 @@ class UserStore:
         self._passwords = {user: Secret(password) for user, password in users.items()}
         self._salted: dict[tuple[bytes, str], tuple[bytes, bytes, bytes, int]] = {}
         self._pepper = token_bytes(32)
+        self.node_credentials = _node_credentials()
+        """What the nodes of a cluster sign in with; users cannot, and never with PLAIN."""
         for name, mechanism in _SCRAM.items():
             for user, password in users.items():
                 self._salted[name, user] = _salted(mechanism, password)
+        password = self.node_credentials.password.reveal()
+        for name in (mechanism.encode() for mechanism in self.node_credentials.mechanisms):
+            self._salted[name, REPLICATION_USER] = _salted(_SCRAM[name], password)
 
     def __repr__(self) -> str:
         return f"UserStore({sorted(self._passwords)})"
-
-    def add_internal(self, credentials: Credentials) -> None:
-        """Know a user of our own, who never signs in with PLAIN; settings cannot name it."""
-        password = credentials.password.reveal()
-        for name in (mechanism.encode() for mechanism in credentials.mechanisms):
-            self._salted[name, credentials.username] = _salted(_SCRAM[name], password)
 
     def check_plain(self, payload: bytes) -> Outcome:
         """Check ``authzid NUL user NUL password``."""

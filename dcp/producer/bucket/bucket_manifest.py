@@ -23,32 +23,29 @@ class BucketManifest:
         self,
         manifest: Manifest,
         save: Save,
-        vbuckets: Callable[[], Sequence[Vbucket]],
-        wrote: Callable[[int], None],
     ) -> None:
-        """``vbuckets`` returns those of the bucket; ``wrote`` is told which has new items."""
         self.current = manifest
         self._save = save
-        self._vbuckets = vbuckets
-        self._wrote = wrote
         self._target = manifest
         self._ways: dict[int, tuple[Manifest, list[Step]]] = {}
         """From manifests, by id, to the target; vbuckets that stand at the same share them."""
 
-    def change(self, changes: Iterable[ManifestChange]) -> None:
-        """Change scopes and collections, all under one new uid; every active vbucket tells of it.
+    def change(self, changes: Iterable[ManifestChange], vbuckets: Sequence[Vbucket]) -> None:
+        """Change scopes and collections, all under one new uid; ``vbuckets`` are to follow.
 
         Raises:
             ManifestError: a change that cannot be made; then none is.
             OSError: the data folder cannot be written; then none is.
         """
         manifest = changed(self.current, tuple(changes))
-        ways = _ways_to(manifest, self._vbuckets())
+        ways = _ways_to(manifest, vbuckets)
         self._save(manifest, [step for _, steps in ways.values() for step in steps])
         self._target, self._ways = manifest, ways
         self.current = manifest
-        for vbucket in self._vbuckets():
-            self.follow(vbucket)
+
+    def take(self, manifest: Manifest) -> None:
+        """Have a manifest that was made elsewhere, and is saved; no vbucket is made to follow."""
+        self.current = manifest
 
     def learn(self, vbucket: Vbucket) -> None:
         """Take the manifest that another server's items made of a vbucket, if it is newer.
@@ -59,18 +56,20 @@ class BucketManifest:
         if learned.uid > self.current.uid:
             self.current = learned
 
-    def follow(self, vbucket: Vbucket) -> None:
-        """Let an active vbucket emit what it lacks of the manifest's system events.
+    def follow(self, vbucket: Vbucket) -> bool:
+        """Let an active vbucket emit what it lacks of the manifest's system events, if anything.
+
+        Returns whether the vbucket has new items.
 
         Raises:
             OSError: the data folder cannot be written; the vbucket follows when it is next asked.
         """
         if vbucket.state is not VbucketState.ACTIVE:
-            return
+            return False
         steps = self._steps_from(vbucket.documents.collections.manifest)
         if steps:
             vbucket.documents.emit(steps)
-            self._wrote(vbucket.id)
+        return bool(steps)
 
     def _steps_from(self, manifest: Manifest) -> list[Step]:
         """Return the steps to the bucket's manifest, each of which is saved."""

@@ -3,8 +3,8 @@
 A bucket of a cluster is written to by clients (``WrittenHere``); one of a relay is filled by
 another cluster (``FilledByCluster`` in ``dcp/relay/relay_bucket.py``). All that such a bucket
 decides differently is asked of this one object, under the bucket's lock. Whether it has taken in
-what it was promised the relay asks itself: ``Bucket.has_changed``, ``Vbucket.promised_seqno``,
-``DcpConnection.may_have_to_send``.
+what it was promised the relay asks itself: ``Bucket.changes``, ``Vbucket.promised_seqno``,
+``DcpConnection.ready``.
 """
 
 from collections.abc import Callable, Sequence

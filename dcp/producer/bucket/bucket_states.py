@@ -9,24 +9,18 @@ Functions on the bucket, under its lock. Streams of a vbucket end before anythin
 its new branch: a stream never goes on across a fork.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from dcp.producer.bucket.stream_ends import end_streams
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.model.resume_rules import VbucketFacts
 from dcp.producer.model.state_changes import ORDERED, StateEvent
+from dcp.producer.model.versions import Version
+from dcp.producer.streams.stream import ActiveStream
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dcp.producer.bucket.bucket import Bucket
-    from dcp.producer.model.resume_rules import VbucketFacts
-    from dcp.producer.model.versions import Version
-    from dcp.producer.streams.stream import ActiveStream
-    from dcp.producer.vbucket.replica_copy import ReplicaCopy
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,10 +31,9 @@ def change_state(
     event: StateEvent,
     node: int | None = None,
     *,
-    spared: ActiveStream | None = None,
     is_first: bool = False,
 ) -> None:
-    """Let an event happen to what a node (None: the owner) has; all streams but one end.
+    """Let an event happen to what a node (None: the owner) has; all its streams end.
 
     ``is_first``: if a branch begins, it is the first one that is known.
 
@@ -48,7 +41,7 @@ def change_state(
         LocalProtocolError: that does not happen to a vbucket in its state.
     """
     vbucket.change(event, is_first=is_first)
-    follow_change(bucket, vbucket, node, spared=spared)
+    follow_change(bucket, vbucket, node)
 
 
 def follow_change(
@@ -60,24 +53,12 @@ def follow_change(
     has happened.
     """
     bucket.replicas.branched(vbucket.id)
-    end_streams(bucket, vbucket.id, node, spared=spared)
+    bucket.dcp_connections.end_streams(vbucket.id, node, spared=spared)
     try:
-        bucket.collections.follow(vbucket)
+        bucket.follow_manifest(vbucket)
     except OSError as error:
         _LOG.warning("vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error)
     bucket.sync_writes.watch(vbucket.id)
-
-
-def require_unmoved(bucket: Bucket, what: str, vbucket: int) -> None:
-    """Raise ValueError where a rebalance moves a vbucket: what is ordered would be lost, or undone.
-
-    It may be dead here for an instant, with all that it has on its way to another node.
-    """
-    if vbucket in bucket.moving or bucket.vbuckets[vbucket].is_handed_over:
-        raise ValueError(
-            f"{what} of vbucket {vbucket}: found one that a rebalance moves now; order it when "
-            "that is over"
-        )
 
 
 def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
@@ -88,7 +69,7 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
     """
     if state not in ORDERED:
         raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
-    require_unmoved(bucket, "change of state", vbucket)
+    bucket.table.require_unmoved("change of state", vbucket)
     if bucket.vbuckets[vbucket].state is not state:
         change_state(bucket, bucket.vbuckets[vbucket], ORDERED[state])
 
@@ -100,7 +81,7 @@ def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketSta
         ValueError: no copy there, a state that only the vbucket itself can be in, or a rebalance
             moves the vbucket.
     """
-    require_unmoved(bucket, "change of state", vbucket)
+    bucket.table.require_unmoved("change of state", vbucket)
     copy = bucket.copies.at(node, vbucket)
     if copy is None:
         raise ValueError(f"vbucket {vbucket}: found no copy on {bucket.map.name_of(node)}")
@@ -113,15 +94,23 @@ def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketSta
         change_state(bucket, copy.vbucket, ORDERED[state], node)
 
 
-def hand_over(
-    bucket: Bucket, vbucket: Vbucket, node: int, *, spared: ActiveStream, is_move: bool
-) -> None:
-    """Let a node's active vbucket be dead; its streams end but for the one that takes it over.
+def hand_over(bucket: Bucket, connection: DcpConnection, stream: ActiveStream) -> bool:
+    """Let a node's vbucket be dead, as the client of a takeover is to be active.
 
-    ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
+    All its other streams end.
+
+    Returns False where it cannot be: the vbucket is not active there any more, or the client is a
+    node, and no rebalance moves the vbucket.
     """
-    vbucket.is_handed_over = is_move
-    change_state(bucket, vbucket, StateEvent.HANDED_OVER, node, spared=spared)
+    node, is_move = connection.key[0], connection.is_internal
+    vbucket = bucket.table.active(stream.vbucket, node)
+    if vbucket is None or not stream.is_of(vbucket.data):
+        return False
+    if is_move and not bucket.table.is_moving(stream.vbucket):
+        return False
+    vbucket.hand_over(is_move=is_move)
+    follow_change(bucket, vbucket, node, spared=stream)
+    return True
 
 
 def give_back(bucket: Bucket, vbucket: int) -> None:
@@ -131,18 +120,13 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
         OSError: the disk cannot be written; it is handed over as before.
     """
     given = bucket.vbuckets[vbucket]
-    was_handed_over, given.is_handed_over = given.is_handed_over, False
-    if was_handed_over and given.state is VbucketState.DEAD:
-        try:
-            change_state(bucket, given, StateEvent.GIVEN_BACK)
-        except BaseException:
-            given.is_handed_over = True
-            raise
+    if given.give_back():
+        follow_change(bucket, given)
 
 
 def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
     """Let a node's copy be one as before whose takeover was given up."""
-    copy.is_taking_over = False
+    copy.take_over(is_taking_over=False)
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
 
@@ -155,10 +139,10 @@ def set_up(
     Raises:
         ValueError: there is no such vbucket, or a rebalance moves it.
     """
-    bucket.held.numbered(vbucket)
-    require_unmoved(bucket, "replacement", vbucket)
-    bucket.held.numbered(vbucket).set_up(facts, versions)
+    replaced = bucket.table.numbered(vbucket)
+    bucket.table.require_unmoved("replacement", vbucket)
+    replaced.set_up(facts, versions)
     bucket.replicas.forget(vbucket)
-    bucket.collections.learn(bucket.vbuckets[vbucket])
-    end_streams(bucket, vbucket)
+    bucket.collections.learn(replaced)
+    bucket.dcp_connections.end_streams(vbucket)
     bucket.sync_writes.watch(vbucket)

@@ -6,7 +6,7 @@ manifest that is not saved.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,8 +51,6 @@ class BucketStorage:
         self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
         self._saved: BucketRecord | None = None
         self._saved_numbers = _numbers_of(self._record)
-        self.held: Callable[[], Iterable[Vbucket]] | None = None
-        """All vbuckets and copies of the bucket, when all of them are open."""
         # Removing files takes a disk as long as writing them: a failover does not wait for it.
         self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
         self.is_open = True
@@ -150,8 +148,17 @@ class BucketStorage:
         self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)
         self.save(map_, self.manifest)
 
-    def save(self, map_: ServedClusterMap, manifest: Manifest, steps: Sequence[Step] = ()) -> None:
+    def save(
+        self,
+        map_: ServedClusterMap,
+        manifest: Manifest,
+        steps: Sequence[Step] = (),
+        held: Iterable[Vbucket] | None = None,
+    ) -> None:
         """Save what changed of the map or the manifest, and the steps that lead to that one.
+
+        ``held`` are all vbuckets and copies of the bucket: a manifest that none of them names is
+        forgotten. None: they are not open yet, and nothing is.
 
         Raises:
             OSError: the folder cannot be written; what was saved before is there.
@@ -159,7 +166,8 @@ class BucketStorage:
         wanted = [*(then for _, then in steps), manifest]
         for each in wanted:
             self._manifests.add(each)
-        self._forget_manifests({self._manifests.number(each) for each in wanted})
+        if held is not None:
+            self._forget_manifests({self._manifests.number(each) for each in wanted}, list(held))
         record = replace(
             self._record,
             nodes=map_.node_count,
@@ -175,14 +183,12 @@ class BucketStorage:
         if record != self._saved:
             self._save(record)
 
-    def _forget_manifests(self, wanted: set[int]) -> None:
+    def _forget_manifests(self, wanted: set[int], held: Sequence[Vbucket]) -> None:
         """Keep the manifests of some numbers, and all that a vbucket or copy stands or stood at."""
-        if self.held is not None:
-            held = list(self.held())
-            steps = {id(m): m for v in held for _, m in v.documents.collections.steps}
-            given = {self._manifests.number_given(manifest) for manifest in steps.values()}
-            named = wanted.union(*(vbucket.named_manifests for vbucket in held))
-            self._manifests.keep(named | {number for number in given if number is not None})
+        steps = {id(m): m for v in held for _, m in v.documents.collections.steps}
+        given = {self._manifests.number_given(manifest) for manifest in steps.values()}
+        named = wanted.union(*(vbucket.named_manifests for vbucket in held))
+        self._manifests.keep(named | {number for number in given if number is not None})
 
     def close(self, vbuckets: list[Vbucket], copies: list[Vbucket]) -> None:
         """Write all that is pending, say that this was a stop in good order, and unlock.
@@ -204,7 +210,7 @@ class BucketStorage:
             if failures:
                 raise failures[0]
             ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
-            self._forget_manifests({self._record.manifest})
+            self._forget_manifests({self._record.manifest}, (*vbuckets, *copies))
             rows = self._manifests.rows
             self._folder.save(replace(self._record, manifests=rows, ended_at=ended_at))
         finally:

@@ -5,23 +5,15 @@ DCP_SEQNO_ACKNOWLEDGED, which it sends for whole snapshots (``acknowledgements.p
 that is lost takes its word along; the next one says it again.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
-from dcp.producer.bucket.bucket_states import follow_change, give_back
-from dcp.producer.bucket.promotion import (
-    heirs_of,
-    living_copies,
-    prepare,
-    promote,
-    promotion_of,
-    undo,
-)
+from dcp.producer.bucket.dcp_connections import DcpConnections
+from dcp.producer.bucket.vbucket_table import VbucketTable
+from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.replication_chain import REPLICATION, TAKEOVER, Copy, connection_name
 from dcp.wire.vocabulary import VbucketState
-
-if TYPE_CHECKING:
-    from dcp.producer.bucket.bucket import Bucket
 
 _PURPOSES: Final = (REPLICATION, TAKEOVER)
 
@@ -29,61 +21,58 @@ _PURPOSES: Final = (REPLICATION, TAKEOVER)
 class CopiedReplicas:
     """The copies that the map names; see ``Replicas``."""
 
-    def __init__(self, bucket: "Bucket") -> None:
-        self._bucket = bucket
+    def __init__(
+        self, cluster_map: ServedClusterMap, table: VbucketTable, connections: DcpConnections
+    ) -> None:
+        self._map, self._table, self._connections = cluster_map, table, connections
         self.is_paused = False
         """Feeds follow it: ``replication.py``."""
 
     def behind(self, vbucket: int) -> Sequence[Copy | None]:
         """Return what the copies acknowledged; None is one that there is no node for."""
         found: list[Copy | None] = []
-        for node in self._bucket.map.replicas(vbucket):
+        for node in self._map.replicas(vbucket):
             seqno = max(self._acknowledged(vbucket, node, purpose) for purpose in _PURPOSES)
             found.append(Copy(seqno, seqno))  # it says so only of what is where it must be
-        return found + [None] * (self._bucket.map.replica_count - len(found))
+        return found + [None] * (self._map.replica_count - len(found))
 
     def _acknowledged(self, vbucket: int, node: int, purpose: str) -> int:
-        owner = self._bucket.map.owner(vbucket)
+        owner = self._map.owner(vbucket)
         if owner is None:
             return 0
-        name = connection_name(owner, node, self._bucket.name, purpose)
-        connection = self._bucket.dcp_connections.get((owner, name.encode()))
+        name = connection_name(owner, node, self._map.bucket, purpose)
+        connection = self._connections.get((owner, name.encode()))
         if connection is None or not connection.is_internal:  # anybody may take the name
             return 0
         return connection.acknowledged(vbucket)
 
     def kept_seqno(self, vbucket: int) -> int:
         """Return what the copy that would be promoted holds whole; 0 where none lives here."""
-        copy = next((copy for _, copy in living_copies(self._bucket, vbucket)), None)
+        copy = next((copy for _, copy in self._table.living_copies(vbucket)), None)
         return 0 if copy is None else copy.consistent_seqno
-
-    def wants_back(self, _: int) -> bool:
-        """Never: copies hold themselves what they would go on from."""
-        return False
 
     def heirs_of(self, node: int, _: Sequence[int]) -> dict[int, int]:
         """Return the next living nodes that have a copy of what the node holds."""
-        return heirs_of(self._bucket, node)
+        found: dict[int, int] = {}
+        for vbucket in self._map.vbuckets_of(node):
+            copies = self._map.replicas(vbucket)
+            living = [each for each in copies if each not in self._map.dead_nodes]
+            if not living:
+                raise ValueError(
+                    f"failover of {self._map.name_of(node)}: found no living node with a copy of "
+                    f"vbucket {vbucket}; restore one, or rebalance"
+                )
+            found[vbucket] = living[0]
+        return found
 
-    def prepare(self, heirs: Mapping[int, int]) -> None:
-        """Have the copies on disk as the vbuckets that they are to be."""
-        vbuckets = self._bucket.vbuckets
-        prepare(self._bucket, heirs, lambda each: promotion_of(vbuckets[each].unmoved_state))
+    def copy_at(self, vbucket: int, node: int) -> ReplicaCopy | None:
+        """Return the heir's copy, which goes on from its last whole snapshot."""
+        return self._table.copies.at(node, vbucket)
 
-    def undo(self, heirs: Mapping[int, int]) -> None:
-        """Let them be copies again."""
-        undo(self._bucket, heirs)
-
-    def promote(self, vbucket: int, node: int, state: VbucketState) -> None:
-        """Let the copy go on, from its last whole snapshot; without one there, what is here."""
-        if self._bucket.copies.at(node, vbucket) is not None:
-            promote(self._bucket, vbucket, node, promotion_of(state))
-            return
-        give_back(self._bucket, vbucket)
-        here = self._bucket.vbuckets[vbucket]
-        if here.state is VbucketState.ACTIVE:
-            here.go_back(here.data.high_seqno, here.data.high_seqno)
-        follow_change(self._bucket, here, node)
+    def cut(self, vbucket: int) -> None:
+        """Begin a branch; there is no copy that lacks anything."""
+        here = self._table.vbuckets[vbucket]
+        here.go_back(here.data.high_seqno, here.data.high_seqno)
 
     def pause(self) -> None:
         """Let feeds end; copies stay at what they hold."""
@@ -100,19 +89,19 @@ class CopiedReplicas:
         """Do nothing: a copy of something else is told to go back, too."""
 
 
-def lagging_copy(bucket: "Bucket") -> str | None:
+def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | None:
     """Say which copy on a living node lacks what its active, on a living node, holds; or None."""
-    for vbucket, owner in enumerate(bucket.map.owners):
-        active = bucket.vbuckets[vbucket]
-        if owner in bucket.dead_nodes or active.state is not VbucketState.ACTIVE:
+    for vbucket, owner in enumerate(cluster_map.owners):
+        active = table.vbuckets[vbucket]
+        if owner in cluster_map.dead_nodes or active.state is not VbucketState.ACTIVE:
             continue
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno
-        for node, copy in living_copies(bucket, vbucket):
+        for node, copy in table.living_copies(vbucket):
             has_all = copy.high_seqno == wanted == copy.consistent_seqno
             if not (has_all and copy.vbucket.failover_log == active.failover_log):
                 return (
-                    f"the copy of vbucket {vbucket} on {bucket.map.name_of(node)} holds seqno "
+                    f"the copy of vbucket {vbucket} on {cluster_map.name_of(node)} holds seqno "
                     f"{copy.high_seqno} (whole up to {copy.consistent_seqno}), expected {wanted}"
                 )
     return None

@@ -76,7 +76,7 @@ class Copies:
     def take(self, node: int, vbucket: int) -> ReplicaCopy:
         """Remove a copy that is there and return it; nobody fills it any more."""
         copy = self._of[vbucket].pop(node)
-        copy.feeder = None
+        copy.fill_from(None)
         if node in self._memory:
             self._memory[node].forget(vbucket)
         return copy

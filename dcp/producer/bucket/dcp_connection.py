@@ -5,136 +5,118 @@ own window is full has no turn until that changes, and holds up no other. NOOPs 
 control (kv_engine ``dcp/producer.cc``).
 """
 
-from __future__ import annotations
-
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import hand_over
-from dcp.producer.model.connection_name import told_name
+from dcp.producer.bucket.bucket_origin import BucketOrigin
+from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
+from dcp.producer.model.counters import Counters
 from dcp.producer.model.faults import Faults
+from dcp.producer.model.held_keys import HeldKeys
 from dcp.producer.model.send_window import SendWindow
-from dcp.producer.model.versions import Flavour
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
 from dcp.producer.streams.noop import NoopTimer
+from dcp.producer.streams.ready_list import ReadyList
 from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase, FrameBatch
-from dcp.producer.streams.stream_quota import StreamQuota
+from dcp.producer.streams.stream_quota import StreamQuota, StreamQuotas
 from dcp.producer.streams.stream_register import StreamRegister
 from dcp.producer.streams.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.producer.streams.takeover import TakeoverPhase
 from dcp.producer.vbucket.vbucket_data import VbucketData
-from dcp.wire.vocabulary import EndReason, HelloFeature, Opcode, OpenFlag
+from dcp.wire.vocabulary import EndReason, Opcode
 
-_FLAVOUR_OF_OPEN: Final = {
-    OpenFlag.INCLUDE_XATTRS: Flavour.XATTRS,
-    OpenFlag.INCLUDE_DELETE_TIMES: Flavour.DELETE_TIMES,
-    OpenFlag.NO_VALUE: Flavour.NO_VALUE,
-    OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE: Flavour.NO_VALUE | Flavour.UNDERLYING_DATATYPE,
-    OpenFlag.INCLUDE_DELETED_USER_XATTRS: Flavour.DELETED_USER_XATTRS,
-}
-_FLAVOUR_OF_FEATURE: Final = {
-    HelloFeature.COLLECTIONS: Flavour.COLLECTIONS,
-    HelloFeature.SNAPPY: Flavour.SNAPPY,
-}
 MAX_STREAMS: Final = 16 * 1024
 """Streams on one connection: 16 of each of 1024 vbuckets."""
 TURN_STREAMS: Final = 32
 """Streams that are asked for something to send before other connections have their turn."""
 ROUND_STREAMS: Final = 256
 """Streams of a connection that is gone that are let go of before others have their turn."""
+HandOver = Callable[["DcpConnection", ActiveStream], bool]
+"""Lets the vbucket of a takeover stream be dead here; False where that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByConnections:
+    """What all DCP connections of a bucket use; ``memory`` counts the checkpoints of vbuckets."""
+
+    settings: ClusterSettings
+    counters: Counters
+    origin: BucketOrigin
+    memory: CheckpointAccount
+    stream_quotas: StreamQuotas
+    faults: Faults = field(default_factory=Faults)
+    held_keys: HeldKeys = field(default_factory=HeldKeys)
 
 
 class DcpConnection:
-    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on.
-
-    ``key`` is its node and its name: clients use one name at all nodes (gocbcore).
-    """
+    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on."""
 
     def __init__(
         self,
-        bucket: Bucket,
-        key: tuple[int, bytes],
-        flags: int,
-        features: frozenset[int],
+        client: DcpClient,
+        shared: SharedByConnections,
         close_session: Callable[[], None],
-        user: str = "",
-        *,
-        is_internal: bool = False,
+        hand_over: HandOver,
+        cursor_name: str,
     ) -> None:
-        """``is_internal``: the client is a node of the cluster, which copies what is there."""
-        self.key = key
-        self.told_name = told_name(key[1])
-        self.is_internal = is_internal
-        self.user = user
-        self.flags = flags
-        self.features = features
+        """``cursor_name`` is what the cursors of its streams are called.
+
+        It is the display name, but where streams of an older connection of that name are still
+        being let go of.
+        """
+        self.client = client
+        self.options = DcpOptions(keeps_cursors=client.is_internal)
         self.flow = SendWindow()
         self.stream_windows = StreamWindows()
-        self.follows_server = bucket.settings.rules == "server"
-        """Real servers have no windows but the connection's, and give few reasons."""
-        self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
-        self.stuck_timeout_seconds = bucket.settings.stuck_timeout_seconds
-        regex = bucket.settings.stuck_name_regex
-        self.closes_when_stuck = bool(regex and re.fullmatch(regex, self.told_name))
-        """Whether it is closed for acknowledging nothing, NOOPs answered or not."""
-        self.cursor_name = self.told_name
-        """What the cursors of its streams are called: another name than this only where streams of
-        an older connection of the name were still being let go of."""
+        self.noop = NoopTimer(shared.settings.idle_timeout_seconds)
+        self.cursor_name = cursor_name
         self.close_session = close_session
-        self._scans_by_key = bucket.settings.bucket_type.scans_by_key
-        self.announces_closed_streams = False
-        self.expiry_opcode = False
-        self.forces_compression = False
-        self.marker_v2 = False
-        self.stream_ids = False
-        self.sync_writes = False
-        self.consumer_name = b""
-        self.out_of_order = OutOfOrder.NO
-        self.keeps_cursors = is_internal
-        """Whether its streams are never sent back to the disk: nobody but a copy may ask for that,
-        as what a client does not read would fill the memory of all."""
         self.streams = StreamRegister()
-        self._quota = StreamQuota(MAX_STREAMS) if is_internal else bucket.stream_quotas.at(key[0])
         self.bytes_sent = self.items_sent = 0
-        self._bucket = bucket
+        self._shared, self._hand_over_to = shared, hand_over
+        quotas = shared.stream_quotas
+        self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas.at(self.key[0])
         # Fault orders never apply to connections between nodes.
-        self._faults = Faults() if is_internal else bucket.faults
-        self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
-        self._full: dict[int, dict[ActiveStream, None]] = {}  # by opaque: their windows are
+        self._faults = Faults() if client.is_internal else shared.faults
+        self.ready = ReadyList()
+        """Which streams are asked for something to send; a relay's regulator looks, too."""
+
+    # --- what it is
 
     @property
-    def flavour(self) -> int:
-        """Which bytes items have on this connection."""
-        flavour = Flavour(0)
-        for flag, bit in _FLAVOUR_OF_OPEN.items():
-            if self.flags & flag:
-                flavour |= bit
-        for feature, bit in _FLAVOUR_OF_FEATURE.items():
-            if feature in self.features:
-                flavour |= bit
-        if self.expiry_opcode:
-            flavour |= Flavour.EXPIRY_OPCODE
-        if self.sync_writes and not self.is_internal:  # our copies want whole documents
-            flavour |= Flavour.COMMITS
-        if self.forces_compression:
-            flavour |= Flavour.COMPRESSED
-        return int(flavour)
+    def key(self) -> ConnectionKey:
+        """Its node and its name."""
+        return self.client.key
 
     @property
-    def is_producer(self) -> bool:
-        """Whether the client takes streams; else it meant to send some."""
-        return bool(self.flags & OpenFlag.PRODUCER)
+    def is_internal(self) -> bool:
+        """Whether the client is a node of the cluster, which copies what is there."""
+        return self.client.is_internal
 
     @property
-    def needs_noop(self) -> bool:
-        """Whether NOOPs must be enabled before a stream may be opened."""
-        return bool(
-            self.flags & OpenFlag.INCLUDE_XATTRS or HelloFeature.COLLECTIONS in self.features
-        )
+    def follows_server(self) -> bool:
+        """Whether the rules are real servers': no windows but the connection's, few reasons."""
+        return self._shared.settings.rules == "server"
+
+    @property
+    def closes_when_stuck(self) -> bool:
+        """Whether it is closed for acknowledging nothing, NOOPs answered or not."""
+        regex = self._shared.settings.stuck_name_regex
+        return bool(regex and re.fullmatch(regex, self.client.display_name))
+
+    @property
+    def stuck_timeout_seconds(self) -> float:
+        """After how long without an acknowledgement such a connection is closed."""
+        return self._shared.settings.stuck_timeout_seconds
+
+    def negotiate(self, options: DcpOptions) -> None:
+        """Have other options from now on; streams that are open keep theirs."""
+        self.options = options
 
     @property
     def may_take_over(self) -> bool:
@@ -144,32 +126,28 @@ class DcpConnection:
         DcpConsumer privilege (``daemon/protocol/mcbp/dcp_open_executor.cc``), here it is our own
         nodes' and the administrators.
         """
-        return self.is_internal or self._bucket.settings.is_administrator(self.user)
-
-    @property
-    def acknowledges(self) -> bool:
-        """Whether the client is a replica that acknowledges prepares; it must have a name."""
-        return self.sync_writes and bool(self.consumer_name)
+        return self.is_internal or self._shared.settings.is_administrator(self.client.user)
 
     def stream_settings(self) -> StreamSettings:
         """Return what a stream opened now must know; our own copies acknowledge what they got."""
-        settings = self._bucket.settings
+        settings, options = self._shared.settings, self.options
+        scans_by_key = settings.bucket_type.scans_by_key
         return StreamSettings(
-            self.flavour,
-            self.marker_v2,
-            tells_durability=self.acknowledges,
-            out_of_order=self.out_of_order if self._scans_by_key else OutOfOrder.NO,
-            keeps_cursor=self.keeps_cursors,
+            flavour_of(self.client, options),
+            options.marker_v2,
+            tells_durability=options.acknowledges,
+            out_of_order=options.out_of_order if scans_by_key else OutOfOrder.NO,
+            keeps_cursor=options.keeps_cursors,
             cursor=self.cursor_name,
             prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
-            held_keys=self._bucket.held_keys,
+            held_keys=self._shared.held_keys,
         )
 
     @property
     def paused_reason(self) -> str | None:
         """Why nothing is being sent, as kv_engine calls it (``connhandler.cc``); None if it is."""
-        if not self._ready:
-            return "BufferLogFull" if self._full else "ReadyListEmpty"
+        if not self.ready:
+            return "BufferLogFull" if self.ready.full_windows else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
     def is_stuck(self, now: float) -> bool:
@@ -187,49 +165,24 @@ class DcpConnection:
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
-    @property
-    def has_ready_streams(self) -> bool:
-        """Whether any stream waits for its turn, or for room in the connection's window."""
-        return bool(self._ready)
-
-    @property
-    def full_stream_windows(self) -> Collection[int]:
-        """The opaques of the streams that are passed over because their own windows are full."""
-        return self._full.keys()
-
-    def may_have_to_send(self, stream: ActiveStream) -> bool:
-        """Whether a stream waits for its turn or window, and has not said that it has nothing.
-
-        A relay's regulator asks this.
-        """
-        return stream in self._ready or self.waits_for_window(stream)
-
-    def waits_for_window(self, stream: ActiveStream) -> bool:
-        """Whether a stream is passed over because its own window is full."""
-        return stream in self._full.get(stream.opaque, ())
-
     def acknowledged(self, vbucket: int) -> int:
         """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
         stream = self.streams.find(vbucket, None)
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
-
-    def streams_of(self, vbuckets: Set[int]) -> list[ActiveStream]:
-        """Return all streams of these vbuckets."""
-        return self.streams.of(vbuckets)
 
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
         self._quota.opened()
-        self._wake(stream)
-        self._bucket.origin.sent(stream.vbucket)
+        self.ready.wake(stream)
+        self._shared.origin.sent(stream.vbucket)
 
     def set_stream_window(self, window_bytes: int) -> None:
         """Give every stream a window of so many bytes from now on; 0: none."""
         self.stream_windows.set_window(window_bytes)
-        for opaque in list(self._full):
-            self._wake_full(opaque)
+        for opaque in list(self.ready.full_windows):
+            self.ready.window_changed(opaque)
 
     def acknowledged_bytes(self, opaque: int, frame_bytes: int) -> bool:
         """Take a DCP_BUFFER_ACK; whether it names the connection, or what is or was a stream.
@@ -242,7 +195,7 @@ class DcpConnection:
             self.flow.acknowledge(frame_bytes)
             return True
         is_known = self.stream_windows.acknowledge(opaque, frame_bytes)
-        self._wake_full(opaque)
+        self.ready.window_changed(opaque)
         return is_known
 
     @property
@@ -255,11 +208,11 @@ class DcpConnection:
         stream = self.streams.find(vbucket, stream_id)
         if stream is None or not stream.is_sending:
             return False
-        announce = self.announces_closed_streams
+        announce = self.options.announces_closed_streams
         stream.end(EndReason.CLOSED, announce=announce)
-        self._bucket.origin.sent(vbucket)
+        self._shared.origin.sent(vbucket)
         if announce:
-            self._wake(stream)
+            self.ready.wake(stream)
         else:
             self._drop(stream)  # else it stays as long as the window is full
         return True
@@ -268,11 +221,11 @@ class DcpConnection:
         self, vbucket: int, reason: EndReason, spared: ActiveStream | None = None
     ) -> None:
         """End all streams of a vbucket but one; the client is told."""
-        for stream in self.streams_of({vbucket}):
+        for stream in self.streams.of({vbucket}):
             if stream is not spared:
                 stream.end(reason, announce=True)
-                self._wake(stream)
-                self._bucket.origin.sent(vbucket)
+                self.ready.wake(stream)
+                self._shared.origin.sent(vbucket)
 
     def takeover_answered(self, opcode: int, opaque: int) -> None:
         """Take the client's answer to a marker or state of a takeover stream, if it is one."""
@@ -284,36 +237,27 @@ class DcpConnection:
         else:
             before, phase = stream.takeover.phase, stream.takeover.state_answered()
             if phase is not before and phase is TakeoverPhase.SENDING_REST:
-                self._hand_over(stream)
+                if not self._hand_over_to(self, stream):
+                    stream.end(EndReason.STATE_CHANGED, announce=True)
             elif phase is TakeoverPhase.DONE:
                 stream.end(EndReason.OK, announce=True)
-        self._wake(stream)
-
-    def _hand_over(self, stream: ActiveStream) -> None:
-        node = self.key[0]
-        vbucket = self._bucket.held.active(stream.vbucket, node)
-        is_given_up = self.is_internal and stream.vbucket not in self._bucket.moving
-        if vbucket is None or not stream.is_of(vbucket.data) or is_given_up:
-            stream.end(EndReason.STATE_CHANGED, announce=True)
-        else:
-            hand_over(self._bucket, vbucket, node, spared=stream, is_move=self.is_internal)
+        self.ready.wake(stream)
 
     def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
         """Tell the streams of a vbucket's data, or a copy's, that lost their cursors there.
 
         A client has one name at all nodes, and may stream the vbucket here and a copy elsewhere.
         """
-        for stream in self.streams_of({data.vbucket}):
+        for stream in self.streams.of({data.vbucket}):
             if stream.cursor in cursors and stream.is_of(data):
                 stream.cursor_dropped()
-                self._bucket.counters.cursors_dropped += 1
-                self._wake(stream)
+                self._shared.counters.cursors_dropped += 1
+                self.ready.wake(stream)
 
     def drop_some_streams(self) -> bool:
         """Let go of a round's streams of a connection that is gone; whether some are left."""
         for stream in list(islice(self.streams, ROUND_STREAMS)):
             stream.end(EndReason.DISCONNECTED, announce=False)
-            self._ready.pop(stream, None)
             self._forget(stream)
         return len(self.streams) > 0
 
@@ -321,20 +265,19 @@ class DcpConnection:
         """Let go of all streams, as the connection is gone."""
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
-            self._bucket.origin.sent(stream.vbucket)
+            self._shared.origin.sent(stream.vbucket)
         self.streams.clear()
         self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()
-        self._ready.clear()
-        self._full.clear()
+        self.ready.clear()
         if self.is_internal:
-            self._bucket.relieve_memory()
+            self._shared.memory.relieve()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
-        streams = self.streams_of(vbuckets)
+        streams = self.streams.of(vbuckets)
         for stream in streams:
-            self._wake(stream)
+            self.ready.wake(stream)
         return bool(streams)
 
     def next_frames(
@@ -348,15 +291,15 @@ class DcpConnection:
         frames: list[bytes | bytearray] = []
         left, asked = most_bytes, 0
         faults = self._faults
-        while self._ready and left > 0 and self.flow.room_bytes > 0:
+        while self.ready and left > 0 and self.flow.room_bytes > 0:
             if asked == TURN_STREAMS or (asked and is_turn_over()):
                 frames.append(b"")  # there may be more: the connection is asked again
                 break
             asked += 1
-            stream = next(iter(self._ready))
+            stream = next(iter(self.ready))
             room_bytes = min(self.flow.room_bytes, self.stream_windows.room_bytes(stream.opaque))
             if room_bytes <= 0:
-                self._let_wait(stream)
+                self.ready.wait_for_window(stream)
                 continue
             batch = stream.next_batch(room_bytes, left, faults.most_items)
             if batch is not None and batch.data:
@@ -364,9 +307,9 @@ class DcpConnection:
             if batch is None or stream.phase is ActiveStreamPhase.DEAD:
                 self._drop(stream)
             else:
-                self._ready.move_to_end(stream)
+                self.ready.end_turn(stream)
             if batch is None:
-                self._bucket.origin.sent(stream.vbucket)
+                self._shared.origin.sent(stream.vbucket)
                 continue
             data = batch.data
             if not data:  # nothing yet: the connection takes its turn like any other
@@ -375,10 +318,10 @@ class DcpConnection:
             left -= len(data)
             if len(batch.seqnos):
                 self.items_sent += len(batch.seqnos)
-                self._bucket.counters.count_items(
+                self._shared.counters.count_items(
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )
-                self._bucket.origin.sent(stream.vbucket)
+                self._shared.origin.sent(stream.vbucket)
                 data, broken = faults.corrupted(data)
                 if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
                     broken = True
@@ -395,8 +338,8 @@ class DcpConnection:
         self.stream_windows.charge(stream.opaque, batch.charged_bytes)
         self.bytes_sent += frame_bytes
         if self.is_internal:
-            self._bucket.relieve_memory()
-        counters = self._bucket.counters
+            self._shared.memory.relieve()
+        counters = self._shared.counters
         counters.bytes_sent += frame_bytes
         if self.flow.window_bytes:
             counters.peak_unacked_bytes = max(
@@ -406,21 +349,9 @@ class DcpConnection:
             counters.peak_stream_unacked_bytes, self.stream_windows.peak_bytes
         )
 
-    def _wake(self, stream: ActiveStream) -> None:
-        self._ready.setdefault(stream)
-
-    def _let_wait(self, stream: ActiveStream) -> None:
-        """Pass over a stream until its window changes."""
-        del self._ready[stream]
-        self._full.setdefault(stream.opaque, {})[stream] = None
-
-    def _wake_full(self, opaque: int) -> None:
-        for stream in self._full.pop(opaque, {}):
-            self._wake(stream)
-
     def _drop(self, stream: ActiveStream) -> None:
         """Look no longer for what a stream has to send: it has nothing now, or never again."""
-        self._ready.pop(stream, None)
+        self.ready.drop(stream)
         if stream.phase is ActiveStreamPhase.DEAD:
             self._forget(stream)
 
@@ -428,8 +359,5 @@ class DcpConnection:
         self.streams.remove(stream)
         self.stream_windows.ended(stream.opaque)
         self._quota.ended()
-        self._bucket.origin.sent(stream.vbucket)
-        if (waiting := self._full.get(stream.opaque)) is not None:
-            waiting.pop(stream, None)
-            if not waiting:
-                del self._full[stream.opaque]
+        self._shared.origin.sent(stream.vbucket)
+        self.ready.remove(stream)

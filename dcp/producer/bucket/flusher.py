@@ -21,6 +21,7 @@ from threading import RLock
 from typing import Final
 
 from dcp.producer.bucket.compactor import write_off_lock
+from dcp.producer.model.listeners import Listeners
 from dcp.producer.vbucket.vbucket import Vbucket
 
 _LOG = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ class Flusher:
         self._refused_bytes = quota_bytes * REFUSED_SHARE
         self._pending: dict[Vbucket, int] = {}
         self.pending_bytes = 0
-        self.on_written: Callable[[Vbucket], object] = lambda _: None
-        """Called with what was written, under the lock, in any thread."""
+        self.on_written: Listeners[[Vbucket]] = Listeners()
+        """Told what was written, under the lock, in any thread."""
         self._is_stuck = False
         self._failing: dict[Vbucket, _Failure] = {}
         self._writing: Vbucket | None = None

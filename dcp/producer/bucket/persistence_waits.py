@@ -8,13 +8,12 @@ connection waits for one thing at a time, so there are no more of them than conn
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from dcp.producer.bucket.vbucket_table import VbucketTable
+from dcp.producer.model.listeners import Listeners
+from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
-
-if TYPE_CHECKING:
-    from dcp.producer.bucket.bucket import Bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,14 @@ class _Wait:
 
 
 class PersistenceWaits:
-    """``on_pending`` is called when ``check`` is wanted from now on, until nothing is pending."""
+    """``on_pending`` is told when ``check`` is wanted from now on, until nothing is pending."""
 
-    def __init__(self, bucket: "Bucket") -> None:
-        self._bucket = bucket
+    def __init__(self, table: VbucketTable, settings: ClusterSettings) -> None:
+        self._table = table
+        self._clock = settings.clock
+        self._wait_seconds = settings.persistence_wait_seconds
         self._waits: dict[object, _Wait] = {}
-        self.on_pending: Callable[[], None] = lambda: None
+        self.on_pending: Listeners[[]] = Listeners()
 
     @property
     def has_pending(self) -> bool:
@@ -48,9 +49,8 @@ class PersistenceWaits:
         answer: Callable[[Status], None],
     ) -> None:
         """Let ``waiter`` wait for what ``node`` has of a vbucket; it may be answered at once."""
-        now = self._bucket.now()
-        deadline = now + self._bucket.settings.persistence_wait_seconds
-        wait = _Wait(vbucket, node, seqno, deadline, answer)
+        now = self._clock()
+        wait = _Wait(vbucket, node, seqno, now + self._wait_seconds, answer)
         status = self._status(wait, now)
         if status is not None:
             answer(status)
@@ -64,7 +64,7 @@ class PersistenceWaits:
 
     def check(self) -> None:
         """Answer those for whom it is decided."""
-        now = self._bucket.now()
+        now = self._clock()
         decided = [
             (waiter, wait.answer, status)
             for waiter, wait in self._waits.items()
@@ -75,7 +75,7 @@ class PersistenceWaits:
             answer(status)
 
     def _status(self, wait: _Wait, now: float) -> Status | None:
-        if self._bucket.held.at(wait.vbucket.id, wait.node) is not wait.vbucket:
+        if self._table.at(wait.vbucket.id, wait.node) is not wait.vbucket:
             return Status.ETMPFAIL
         if wait.seqno <= wait.vbucket.data.disk.persisted_seqno:
             return Status.SUCCESS

@@ -4,45 +4,14 @@ Functions on the bucket, under its lock. What the copy holds is what the vbucket
 the record of branches and the floor of CAS values are handed over.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Mapping
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
-
+from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import follow_change
 from dcp.producer.model.state_changes import ORDERED, StateEvent
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.writes_together import flush_together, save_together
 from dcp.wire.vocabulary import VbucketState
-
-if TYPE_CHECKING:
-    from dcp.producer.bucket.bucket import Bucket
-
-
-def heirs_of(bucket: Bucket, node: int) -> dict[int, int]:
-    """Return the node whose copy goes on for each of a node's vbuckets: the next that lives.
-
-    Raises:
-        ValueError: no copy of one of them lives.
-    """
-    found: dict[int, int] = {}
-    for vbucket in bucket.map.vbuckets_of(node):
-        living = [each for each in bucket.map.replicas(vbucket) if each not in bucket.dead_nodes]
-        if not living:
-            raise ValueError(
-                f"failover of {bucket.map.name_of(node)}: found no living node with a copy of "
-                f"vbucket {vbucket}; restore one, or rebalance"
-            )
-        found[vbucket] = living[0]
-    return found
-
-
-def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
-    """Yield nodes that live and hold a copy, with the copies, the first to be promoted first."""
-    for node in bucket.map.replicas(vbucket):
-        copy = bucket.copies.at(node, vbucket)
-        if copy is not None and node not in bucket.dead_nodes:
-            yield node, copy
 
 
 def promotion_of(state: VbucketState) -> StateEvent:
@@ -65,7 +34,7 @@ def prepare(
         OSError: the disk cannot be written; nothing has changed.
     """
     found = [bucket.copies.at(node, vbucket) for vbucket, node in heirs.items()]
-    copies = [copy for copy in found if copy is not None and copy.begun is None]
+    copies = [copy for copy in found if copy is not None and not copy.is_prepared]
     events = [event_of(copy.vbucket.id) for copy in copies]
     for copy, event in zip(copies, events, strict=True):
         if event is not StateEvent.TAKEN_OVER:
@@ -74,7 +43,7 @@ def prepare(
     flush_together([copy.vbucket.data for copy in copies])
     try:
         for copy, event in zip(copies, events, strict=True):
-            copy.begun = copy.vbucket.begin_change(event, is_first=not copy.has_history)
+            copy.prepare(event)
         save_together([copy.vbucket.data for copy in copies])
     except BaseException:
         _undo(copies)
@@ -89,22 +58,18 @@ def undo(bucket: Bucket, heirs: Mapping[int, int]) -> None:
 
 def _undo(copies: Iterable[ReplicaCopy]) -> None:
     for copy in copies:
-        if copy.begun is not None:
-            copy.vbucket.undo_change(copy.begun)
-            copy.begun = None
+        copy.undo_preparation()
 
 
 def promote(bucket: Bucket, vbucket: int, node: int, event: StateEvent) -> None:
     """Let a node's copy be the vbucket from now on; see ``prepare``, which it does if need be."""
     prepare(bucket, {vbucket: node}, lambda _: event)
     copy = bucket.copies.take(node, vbucket)
-    if copy.begun is None:
-        raise AssertionError("prepared above")
     copy.vbucket.succeed(bucket.vbuckets[vbucket])
-    bucket.held.put_in_place(vbucket, copy.vbucket)
-    copy.vbucket.complete_change(copy.begun)
+    bucket.table.put_in_place(vbucket, copy.vbucket)
+    copy.complete_promotion()
     follow_change(bucket, copy.vbucket, node)
-    bucket.copies_moved.notify_all()
+    bucket.table.copies_moved.notify_all()
 
 
 def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:

@@ -1,26 +1,33 @@
 """Which vbuckets of a bucket have sync writes under way; it lets them go on. Under the lock."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from dcp.producer.bucket.replicas import Replicas
+from dcp.producer.bucket.vbucket_table import VbucketTable
+from dcp.producer.bucket.write_path import WritePath
+from dcp.producer.model.listeners import Listeners
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.documents import DocumentError
 from dcp.producer.vbucket.replication_chain import Chain, Copy, is_possible
 from dcp.producer.vbucket.sync_writes import Answer, Told
 from dcp.wire.vocabulary import Status
 
-if TYPE_CHECKING:
-    from dcp.producer.bucket.bucket import Bucket
-
 
 class SyncWriteBoard:
-    """``on_pending`` is called when ``check`` is wanted from now on, until nothing is pending."""
+    """``on_pending`` is told when ``check`` is wanted from now on, until nothing is pending."""
 
-    def __init__(self, bucket: "Bucket") -> None:
-        self._bucket = bucket
+    def __init__(
+        self,
+        table: VbucketTable,
+        replicas: Replicas,
+        writes: WritePath,
+        clock: Callable[[], float],
+    ) -> None:
+        """``clock`` returns seconds since 1970."""
+        self._table, self._replicas, self._writes, self._clock = table, replicas, writes, clock
         self._pending: set[int] = set()
-        self.on_pending: Callable[[], None] = lambda: None
-        for vbucket in range(len(bucket.vbuckets)):
+        self.on_pending: Listeners[[]] = Listeners()
+        for vbucket in range(len(table.vbuckets)):
             self.watch(vbucket)
 
     @property
@@ -30,7 +37,7 @@ class SyncWriteBoard:
 
     def require_possible(self, vbucket: int) -> None:
         """Raise DocumentError DURABILITY_IMPOSSIBLE where too few copies of a vbucket exist."""
-        chain = chain_of(self._bucket, vbucket)
+        chain = self._chain_of(vbucket)
         if not is_possible(chain):
             found = sum(copy is not None for copy in chain)
             raise DocumentError(
@@ -40,13 +47,13 @@ class SyncWriteBoard:
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
         """Take a sync write whose prepare was appended; it may end at once."""
-        self._bucket.vbuckets[prepare.vbucket].sync_writes.track(prepare, deadline, answer)
+        self._table.vbuckets[prepare.vbucket].sync_writes.track(prepare, deadline, answer)
         self._go_on(prepare.vbucket)
         self.watch(prepare.vbucket)
 
     def watch(self, vbucket: int) -> None:
         """Look after a vbucket that may have sync writes under way."""
-        if self._bucket.vbuckets[vbucket].sync_writes.is_pending:
+        if self._table.vbuckets[vbucket].sync_writes.is_pending:
             self._pending.add(vbucket)
             self.on_pending()
 
@@ -71,22 +78,20 @@ class SyncWriteBoard:
             raise failed[0]
 
     def _go_on(self, vbucket: int) -> None:
-        bucket = self._bucket
-        state = bucket.vbuckets[vbucket]
+        state = self._table.vbuckets[vbucket]
         before = state.data.high_seqno
-        told: list[Told] = list(state.sync_writes.step(chain_of(bucket, vbucket), bucket.now()))
+        told: list[Told] = list(state.sync_writes.step(self._chain_of(vbucket), self._clock()))
         try:
             if state.data.high_seqno != before:
-                bucket.wrote(vbucket)
+                self._writes.wrote(vbucket)
         finally:  # who waits must hear of what was done
             if not state.sync_writes.is_pending:
                 self._pending.discard(vbucket)
             for answer, status in told:
                 answer(status)
 
-
-def chain_of(bucket: "Bucket", vbucket: int) -> Chain:
-    """Return the copies of a vbucket as they are now."""
-    state = bucket.vbuckets[vbucket]
-    active = Copy(state.data.high_seqno, state.data.disk.persisted_seqno)
-    return (active, *bucket.replicas.behind(vbucket))
+    def _chain_of(self, vbucket: int) -> Chain:
+        """Return the copies of a vbucket as they are now."""
+        data = self._table.vbuckets[vbucket].data
+        active = Copy(data.high_seqno, data.disk.persisted_seqno)
+        return (active, *self._replicas.behind(vbucket))

@@ -25,6 +25,14 @@ class Cursor:
     entered: int | None
     shown_seqno: int = 0
 
+    def advance(self, seqno: int) -> None:
+        """Know that the reader had everything up to a seqno."""
+        self.seqno = max(self.seqno, seqno)
+
+    def show(self, end_seqno: int, checkpoint: int) -> None:
+        """Know that a snapshot of a checkpoint was announced to the reader, and where it ends."""
+        self.shown_seqno, self.entered = end_seqno, checkpoint
+
 
 class Cursors:
     """The cursors of one vbucket by name."""

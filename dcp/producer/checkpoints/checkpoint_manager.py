@@ -145,7 +145,7 @@ class CheckpointManager(CheckpointQueue[Q]):
             LocalProtocolError: there is no such cursor.
         """
         place = self._cursors.named(cursor)
-        place.seqno = max(place.seqno, seqno)
+        place.advance(seqno)
         if place.seqno >= place.shown_seqno:
             self._checkpoints.open.shown.pop(cursor, None)
 
@@ -164,7 +164,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         head = checkpoint.head
         items = checkpoint.after(place.seqno)
         starts_above, begins = head.snapshot_start > place.seqno, place.entered != head.id
-        place.shown_seqno, place.entered = items[-1].seqno, head.id
+        place.show(items[-1].seqno, head.id)
         if checkpoint is self._checkpoints.open:
             self._checkpoints.open.shown[cursor] = place.shown_seqno
         return CursorItems(

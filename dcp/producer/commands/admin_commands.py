@@ -28,9 +28,10 @@ for until it is over; connections to a node that goes away may say their last an
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, cast
 
-from dcp.producer.bucket.administrator import Administrator
+from dcp.producer.commands.administrator import Administrator
 from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.model.manifest import ManifestError
 from dcp.producer.model.manifest_changes import (
@@ -123,19 +124,20 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
 
 def _may_order(session: Session, frame: Frame) -> bool:
     """Whether the client is an administrator; anybody else is refused."""
-    if session.bucket.settings.is_administrator(session.user):
+    if session.bucket.settings.is_administrator(session.login.user):
         return True
     session.refuse_access(frame, Status.EACCESS, "The user lacks the Administrator privilege")
     return False
 
 
-def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Carry out an order."""
+def ioctl_set(
+    administrator: Administrator | None, session: Session, frame: Frame, body: m.Body, _: float
+) -> None:
+    """Carry out an order; without an administrator all keys are unknown."""
     request = cast("m.IoctlSet", body)
     if not _may_order(session, frame):
         return
     order = _ORDERS.get(request.name.decode("utf-8", "replace"))
-    administrator = session.bucket.administrator
     if order is None or administrator is None:
         _refuse_key(session, frame, request.name, _ORDERS)
         return
@@ -149,14 +151,14 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         session.reply(frame, m.Text())
 
 
-def _nodes(session: Session) -> str:
+def _nodes(_: Administrator | None, session: Session) -> str:
     bucket = session.bucket
     found = [
         {
             "number": node + 1,
             "address": address.at(address.kv),
             "member": bucket.map.is_member(node),
-            "alive": node not in bucket.dead_nodes,
+            "alive": node not in bucket.map.dead_nodes,
             "vbuckets": len(bucket.map.vbuckets_of(node)),
         }
         for node, address in enumerate(bucket.map.addresses)
@@ -164,24 +166,25 @@ def _nodes(session: Session) -> str:
     return json.dumps(found)
 
 
-def _replication_state(session: Session) -> str:
+def _replication_state(_: Administrator | None, session: Session) -> str:
     paused = session.bucket.replicas.is_paused
     return "paused" if paused else "running"
 
 
-def _rebalance_state(session: Session) -> str:
-    administrator = session.bucket.administrator
+def _rebalance_state(administrator: Administrator | None, _: Session) -> str:
     return "none" if administrator is None else administrator.rebalance_state
 
 
-_QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
+_QUESTIONS: Final[Mapping[str, Callable[[Administrator | None, Session], str]]] = {
     "nodes": _nodes,
     "rebalance": _rebalance_state,
     "replication": _replication_state,
 }
 
 
-def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+def ioctl_get(
+    administrator: Administrator | None, session: Session, frame: Frame, body: m.Body, _: float
+) -> None:
     """Answer a question about the cluster."""
     if not _may_order(session, frame):
         return
@@ -190,7 +193,7 @@ def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if question is None:
         _refuse_key(session, frame, name, _QUESTIONS)
     else:
-        session.reply(frame, m.Text(question(session).encode()))
+        session.reply(frame, m.Text(question(administrator, session).encode()))
 
 
 def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str, object]) -> None:
@@ -198,7 +201,9 @@ def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str,
     session.refuse(frame, Status.EINVAL, f"key: found {found!r}, expected {', '.join(known)}")
 
 
-ADMIN_COMMANDS: Final[dict[int, CommandHandler]] = {
-    Opcode.IOCTL_SET: CommandHandler(Access.USER, ioctl_set),
-    Opcode.IOCTL_GET: CommandHandler(Access.USER, ioctl_get),
-}
+def admin_commands(administrator: Administrator | None) -> dict[int, CommandHandler]:
+    """Return the commands by which administrators order; None: nobody here carries orders out."""
+    return {
+        Opcode.IOCTL_SET: CommandHandler(Access.USER, partial(ioctl_set, administrator)),
+        Opcode.IOCTL_GET: CommandHandler(Access.USER, partial(ioctl_get, administrator)),
+    }

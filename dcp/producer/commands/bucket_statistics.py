@@ -76,7 +76,7 @@ def _bound_bytes(question: Question) -> int:
     unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in held)
     load = Load(
         *keys_of([vbucket.data.newest.keys for vbucket in held]),
-        connections=max(1, bucket.clients),
+        connections=max(1, bucket.clients.connections),
         streams=sum(len(each.streams) for each in connections),
     )
     return producer_bytes(

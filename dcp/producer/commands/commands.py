@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from dcp.producer.commands.admin_commands import ADMIN_COMMANDS
+from dcp.producer.commands.admin_commands import admin_commands
 from dcp.producer.commands.dcp_commands import DCP_COMMANDS
 from dcp.producer.commands.document_commands import DOCUMENT_COMMANDS
 from dcp.producer.commands.manifest_commands import MANIFEST_COMMANDS
@@ -16,5 +16,5 @@ COMMANDS: Final[dict[int, CommandHandler]] = {
     **DOCUMENT_COMMANDS,
     **DCP_COMMANDS,
     **SEQNO_COMMANDS,
-    **ADMIN_COMMANDS,
+    **admin_commands(None),
 }

@@ -9,9 +9,11 @@ sync writes exclude each other.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.streams.dcp_options import DcpOptions
 from dcp.producer.streams.stream_settings import OutOfOrder
 from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status
@@ -32,8 +34,13 @@ def _is_true(value: str) -> bool:
     return value == "true"
 
 
+def _set(dcp: DcpConnection, options: DcpOptions) -> Status:
+    dcp.negotiate(options)
+    return Status.SUCCESS
+
+
 def _enable_noop(dcp: DcpConnection, value: str) -> Status:
-    dcp.noop.is_enabled = _is_true(value)
+    dcp.noop.enable(is_enabled=_is_true(value))
     return Status.SUCCESS
 
 
@@ -44,7 +51,7 @@ def _noop_interval(dcp: DcpConnection, value: str) -> Status:
     seconds = float(value)
     if seconds > _LARGEST_FLOAT32:
         return Status.EINVAL
-    dcp.noop.interval_seconds = seconds
+    dcp.noop.set_interval(seconds)
     return Status.SUCCESS
 
 
@@ -80,70 +87,63 @@ def _stream_buffer_size(dcp: DcpConnection, value: str) -> Status:
 
 
 def _announce_closed(dcp: DcpConnection, value: str) -> Status:
-    dcp.announces_closed_streams |= _is_true(value)  # a one-way switch
-    return Status.SUCCESS
+    announces = dcp.options.announces_closed_streams or _is_true(value)  # a one-way switch
+    return _set(dcp, replace(dcp.options, announces_closed_streams=announces))
 
 
 def _expiry_opcode(dcp: DcpConnection, value: str) -> Status:
-    dcp.expiry_opcode = _is_true(value)
-    return Status.SUCCESS
+    return _set(dcp, replace(dcp.options, expiry_opcode=_is_true(value)))
 
 
 def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
-    dcp.keeps_cursors = dcp.is_internal and not _is_true(value)
-    return Status.SUCCESS
+    keeps_cursors = dcp.is_internal and not _is_true(value)
+    return _set(dcp, replace(dcp.options, keeps_cursors=keeps_cursors))
 
 
 def _force_compression(dcp: DcpConnection, value: str) -> Status:
-    if HelloFeature.SNAPPY not in dcp.features:
+    if HelloFeature.SNAPPY not in dcp.client.features:
         return Status.EINVAL
-    dcp.forces_compression = _is_true(value)
-    return Status.SUCCESS
+    return _set(dcp, replace(dcp.options, forces_compression=_is_true(value)))
 
 
 def _deleted_user_xattrs(dcp: DcpConnection, value: str) -> Status:
-    is_open = bool(dcp.flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS)
+    is_open = bool(dcp.client.flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS)
     return Status.SUCCESS if is_open and _is_true(value) else Status.EINVAL
 
 
 def _marker_version(dcp: DcpConnection, value: str) -> Status:
     if value != "2.2":
         return Status.EINVAL
-    if HelloFeature.COLLECTIONS not in dcp.features:
+    if HelloFeature.COLLECTIONS not in dcp.client.features:
         return Status.NOT_SUPPORTED
-    dcp.marker_v2 = True
-    return Status.SUCCESS
+    return _set(dcp, replace(dcp.options, marker_v2=True))
 
 
 def _stream_ids(dcp: DcpConnection, value: str) -> Status:
     if not _is_true(value):
         return Status.EINVAL
-    if dcp.sync_writes:
+    if dcp.options.sync_writes:
         return Status.NOT_SUPPORTED
-    dcp.stream_ids = True
-    return Status.SUCCESS
+    return _set(dcp, replace(dcp.options, stream_ids=True))
 
 
 def _sync_writes(dcp: DcpConnection, value: str) -> Status:
     if not _is_true(value):
         return Status.EINVAL
-    if dcp.stream_ids:
+    if dcp.options.stream_ids:
         return Status.NOT_SUPPORTED
-    dcp.sync_writes = True
-    return Status.SUCCESS
+    return _set(dcp, replace(dcp.options, sync_writes=True))
 
 
 def _out_of_order(dcp: DcpConnection, value: str) -> Status:
     found = _OUT_OF_ORDER.get(value)
     if found is None:
         return Status.EINVAL
-    dcp.out_of_order = found
-    return Status.SUCCESS
+    return _set(dcp, replace(dcp.options, out_of_order=found))
 
 
 def _consumer_name(dcp: DcpConnection, value: str) -> Status:
-    dcp.consumer_name = value.encode()
-    return Status.SUCCESS
+    return _set(dcp, replace(dcp.options, consumer_name=value.encode()))
 
 
 def _one_of(*values: str) -> Control:

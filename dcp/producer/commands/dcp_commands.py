@@ -1,15 +1,18 @@
 """Commands of DCP connections but for stream requests (``stream_requests.py``)."""
 
 import logging
+from functools import partial
 from typing import Final, cast
 
 from dcp.errors import FrameError
 from dcp.producer.bucket.auth import REPLICATION_USER
+from dcp.producer.bucket.bucket_states import hand_over
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.commands.controls import apply_control, context_of_refusal, fault_of_window
 from dcp.producer.commands.seqno_commands import failover_log
 from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.commands.stream_requests import stream_request
+from dcp.producer.streams.dcp_options import DcpClient
 from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -47,20 +50,17 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
     elif not 0 < len(request.name) <= most_name_bytes:
         expected = f"Request must include a name of 1 to {most_name_bytes} bytes"
         session.refuse(frame, Status.EINVAL, f"{expected}, found {len(request.name)}")
-    elif session.user in settings.users_without_streams:
+    elif session.login.user in settings.users_without_streams:
         session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpProducer privilege")
     else:
-        session.dcp = DcpConnection(
-            session.bucket,
+        client = DcpClient(
             (session.node, request.name),
             request.flags,
-            session.features,
-            session.close,
-            is_internal=session.user == REPLICATION_USER,
-            user=session.user or "",
+            session.login.features,
+            session.login.user or "",
+            is_internal=session.login.user == REPLICATION_USER,
         )
-        session.dcp.noop.heard(now)
-        session.bucket.open_dcp(session.dcp)
+        session.open_dcp(client, partial(hand_over, session.bucket), now)
         session.reply(frame, m.Empty())
 
 
@@ -81,7 +81,7 @@ def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         session.reply(frame, m.Empty())
         return
     if status is Status.EINVAL and (fault := fault_of_window(request.name, request.value)):
-        _LOG.warning("%s: a window is refused: %s", dcp.told_name, fault)
+        _LOG.warning("%s: a window is refused: %s", dcp.client.display_name, fault)
     session.refuse(frame, status, context_of_refusal(dcp, request.name, request.value))
 
 
@@ -98,11 +98,11 @@ def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     except FrameError as error:
         session.refuse(frame, Status.EINVAL, str(error))
         return
-    if dcp.stream_ids is not (stream_id is not None):
+    if dcp.options.stream_ids is not (stream_id is not None):
         session.refuse(frame, Status.DCP_STREAM_ID_INVALID)
     elif dcp.close_stream(frame.vbucket, stream_id):
         session.reply(frame, m.Empty())
-    elif dcp.stream_ids and dcp.streams_of({frame.vbucket}):
+    elif dcp.options.stream_ids and dcp.streams.of({frame.vbucket}):
         session.refuse(frame, Status.DCP_STREAM_ID_INVALID)
     else:
         session.refuse(frame, Status.KEY_ENOENT)
@@ -122,7 +122,7 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         _LOG.warning(
             "%s: found an acknowledgement of %d bytes, expected at most the %d that are "
             "outstanding; further ones are counted only (over_acked_bytes)",
-            dcp.told_name,
+            dcp.client.display_name,
             frame_bytes,
             frame_bytes - beyond_bytes,
         )
@@ -139,13 +139,13 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
     dcp = _dcp(session)
     stream = dcp.streams.find(frame.vbucket, None)
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
-    if not dcp.acknowledges or (stream is not None and seqno > stream.sent_seqno):
+    if not dcp.options.acknowledges or (stream is not None and seqno > stream.sent_seqno):
         session.refuse(frame, Status.EINVAL)
-    elif session.bucket.held.at(frame.vbucket, session.node) is None:
+    elif session.bucket.table.at(frame.vbucket, session.node) is None:
         session.refuse_vbucket(frame)
     else:
         if stream is not None:
-            stream.acknowledged_seqno = max(stream.acknowledged_seqno, seqno)
+            stream.acknowledged(seqno)
             session.bucket.sync_writes.acknowledged(frame.vbucket)
         session.reply(frame, m.Empty())
 
@@ -157,7 +157,7 @@ def wrong_way(session: Session, _: Frame, __: m.Body, ___: float) -> None:
 
 def _dcp(session: Session) -> DcpConnection:
     if session.dcp is None:
-        raise AssertionError("the gate lets DCP commands pass only after DCP_OPEN")
+        raise AssertionError("access lets DCP commands pass only after DCP_OPEN")
     return session.dcp
 
 

@@ -74,7 +74,7 @@ def connections(question: Question) -> Iterator[Statistic]:
     """Return all DCP connections of the node, then their streams (``dcp``)."""
     bucket, options = question.bucket, _options_of(question.value)
     found = _connections_at(bucket, question.node)
-    told = [each for each in found if options.user in (None, each.user)]
+    told = [each for each in found if options.user in (None, each.client.user)]
     return _connections(bucket, found, told, options.streams)
 
 
@@ -104,7 +104,7 @@ def _connections(
     for connection in told:
         for stream in list(connection.streams):
             if stream.is_sending:
-                prefix = f"{connection.told_name}:stream_{stream.vbucket}"
+                prefix = f"{connection.client.display_name}:stream_{stream.vbucket}"
                 yield from _told(stream, connection.stream_windows, prefix, streams)
 
 
@@ -127,15 +127,15 @@ def _tally(bucket: Bucket, connection: DcpConnection) -> _Tally:
             continue
         tally.sending += 1
         tally.backfilling += stream.phase is ActiveStreamPhase.BACKFILLING
-        held = bucket.held.at(stream.vbucket, connection.key[0])
+        held = bucket.table.at(stream.vbucket, connection.key[0])
         if held is not None:
             tally.remaining += max(0, held.data.high_seqno - stream.sent_seqno)
     return tally
 
 
 def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]:
-    flow, noop, prefix = connection.flow, connection.noop, connection.told_name
-    yield f"{prefix}:user", f"<ud>{connection.user}</ud>"
+    flow, noop, prefix = connection.flow, connection.noop, connection.client.display_name
+    yield f"{prefix}:user", f"<ud>{connection.client.user}</ud>"
     yield f"{prefix}:type", "producer"
     reason = connection.paused_reason
     yield f"{prefix}:paused", reason is not None
@@ -150,15 +150,15 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
     yield f"{prefix}:noop_enabled", noop.is_enabled
     yield f"{prefix}:noop_tx_interval", f"{noop.interval_seconds:g} s"
     yield f"{prefix}:noop_wait", noop.is_waiting
-    yield f"{prefix}:force_value_compression", connection.forces_compression
-    yield f"{prefix}:cursor_dropping", not connection.keeps_cursors
-    announces = connection.announces_closed_streams
+    yield f"{prefix}:force_value_compression", connection.options.forces_compression
+    yield f"{prefix}:cursor_dropping", not connection.options.keeps_cursors
+    announces = connection.options.announces_closed_streams
     yield f"{prefix}:send_stream_end_on_client_close_stream", announces
-    yield f"{prefix}:enable_expiry_opcode", connection.expiry_opcode
-    yield f"{prefix}:enable_stream_id", connection.stream_ids
-    yield f"{prefix}:synchronous_replication", connection.acknowledges
-    yield f"{prefix}:synchronous_writes", connection.sync_writes
-    yield f"{prefix}:max_marker_version", "2.2" if connection.marker_v2 else "1.0"
+    yield f"{prefix}:enable_expiry_opcode", connection.options.expiry_opcode
+    yield f"{prefix}:enable_stream_id", connection.options.stream_ids
+    yield f"{prefix}:synchronous_replication", connection.options.acknowledges
+    yield f"{prefix}:synchronous_writes", connection.options.sync_writes
+    yield f"{prefix}:max_marker_version", "2.2" if connection.options.marker_v2 else "1.0"
     yield f"{prefix}:should_disconnect_when_stuck", connection.closes_when_stuck
     yield f"{prefix}:disconnect_when_stuck_timeout", f"{connection.stuck_timeout_seconds:g}"
     if flow.window_bytes:

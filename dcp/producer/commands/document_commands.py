@@ -46,7 +46,7 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     now = session.bucket.now()
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        version = session.bucket.read_from(
+        version = session.bucket.writes.read_from(
             vbucket, lambda documents: documents.get(key, now, collection=collection)
         )
         value, datatype = version.value, version.datatype
@@ -141,7 +141,7 @@ def _changing(session: Session, frame: Frame, command: Change) -> Answer:
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
         def reply(version: Version) -> None:
             told = m.MutationAnswer()
-            if HelloFeature.MUTATION_SEQNO in session.features:
+            if HelloFeature.MUTATION_SEQNO in session.login.features:
                 told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
             session.reply(frame, told, cas=version.cas)
 
@@ -162,7 +162,7 @@ def _write(
 ) -> None:
     requirement = session.requirement
     if requirement is None:
-        reply(session.bucket.write_to(vbucket, lambda documents: command(documents, 0)))
+        reply(session.bucket.writes.write_to(vbucket, lambda documents: command(documents, 0)))
     else:
         write_durably(session, frame, vbucket, requirement, command, reply)
 
@@ -171,13 +171,13 @@ def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
     """Find vbucket, logical key and collection of a request, and let ``answer`` deal with it."""
     collection, key = DEFAULT_ID, frame.key
     try:
-        if HelloFeature.COLLECTIONS in session.features:
+        if HelloFeature.COLLECTIONS in session.login.features:
             collection, key = split_collection_key(key)
         check_key(key, collection)
     except (FrameError, DocumentError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
         return
-    vbucket = session.bucket.held.active(frame.vbucket, session.node)
+    vbucket = session.bucket.table.active(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
         return
@@ -191,7 +191,7 @@ def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
 
 
 def _negotiated(session: Session) -> int:
-    return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in session.features)
+    return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in session.login.features)
 
 
 DOCUMENT_COMMANDS: Final[dict[int, CommandHandler]] = {

@@ -55,7 +55,7 @@ def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
         "manifest_uid": f"{session.bucket.manifest.uid:x}",
     }
     value = json.dumps(tree, separators=(",", ":")).encode()
-    told = status if HelloFeature.COLLECTIONS in session.features else Status.EINVAL
+    told = status if HelloFeature.COLLECTIONS in session.login.features else Status.EINVAL
     session.reply(frame, m.Refusal(value), status=told, datatype=_JSON)
 
 

@@ -14,7 +14,7 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status, VbucketState
 
 def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Answer a vbucket's branches, newest first."""
-    vbucket = session.bucket.held.at(frame.vbucket, session.node)
+    vbucket = session.bucket.table.at(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
     else:
@@ -30,7 +30,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """
     request = cast("m.GetAllVbSeqnos", body)
     state = request.state or 0
-    has_collections = HelloFeature.COLLECTIONS in session.features
+    has_collections = HelloFeature.COLLECTIONS in session.login.features
     collection = request.collection if has_collections else DEFAULT_ID
     if state > VbucketState.DEAD:
         session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
@@ -38,7 +38,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
-        held = session.bucket.held.of_node(session.node)
+        held = session.bucket.table.of_node(session.node)
         seqnos = ((v.id, _seqno_of(v, collection)) for v in held if v.shown_state in wanted)
         known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)
         session.reply(frame, m.AllVbSeqnos(known))
@@ -61,11 +61,11 @@ def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
 def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer persisted and high seqno; for an old branch also where it ended."""
     asked = cast("m.ObserveSeqno", body).vb_uuid
-    vbucket = session.bucket.held.at(frame.vbucket, session.node)
+    vbucket = session.bucket.table.at(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
         return
-    high, on_disk = vbucket.data.high_seqno, vbucket.told_persisted_seqno
+    high, on_disk = vbucket.data.high_seqno, vbucket.public_persisted_seqno
     current = vbucket.failover_log.current_uuid
     if asked == current:
         session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, on_disk, high))
@@ -81,7 +81,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 
 def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer once ``seqno`` is on disk, or ETMPFAIL if that takes too long."""
-    vbucket = session.bucket.held.at(frame.vbucket, session.node)
+    vbucket = session.bucket.table.at(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
         return

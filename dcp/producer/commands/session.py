@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from dcp.errors import FrameError
-from dcp.producer.bucket.auth import SaslConversation
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.bucket.dcp_connection import DcpConnection, HandOver
 from dcp.producer.commands.header_checks import header_fault
+from dcp.producer.commands.login import Login
 from dcp.producer.commands.long_work import LongWork
 from dcp.producer.commands.map_news import MapNews
 from dcp.producer.commands.outbox import Outbox
+from dcp.producer.streams.dcp_options import DcpClient
 from dcp.producer.vbucket.documents import DocumentError
 from dcp.producer.vbucket.request_framing import Requirement, requirement_of
 from dcp.wire import messages as m
@@ -69,9 +70,19 @@ class Handler(Protocol):
 class CommandHandler:
     """Who may send a command, and what answers it."""
 
-    gate: str
+    access: str
     handler: Handler
     before_dcp_open: bool = False
+
+
+class SessionEdge(Protocol):
+    """What a session's bytes come from and go to; all is called in the loop's thread."""
+
+    def wake(self) -> None:
+        """Look whether there is something to write."""
+
+    def closing(self) -> None:
+        """Close once what waits has been written."""
 
 
 class Session:
@@ -84,25 +95,28 @@ class Session:
         self._commands = commands
         self.bucket = bucket
         self.node = node
-        self.features: frozenset[int] = frozenset()
-        self.user: str | None = None
-        self.bucket_selected = False
-        self.sasl = SaslConversation(bucket.users)
+        self.login = Login(bucket.users)
         self.dcp: DcpConnection | None = None
         self.is_closing = False
-        self.on_close: Callable[[], None] = lambda: None
-        self.on_answer: Callable[[], None] = lambda: None
+        self._edge: SessionEdge | None = None
         self.is_waiting = False
         """Whether a request has still to be answered; no more must be fed before that is."""
         self.requirement: Requirement | None = None
         """The durability that the request asks for which is being answered."""
         self.work: LongWork[Any] | None = None
-        """What a request has still to be examined by, bit by bit, where somebody drives that."""
-        self.drives_work = False
+        """What a request has still to be examined by, bit by bit; an edge does that."""
         self._outbox = Outbox()
         self._opened_at = now
         self.map_news = MapNews(bucket.map)
         bucket.counters.connections_opened += 1
+
+    def attach(self, edge: SessionEdge) -> None:
+        """Tell ``edge`` what happens, and let it do long work."""
+        self._edge = edge
+
+    def detach(self) -> None:
+        """Tell nobody any more: the connection is over."""
+        self._edge = None
 
     # --- input
 
@@ -119,7 +133,7 @@ class Session:
     @property
     def max_frame_bytes(self) -> int:
         """The largest frame that the client may send now."""
-        return MAX_FRAME_BYTES if self.user else MAX_UNAUTHENTICATED_FRAME_BYTES
+        return MAX_FRAME_BYTES if self.login.user else MAX_UNAUTHENTICATED_FRAME_BYTES
 
     def feed(self, frame: Frame, now: float) -> None:
         """Act on one frame; what it leads to waits in ``output``."""
@@ -138,8 +152,8 @@ class Session:
 
     @property
     def _takes_framing_extras(self) -> bool:
-        has_stream_ids = self.dcp is not None and self.dcp.stream_ids
-        return has_stream_ids or HelloFeature.ALT_REQUEST in self.features
+        has_stream_ids = self.dcp is not None and self.dcp.options.stream_ids
+        return has_stream_ids or HelloFeature.ALT_REQUEST in self.login.features
 
     def wait(self) -> Callable[[Callable[[], None]], None]:
         """Let further requests wait; return what goes on, after a function that answers."""
@@ -149,7 +163,8 @@ class Session:
             self.is_waiting = False
             if not self.is_closing:
                 answer()
-            self.on_answer()
+            if self._edge is not None:
+                self._edge.wake()
 
         return go_on
 
@@ -158,11 +173,11 @@ class Session:
     ) -> None:
         """Let ``then`` go on with what ``steps`` return; further requests wait for it.
 
-        Whoever ``drives_work`` does the steps when others had their turn, without the bucket's
-        lock; else they are done at once.
+        An edge does the steps when others had their turn, without the bucket's lock; without one
+        they are done at once.
         """
         work = LongWork(steps, lambda found: self._guarded(frame, lambda: then(found)))
-        if not self.drives_work:
+        if self._edge is None:
             work.finish_at_once()
         else:
             self.work, self.is_waiting = work, True
@@ -193,7 +208,7 @@ class Session:
             self.refuse(frame, Status.UNKNOWN_COMMAND)
         elif not self._passes(command, frame):
             return
-        elif fault := header_fault(frame, self.features, is_dcp=self.dcp is not None):
+        elif fault := header_fault(frame, self.login.features, is_dcp=self.dcp is not None):
             self.refuse(frame, Status.EINVAL, fault)
         else:
             try:
@@ -222,14 +237,18 @@ class Session:
             self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
 
     def _passes(self, command: CommandHandler, frame: Frame) -> bool:
-        """Check the command's gate; answer the frame when it does not pass."""
-        if command.gate == Access.DCP and self.dcp is None:
+        """Check the command's access; answer the frame when it does not pass."""
+        if command.access == Access.DCP and self.dcp is None:
             self.refuse(frame, Status.EINVAL, "The command can only be sent on a DCP connection")
-        elif command.gate == Access.DCP and self.dcp is not None and not self.dcp.is_producer:
+        elif (
+            command.access == Access.DCP
+            and self.dcp is not None
+            and not self.dcp.client.is_producer
+        ):
             self.abort()  # it would send us streams (kv_engine dcp/connhandler.cc: disconnects)
-        elif command.gate != Access.ANYBODY and self.user is None:
+        elif command.access != Access.ANYBODY and self.login.user is None:
             self.refuse_access(frame, Status.EACCESS, "Not authenticated")
-        elif command.gate in (Access.BUCKET, Access.DCP) and not self.bucket_selected:
+        elif command.access in (Access.BUCKET, Access.DCP) and not self.login.has_bucket:
             self.refuse_access(frame, Status.NO_BUCKET)
         elif command.before_dcp_open and self.dcp is not None:
             self.refuse(frame, Status.NOT_SUPPORTED)
@@ -270,20 +289,20 @@ class Session:
         tree = {"error": {"context": context}}
         value = json.dumps(tree, separators=(",", ":")).encode() if context else b""
         lacks_right = (frame.opcode, status) == (Opcode.DCP_OPEN, Status.EACCESS)
-        tells = HelloFeature.JSON in self.features or lacks_right
+        tells = HelloFeature.JSON in self.login.features or lacks_right
         datatype = int(Datatype.JSON) if value and tells else 0
         self.reply(frame, m.Refusal(value), status=status, datatype=datatype)
 
     def refuse_access(self, frame: Frame, status: Status, context: str = "") -> None:
         """Refuse with a status that only XERROR knows: without it the connection just closes."""
-        if HelloFeature.XERROR in self.features:
+        if HelloFeature.XERROR in self.login.features:
             self.refuse(frame, status, context)
         else:
             self.abort()
 
     def refuse_vbucket(self, frame: Frame) -> None:
         """Answer NOT_MY_VBUCKET with the map in the body, unless the client wants it once."""
-        config = self.map_news.for_refusal(self.node, self.features)
+        config = self.map_news.for_refusal(self.node, self.login.features)
         self.reply(
             frame,
             m.Refusal(config),
@@ -300,7 +319,13 @@ class Session:
     def close(self) -> None:
         """Close once what waits has been written."""
         self.is_closing = True
-        self.on_close()
+        if self._edge is not None:
+            self._edge.closing()
+
+    def open_dcp(self, client: DcpClient, hand_over: HandOver, now: float) -> None:
+        """Be a DCP connection from now on."""
+        self.dcp = self.bucket.dcp_connections.open(client, self.close, hand_over)
+        self.dcp.noop.heard(now)
 
     def let_go_of_some(self) -> bool:
         """Close, and let go of as many streams as others can wait for; whether some are left."""
@@ -312,7 +337,7 @@ class Session:
         self.is_closing = True
         self.bucket.persistence_waits.forget(self)
         if self.dcp is not None:
-            self.bucket.close_dcp(self.dcp)
+            self.bucket.dcp_connections.close(self.dcp)
 
     # --- output
 
@@ -331,8 +356,8 @@ class Session:
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
         # Behind a long answer, of which each call takes a part, maps would pile up.
-        if self.bucket_selected and not self._outbox.is_long:
-            news = self.map_news.notification(self.bucket.name, self.node, self.features)
+        if self.login.has_bucket and not self._outbox.is_long:
+            news = self.map_news.notification(self.bucket.name, self.node, self.login.features)
             if news is not None:
                 self._put(news)
         frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]
@@ -359,26 +384,19 @@ class Session:
             if not self.is_closing and self.dcp.is_stuck(now):
                 _LOG.warning(
                     "%s is closed: nothing of its full window was acknowledged for %g seconds",
-                    self.dcp.told_name,
+                    self.dcp.client.display_name,
                     self.dcp.stuck_timeout_seconds,
                 )
                 is_overdue = True
         else:
             limit_seconds = self.bucket.settings.authentication_seconds
-            is_overdue = self.user is None and 0 < limit_seconds < now - self._opened_at
+            is_overdue = self.login.user is None and 0 < limit_seconds < now - self._opened_at
         if is_overdue:
             self.abort()
 
     def next_deadline(self, now: float) -> float | None:
         """Return when ``output`` has something to do by time alone."""
         return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
-
-    def push_map(self) -> None:
-        """Send the cluster map to a client that asked for changes, if it is newer.
-
-        It gets the newest when it next takes something: those in between wait nowhere.
-        """
-        self.map_news.due()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Wake the streams of these vbuckets; whether this connection has any."""

@@ -55,7 +55,7 @@ def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         return
     if brief in granted:  # who asks for both gets the brief ones
         granted = tuple(feature for feature in granted if feature != full)
-    session.features = frozenset(granted)
+    session.login.grant(frozenset(granted))
     session.reply(frame, m.HelloAnswer(granted))
 
 
@@ -66,22 +66,21 @@ def sasl_mechanisms(session: Session, frame: Frame, _: m.Body, __: float) -> Non
 
 def sasl_auth(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Begin an authentication; an earlier one is void from here on."""
-    session.user = None
-    session.bucket_selected = False
+    session.login.begin_authentication()
     request = cast("m.Sasl", body)
-    _sasl_outcome(session, frame, session.sasl.start(request.mechanism, request.payload))
+    _sasl_outcome(session, frame, session.login.sasl.start(request.mechanism, request.payload))
 
 
 def sasl_step(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Go on with an authentication."""
     request = cast("m.Sasl", body)
-    _sasl_outcome(session, frame, session.sasl.step(request.mechanism, request.payload))
+    _sasl_outcome(session, frame, session.login.sasl.step(request.mechanism, request.payload))
 
 
 def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
     match outcome:
         case Accepted(user, payload):
-            session.user = user
+            session.login.authenticated(user)
             session.reply(frame, m.SaslAnswer(payload))
         case Challenge(payload):
             session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
@@ -94,8 +93,8 @@ def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> Non
     """Select the one bucket there is; any other is refused as one without access."""
     name = cast("m.SelectBucket", body).bucket
     session.map_news.forget()
-    session.bucket_selected = name == session.bucket.name.encode()
-    if session.bucket_selected or name == b"@no bucket@":
+    session.login.select_bucket(is_there=name == session.bucket.name.encode())
+    if session.login.has_bucket or name == b"@no bucket@":
         session.reply(frame, m.Empty())
     else:
         session.refuse_access(frame, Status.EACCESS)
@@ -108,14 +107,14 @@ def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -
     ``daemon/protocol/mcbp/cluster_config_executor.cc``); of the bucket's they were told nothing.
     """
     known, map_ = cast("m.GetClusterConfig", body), session.bucket.map
-    if session.bucket_selected:
+    if session.login.has_bucket:
         session.map_news.told()
-    elif not session.bucket.settings.is_administrator(session.user):
+    elif not session.bucket.settings.is_administrator(session.login.user):
         session.refuse_access(frame, Status.EACCESS, _NO_GLOBAL_MAP)
         return
     if map_.is_known_to(known.epoch, known.rev):
         session.reply(frame, m.Text(b""))
-    elif session.bucket_selected:
+    elif session.login.has_bucket:
         session.reply(frame, m.Text(map_.as_json(session.node)), datatype=_JSON)
     else:
         session.reply(frame, m.Text(map_.without_bucket_as_json(session.node)), datatype=_JSON)
@@ -143,7 +142,7 @@ def get_error_map(session: Session, frame: Frame, body: m.Body, _: float) -> Non
     if found is None:
         session.refuse(frame, Status.KEY_ENOENT)
     else:
-        datatype = _JSON if HelloFeature.JSON in session.features else 0
+        datatype = _JSON if HelloFeature.JSON in session.login.features else 0
         session.reply(frame, m.Text(found), datatype=datatype)
 
 

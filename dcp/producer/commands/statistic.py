@@ -39,7 +39,7 @@ class Question:
 
     def vbuckets(self) -> list[Vbucket]:
         """Return the vbuckets of the node, copies too."""
-        return self.bucket.held.of_node(self.node)
+        return self.bucket.table.of_node(self.node)
 
     def vbucket(self, number: str) -> Vbucket:
         """Return the vbucket of a number in decimal.
@@ -53,7 +53,7 @@ class Question:
             raise StatisticsRefusedError(
                 Status.EINVAL, f"vbucket: found {number!r}, expected a number up to {U16_MAX}"
             )
-        found = self.bucket.held.at(int(number), self.node)
+        found = self.bucket.table.at(int(number), self.node)
         if found is None:
             raise StatisticsRefusedError(Status.NOT_MY_VBUCKET, f"vbucket {number}: not here")
         return found

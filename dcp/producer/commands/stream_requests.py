@@ -53,7 +53,7 @@ class _Asked:
 
     def __init__(self, session: Session, frame: Frame, request: m.StreamRequest) -> None:
         if session.dcp is None:
-            raise AssertionError("the gate lets DCP commands pass only after DCP_OPEN")
+            raise AssertionError("access lets DCP commands pass only after DCP_OPEN")
         self.session, self.frame, self.request = session, frame, request
         self.dcp: DcpConnection = session.dcp
 
@@ -64,7 +64,7 @@ class _Asked:
     @cached_property
     def held(self) -> Vbucket | None:
         """What the node has of the vbucket."""
-        return self.session.bucket.held.at(self.frame.vbucket, self.session.node)
+        return self.session.bucket.table.at(self.frame.vbucket, self.session.node)
 
     @property
     def vbucket(self) -> Vbucket:
@@ -79,9 +79,9 @@ class _Asked:
         return parse_filter(
             self.request.value,
             self.vbucket.documents.collections.manifest,
-            collections=HelloFeature.COLLECTIONS in self.session.features,
-            stream_ids=self.dcp.stream_ids,
-            sync_writes=self.dcp.sync_writes,
+            collections=HelloFeature.COLLECTIONS in self.session.login.features,
+            stream_ids=self.dcp.options.stream_ids,
+            sync_writes=self.dcp.options.sync_writes,
         )
 
     @property
@@ -133,7 +133,7 @@ def _ordered(asked: _Asked) -> Refusal | None:
     if asked.dcp.is_internal:
         return None
     session, frame = asked.session, asked.frame
-    status = session.bucket.faults.refusal(frame.vbucket)
+    status = session.bucket.dcp_connections.shared.faults.refusal(frame.vbucket)
     if status is None:
         return None
     if status is Status.NOT_MY_VBUCKET:
@@ -160,7 +160,7 @@ def _vbucket_is_here(asked: _Asked) -> Refusal | None:
 
 
 def _noops_are_on(asked: _Asked) -> Refusal | None:
-    is_missing = asked.dcp.needs_noop and not asked.dcp.noop.is_enabled
+    is_missing = asked.dcp.client.needs_noop and not asked.dcp.noop.is_enabled
     return asked.refused(Status.NOT_SUPPORTED) if is_missing else None
 
 
@@ -175,7 +175,7 @@ def _filter_is_known(asked: _Asked) -> Refusal | None:
         return None
     if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         return lambda: refuse_unknown_id(asked.session, asked.frame, status)
-    has_collections = HelloFeature.COLLECTIONS in asked.session.features
+    has_collections = HelloFeature.COLLECTIONS in asked.session.login.features
     context, found_bytes = "", len(asked.request.value)
     if status is Status.EINVAL and not has_collections:
         context = "Request must not include value"

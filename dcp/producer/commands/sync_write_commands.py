@@ -28,7 +28,9 @@ def write_durably(
     """
     bucket = session.bucket
     bucket.sync_writes.require_possible(vbucket.id)
-    prepare = bucket.write_to(vbucket, lambda documents: command(documents, requirement.level))
+    prepare = bucket.writes.write_to(
+        vbucket, lambda documents: command(documents, requirement.level)
+    )
     go_on = session.wait()
 
     def answer(status: Status) -> None:

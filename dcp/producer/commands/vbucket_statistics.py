@@ -40,7 +40,7 @@ def _seqnos_of(vbucket: Vbucket) -> Iterator[Statistic]:
     prepared, completed = _sync_write_seqnos(vbucket)
     yield f"{prefix}:high_seqno", data.high_seqno
     yield f"{prefix}:abs_high_seqno", data.high_seqno
-    yield f"{prefix}:last_persisted_seqno", vbucket.told_persisted_seqno
+    yield f"{prefix}:last_persisted_seqno", vbucket.public_persisted_seqno
     yield f"{prefix}:uuid", vbucket.failover_log.current_uuid
     yield f"{prefix}:purge_seqno", data.disk.purge_seqno
     start, end = data.disk.persisted_snapshot

@@ -66,6 +66,8 @@ class ServedClusterMap:
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
         self._addresses = [NodePorts()] * nodes
         self._members = [True] * nodes
+        self.dead_nodes: set[int] = set()
+        """The nodes that do not live; no part of what clients are told."""
         self.replica_count = replica_count
         self._replicas = self._placed()
         self._json: dict[int, bytes] = {}

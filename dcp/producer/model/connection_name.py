@@ -16,8 +16,8 @@ _MOST_BYTES: Final = 1024
 _KEPT_CHARACTERS: Final = 64
 
 
-def told_name(name: bytes) -> str:
-    """Return what a connection of this name is called."""
+def display_name(name: bytes) -> str:
+    """Return the name of a connection in statistics and logs."""
     return "eq_dcpq:" + shown_name(name)
 
 

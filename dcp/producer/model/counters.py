@@ -34,6 +34,8 @@ class CountersSnapshot:
     one stream with a window of its own. ``cursors_dropped``: how often a stream was sent back to
     the disk, as memory was short. ``values_evicted``, ``values_read``: values of documents that
     left memory and are on disk only, and how often a command read one back.
+
+    More than 15 attributes: one is one figure.
     """
 
     items_sent: dict[int, int]
@@ -61,7 +63,11 @@ class CountersSnapshot:
 
 @dataclass(slots=True)
 class Counters:
-    """The live counters of a cluster."""
+    """The live counters of a cluster.
+
+    More than 15 attributes: one is one figure. Written from outside: whoever does something counts
+    it here, under the bucket's lock.
+    """
 
     record_seqnos: bool = True
     items_sent: Counter[int] = field(default_factory=Counter)

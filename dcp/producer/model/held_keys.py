@@ -19,6 +19,10 @@ class HeldKeys:
         self.most = most
         self.count = 0
 
+    def hold(self, keys: int) -> None:
+        """Count so many more, or less."""
+        self.count += keys
+
     def has_room(self, keys: int) -> bool:
         """Whether so many more may be held."""
         return not self.count or self.count + keys <= self.most

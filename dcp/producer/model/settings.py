@@ -102,6 +102,8 @@ class ClusterSettings:
     ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
     order about the cluster, and take vbuckets over; None: the first of ``users``. ``clock``
     returns seconds since 1970.
+
+    More than 15 attributes: one is one setting.
     """
 
     nodes: int = 1

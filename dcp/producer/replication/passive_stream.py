@@ -80,14 +80,13 @@ class PassiveStream:
         """Whether it was accepted, and is not over."""
         self.is_over = False
         self.state: int | None = None
-        self.rolled_back = False
-        """Set when the copy went back, for who reads it to clear."""
+        self._rolled_back = False
         self._acknowledged_seqno = 0
         self._snapshot_end = 0
 
     def take_charge(self) -> None:
         """Let nobody else fill the copy from now on."""
-        self.copy.feeder = self
+        self.copy.fill_from(self)
 
     @property
     def is_in_charge(self) -> bool:
@@ -122,11 +121,20 @@ class PassiveStream:
         self._acknowledged_seqno = seqno
         return seqno
 
+    def take_rollback(self) -> bool:
+        """Return whether the copy went back since the last time."""
+        rolled_back, self._rolled_back = self._rolled_back, False
+        return rolled_back
+
+    def asked(self, opaque: int) -> None:
+        """Note that it was asked for; its messages have this opaque."""
+        self.opaque = opaque
+
     def end(self) -> None:
         """Be over, as the connection is, or the stream was closed."""
         self.is_open, self.is_over = False, True
         if self.is_in_charge:
-            self.copy.feeder = None
+            self.copy.fill_from(None)
 
     def take(self, event: StreamEvent) -> None:
         """Change the copy by what the stream brought.
@@ -146,7 +154,7 @@ class PassiveStream:
                 self.copy.take_log(event.failover_log)
             case RollbackOrdered():
                 self.copy.roll_back(event.seqno)
-                self.rolled_back = True
+                self._rolled_back = True
             case SnapshotStarted():
                 self.copy.begin_snapshot(event.snapshot, event.flags, event.purge_seqno)
                 self._snapshot_end = event.snapshot.end

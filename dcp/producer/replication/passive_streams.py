@@ -111,8 +111,8 @@ class PassiveStreams:
         return is_wanted and not is_there
 
     def _ask_for(self, stream: PassiveStream) -> None:
-        stream.opaque = self._connection.open_stream(
-            stream.vbucket, stream.position, flags=int(stream.flags)
+        stream.asked(
+            self._connection.open_stream(stream.vbucket, stream.position, flags=int(stream.flags))
         )
 
     def _retry_later(self, now: float) -> None:

@@ -64,17 +64,16 @@ class Rebalance:
                 pairs[source, target].append(vbucket)
         try:
             with self._bucket.lock:
-                self._bucket.moving = frozenset(v for found in pairs.values() for v in found)
-                self._bucket.copies_moved.notify_all()
+                self._bucket.table.set_moving(v for found in pairs.values() for v in found)
             for (source, target), vbuckets in pairs.items():
                 move = Move(self._bucket, source, target, vbuckets, self._map_changed)
                 await move.run(self._awake(target))
         finally:
             with self._bucket.lock:
-                self._bucket.moving = frozenset()
+                self._bucket.table.set_moving(())
                 for vbucket in range(len(owners)):
                     give_back(self._bucket, vbucket)
-                self._bucket.copies_moved.notify_all()
+                self._bucket.table.copies_moved.notify_all()
             self._map_changed()
         with self._bucket.lock, self._bucket.changing_map():
             self._bucket.map.place(self._members)
@@ -101,7 +100,7 @@ class Move:
                 vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
             }
             for copy in self._left.values():
-                copy.is_taking_over = True
+                copy.take_over(is_taking_over=True)
 
     async def run(self, awake: asyncio.Event) -> None:
         """Take what there is.
@@ -110,8 +109,9 @@ class Move:
             SourceError: some did not arrive.
         """
         self._map_changed()  # whoever filled the copies leaves them to us
-        feed = Feed(self._bucket, self._source, self._target, awake, TAKEOVER)
-        feed.on_touched = self._touched
+        feed = Feed(
+            self._bucket, self._source, self._target, awake, TAKEOVER, on_touched=self._touched
+        )
         with self._bucket.lock:
             feed.follow(dict(self._left), takes_over=self._left)
         talk = asyncio.ensure_future(feed.converse())
@@ -143,7 +143,7 @@ class Move:
                 if pending.state is not VbucketState.PENDING:
                     change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
             elif stream.state == VbucketState.ACTIVE:
-                stream.copy.feeder = None  # what else it says is not for a vbucket that is active
+                stream.copy.fill_from(None)  # what else it says is not for an active vbucket
                 if self._may_move(stream.vbucket):
                     arrived.append(stream.vbucket)
                 else:
@@ -160,7 +160,7 @@ class Move:
     def _may_move(self, vbucket: int) -> bool:
         """Whether what was taken over may be the target's: nothing else was ordered meanwhile."""
         bucket, target = self._bucket, self._target
-        is_there = bucket.map.is_member(target) and target not in bucket.dead_nodes
+        is_there = bucket.map.is_member(target) and target not in bucket.map.dead_nodes
         return is_there and bucket.map.owner(vbucket) == self._source
 
     def _give_up(self) -> list[int]:
@@ -168,7 +168,7 @@ class Move:
         with self._bucket.lock:
             for copy in self._left.values():
                 leave(self._bucket, copy, self._target)
-            self._bucket.copies_moved.notify_all()
+            self._bucket.table.copies_moved.notify_all()
             return list(self._left)
 
 
@@ -183,7 +183,7 @@ def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
     if remove is not None and remove not in members:
         raise ValueError(f"rebalance: found node {remove + 1} to remove, expected a member")
     for node in members:
-        if node in bucket.dead_nodes:
+        if node in bucket.map.dead_nodes:
             raise ValueError(
                 f"rebalance: {bucket.map.name_of(node)} does not answer; "
                 "restore it, or fail it over first"

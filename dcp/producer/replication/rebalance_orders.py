@@ -64,7 +64,7 @@ class RebalanceOrders:
         finally:
             with self._bucket.lock:
                 self._task, self.state = None, state
-                self._bucket.copies_moved.notify_all()
+                self._bucket.table.copies_moved.notify_all()
             self._map_changed()
 
     async def _work(self, work: Rebalance, remove: int | None, timeout_seconds: float) -> None:
@@ -76,7 +76,7 @@ class RebalanceOrders:
                 await work.run()
                 if remove is not None:
                     with self._bucket.lock:
-                        self._bucket.dead_nodes.add(remove)
+                        self._bucket.map.dead_nodes.add(remove)
                     await self._leave(remove)
         except TimeoutError:
             if not deadline.expired():

@@ -19,7 +19,6 @@ from typing import Final
 
 from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.stream_ends import end_streams
 from dcp.producer.replication.background import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,
@@ -57,12 +56,16 @@ class Feed:
         awake: asyncio.Event,
         purpose: str = REPLICATION,
         times: ReplicationTimes = REPLICATION_TIMES,
+        on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None,
     ) -> None:
-        """``awake`` cleared makes the receiving node hang."""
+        """``awake`` cleared makes the receiving node hang.
+
+        ``on_touched`` is called with the streams that received something, the lock held.
+        """
         self.source = source
         self.target = target
         self.name = connection_name(source, target, bucket.name, purpose)
-        self.on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None
+        self._on_touched = on_touched
         self._bucket = bucket
         self._awake = awake
         self._times = times
@@ -113,7 +116,7 @@ class Feed:
             connection = self._connection = ReplicationConnection(
                 self._bucket.name,
                 self.name,
-                self._bucket.node_credentials,
+                self._bucket.users.node_credentials,
                 token_urlsafe(_NONCE_BYTES),
                 loop.time(),
                 self._windows.join(self._resize_window),
@@ -167,13 +170,13 @@ class Feed:
                     touched = connection.feed(block, loop.time())
                 except DcplakeError:
                     for stream in connection.streams.by_vbucket.values():  # what came is kept
-                        self._bucket.received(self.target, stream.vbucket)
+                        self._bucket.writes.received(self.target, stream.vbucket)
                     raise
                 finally:
                     self._write(connection)
                 for stream in touched:
                     self._settle(stream)
-                self.on_touched(touched)
+                self._on_touched(touched)
                 for stream in touched:
                     connection.acknowledge_prepares(stream)
                 self._release(connection)
@@ -187,7 +190,7 @@ class Feed:
 
     def _release(self, connection: ReplicationConnection) -> None:
         """Let the peer send more, if there is room for it; the lock is held."""
-        if self._bucket.make_room():
+        if self._bucket.writes.make_room():
             connection.release(monotonic())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
@@ -202,12 +205,11 @@ class Feed:
 
     def _settle(self, stream: PassiveStream) -> None:
         """Make what a stream received known on the node; the lock is held."""
-        if stream.rolled_back:
-            stream.rolled_back = False
+        if stream.take_rollback():
             reason = EndReason.ROLLBACK
-            end_streams(self._bucket, stream.vbucket, self.target, reason=reason)
-        self._bucket.received(self.target, stream.vbucket)
-        self._bucket.copies_moved.notify_all()
+            self._bucket.dcp_connections.end_streams(stream.vbucket, self.target, reason=reason)
+        self._bucket.writes.received(self.target, stream.vbucket)
+        self._bucket.table.copies_moved.notify_all()
 
     def _write(self, connection: ReplicationConnection) -> None:
         data = connection.output()
@@ -251,7 +253,7 @@ class Replication:
             return found
         for vbucket, source in enumerate(bucket.map.owners):
             for target, copy in bucket.copies.of(vbucket):
-                if not {source, target} & bucket.dead_nodes and not copy.is_taking_over:
+                if not {source, target} & bucket.map.dead_nodes and not copy.is_taking_over:
                     found[source, target][vbucket] = copy
         return found
 

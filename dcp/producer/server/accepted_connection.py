@@ -46,13 +46,11 @@ class AcceptedConnection:
         self._something_to_write = asyncio.Event()
         self._outbox_is_short = asyncio.Event()
         self._outbox_is_short.set()
-        session.on_answer = self.wake
-        session.drives_work = True
         self._there_is_room = asyncio.Event()
-        self._room = FrameRoom(bucket.large_frames, self._there_is_room.set)
+        self._room = FrameRoom(bucket.clients.large_frames, self._there_is_room.set)
         self._reader: asyncio.Future[None] | None = None
         self._is_closing = asyncio.Event()
-        session.on_close = self._end
+        session.attach(self)
 
     @property
     def taken_bytes(self) -> int:
@@ -63,7 +61,8 @@ class AcceptedConnection:
         """Let the writer look whether there is something; only from the loop's thread."""
         self._something_to_write.set()
 
-    def _end(self) -> None:
+    def closing(self) -> None:
+        """Let the connection end when the writer has written what waits."""
         self._is_closing.set()
         self.wake()
 
@@ -124,7 +123,7 @@ class AcceptedConnection:
                 "node %d closes a connection: %d others wait for room, while of its frame of %d "
                 "bytes %d are missing",
                 self.session.node,
-                self._bucket.large_frames.waiting,
+                self._bucket.clients.large_frames.waiting,
                 self._room.frame_bytes,
                 self._room.lacking_bytes,
             )
@@ -136,7 +135,7 @@ class AcceptedConnection:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""
         with self._bucket.lock:
             self.session.forget()
-        self.session.on_answer = self.session.on_close = _nothing  # else they keep one another
+        self.session.detach()  # else they keep one another
         self._channel.close()
 
     async def _read(self) -> None:
@@ -249,7 +248,7 @@ class AcceptedConnection:
             batch = self._next_batch()
         if batch is None:
             return False
-        unsent, batch_bytes = self._bucket.unsent, len(batch)
+        unsent, batch_bytes = self._bucket.clients.unsent, len(batch)
         unsent.hold(batch_bytes)
         try:
             await self._channel.send(batch)
@@ -271,7 +270,7 @@ class AcceptedConnection:
 
     def _next_batch(self, most_made: int | None = None) -> bytes | bytearray | None:
         """Return what to send; nothing of it where the disk is being looked through for it."""
-        most_bytes = self._bucket.unsent.batch_bytes(self._channel.taken_bytes)
+        most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.taken_bytes)
         with self._bucket.lock:
             now = self._loop.time()
             end = now + ROUND_SECONDS
@@ -287,7 +286,3 @@ class AcceptedConnection:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._something_to_write.wait()
-
-
-def _nothing() -> None:
-    """Be told of a session whose connection is over."""

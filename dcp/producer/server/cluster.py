@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.bucket import bucket_states, forks
+from dcp.producer.bucket import bucket_states, failover
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.copied_replicas import lagging_copy
-from dcp.producer.bucket.stream_ends import end_streams
+from dcp.producer.commands.admin_commands import admin_commands
+from dcp.producer.commands.commands import COMMANDS
 from dcp.producer.model.counters import CountersSnapshot
 from dcp.producer.model.faults import Corruption, Faults
 from dcp.producer.model.manifest import DEFAULT_ID, Manifest
@@ -39,15 +40,19 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 
 class ProducerCluster(Serving):
-    """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
+    """A bucket and the nodes that serve it: documents, what it holds, forks, faults.
+
+    More than 20 public methods: it is what tests and orders may do to a cluster, in one place; each
+    passes on to the part that does it.
+    """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         """Prepare a cluster."""
-        nodes = ClusterNodes(Bucket(settings or ClusterSettings()))
+        commands = COMMANDS | admin_commands(self)
+        nodes = ClusterNodes(Bucket(settings or ClusterSettings()), commands)
         self.members = ClusterMembers(nodes)
         super().__init__(nodes, self.members)
         self._documents = ClusterDocuments(self.bucket, nodes.loop)
-        self.bucket.administrator = self
 
     # --- documents
 
@@ -107,12 +112,12 @@ class ProducerCluster(Serving):
         Returns how many bytes of replaced versions and purged tombstones there were.
         """
         with self.bucket.lock:
-            return self.bucket.compactor.run_once(self.bucket.now() if now is None else now)
+            return self.compactor.run_once(self.bucket.now() if now is None else now)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Hold back all streams: what is written inside reaches them together."""
-        with self.bucket.lock, self.bucket.batch():
+        with self.bucket.lock, self.bucket.writes.batch():
             yield
 
     def preload(self, count: int, value_bytes: int, prefix: bytes = b"doc:", seed: int = 0) -> None:
@@ -122,10 +127,10 @@ class ProducerCluster(Serving):
     def start_vbucket_at(self, vbucket: int, seqno: int = 0, cas: int = 0) -> None:
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
-            state = self.bucket.held.numbered(vbucket)
-            bucket_states.require_unmoved(self.bucket, "start", vbucket)
+            state = self.bucket.table.numbered(vbucket)
+            self.bucket.table.require_unmoved("start", vbucket)
             state.data.start_at(seqno)
-            end_streams(self.bucket, vbucket)
+            self.bucket.dcp_connections.end_streams(vbucket)
             state.documents.count_preloaded()
             state.documents.clock.raise_floor(cas)
             state.save()
@@ -201,7 +206,7 @@ class ProducerCluster(Serving):
                 (``ClusterSettings.record_branches``).
         """
         with self.bucket.lock:
-            found = self.bucket.held.numbered(vbucket)
+            found = self.bucket.table.numbered(vbucket)
             if found.record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
             return found.record.state_at(seqno, vb_uuid, self._documents.collection_id(collection))
@@ -212,7 +217,7 @@ class ProducerCluster(Serving):
         Without ``ClusterSettings.record_branches``: of those in its failover log.
         """
         with self.bucket.lock:
-            found = self.bucket.held.numbered(vbucket)
+            found = self.bucket.table.numbered(vbucket)
             if found.record is not None:
                 return found.record.vb_uuids
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
@@ -220,12 +225,12 @@ class ProducerCluster(Serving):
     def persisted_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
-            return self.bucket.held.numbered(vbucket).data.disk.persisted_seqno
+            return self.bucket.table.numbered(vbucket).data.disk.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
         """Return the highest seqno of a purged tombstone, 0 where none was purged."""
         with self.bucket.lock:
-            return self.bucket.held.numbered(vbucket).data.disk.purge_seqno
+            return self.bucket.table.numbered(vbucket).data.disk.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
         """Return the newest seqno that a vbucket's replica holds: where a failover would cut.
@@ -233,26 +238,26 @@ class ProducerCluster(Serving):
         With ``ClusterSettings.replicas`` that of the copy to be promoted; 0 where none lives.
         """
         with self.bucket.lock:
-            return self.bucket.replicas.kept_seqno(self.bucket.held.numbered(vbucket).id)
+            return self.bucket.replicas.kept_seqno(self.bucket.table.numbered(vbucket).id)
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
         with self.bucket.lock:
-            return self.bucket.held.numbered(vbucket).data.high_seqno
+            return self.bucket.table.numbered(vbucket).data.high_seqno
 
     def failover_log(self, vbucket: int) -> FailoverLog:
         """Return the branches of a vbucket, newest first."""
         with self.bucket.lock:
-            return self.bucket.held.numbered(vbucket).failover_log
+            return self.bucket.table.numbered(vbucket).failover_log
 
     def vbucket_of(self, key: bytes) -> int:
         """Return the vbucket that holds ``key``."""
-        return self.bucket.held.of_key(key).id
+        return self.bucket.table.of_key(key).id
 
     def vbucket_owner(self, vbucket: int) -> int:
         """Return the node that holds a vbucket."""
         with self.bucket.lock:
-            return self.bucket.map.owners[self.bucket.held.numbered(vbucket).id]
+            return self.bucket.map.owners[self.bucket.table.numbered(vbucket).id]
 
     def counters(self) -> CountersSnapshot:
         """Return all counters at one instant."""
@@ -332,18 +337,16 @@ class ProducerCluster(Serving):
             OSError: the data folder cannot be written; nothing has changed.
         """
         with self.bucket.lock:
-            bucket_states.require_unmoved(
-                self.bucket, "move", self.bucket.held.numbered(vbucket).id
-            )
+            self.bucket.table.require_unmoved("move", self.bucket.table.numbered(vbucket).id)
             before = self.vbucket_owner(vbucket)
             self.bucket.map.require_node(node)
             with self.bucket.changing_map():
                 self.bucket.map.move(vbucket, node)
-            self.bucket.held.numbered(vbucket).recover_sync_writes()
+            self.bucket.table.numbered(vbucket).recover_sync_writes()
             self.bucket.sync_writes.watch(vbucket)
-            end_streams(self.bucket, vbucket, before)
+            self.bucket.dcp_connections.end_streams(vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
-                end_streams(self.bucket, at, place)
+                self.bucket.dcp_connections.end_streams(at, place)
         self.nodes.loop.call_soon(self.nodes.push_map)
 
     def failover(self, node: int) -> None:
@@ -363,8 +366,8 @@ class ProducerCluster(Serving):
         """
 
         def act(gone: Node | None) -> None:
-            forks.fail_over(self.bucket, node)
-            self.bucket.dead_nodes.add(node)
+            failover.fail_over(self.bucket, node)
+            self.bucket.map.dead_nodes.add(node)
             self.members.give_up_rebalance(f"{self.bucket.map.name_of(node)} was failed over")
             if gone is not None:
                 gone.fall_silent()
@@ -383,7 +386,7 @@ class ProducerCluster(Serving):
         """
 
         def act(gone: Node | None) -> None:
-            forks.crash(self.bucket, node, lost_seqnos)
+            failover.crash(self.bucket, node, lost_seqnos)
             if gone is not None:
                 gone.fall_silent()
 
@@ -410,13 +413,16 @@ class ProducerCluster(Serving):
         Raises:
             TimeoutError: they did not get there; the message names one that lacks something.
         """
-        with self.bucket.copies_moved:
-            self.bucket.copies_moved.wait_for(
-                lambda: lagging_copy(self.bucket) is None, timeout_seconds
+        with self.bucket.table.copies_moved:
+            self.bucket.table.copies_moved.wait_for(
+                lambda: self._lagging_copy() is None, timeout_seconds
             )
-            lagging = lagging_copy(self.bucket)
+            lagging = self._lagging_copy()
         if lagging is not None:
             raise TimeoutError(f"replication: after {timeout_seconds} seconds {lagging}")
+
+    def _lagging_copy(self) -> str | None:
+        return lagging_copy(self.bucket.map, self.bucket.table)
 
     def set_vbucket_state(self, vbucket: int, state: VbucketState, node: int | None = None) -> None:
         """Change a vbucket's state: its streams end, and becoming active begins a branch.
@@ -428,7 +434,7 @@ class ProducerCluster(Serving):
                 moves it (this, and all below that name a vbucket).
         """
         with self.bucket.lock:
-            self.bucket.held.numbered(vbucket)
+            self.bucket.table.numbered(vbucket)
             if node is not None:
                 self.bucket.map.require_node(node)
             if node is None or node == self.bucket.map.owner(vbucket):
@@ -442,7 +448,7 @@ class ProducerCluster(Serving):
         Streams are no longer shown them; one that stands below ends (rollback). Returns how many.
         """
         with self.bucket.lock:
-            data = self.bucket.held.numbered(vbucket).data
+            data = self.bucket.table.numbered(vbucket).data
             return data.persistence.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
     def set_up_vbucket(
@@ -471,11 +477,11 @@ class ProducerCluster(Serving):
             LocalProtocolError: a seqno is not above the high seqno.
         """
         with self.bucket.lock:
-            taking = self.bucket.held.numbered(vbucket)
-            bucket_states.require_unmoved(self.bucket, "versions", vbucket)
-            taking.take(versions)
-            self.bucket.collections.learn(taking)
-            self.bucket.wrote(vbucket)
+            found = self.bucket.table.numbered(vbucket)
+            self.bucket.table.require_unmoved("versions", vbucket)
+            found.take(versions)
+            self.bucket.collections.learn(found)
+            self.bucket.writes.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:
         """End a connection inside a snapshot, once ``items`` more items went out."""
@@ -485,7 +491,7 @@ class ProducerCluster(Serving):
     def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
         """Answer the next stream requests for ``vbucket`` with ``status``."""
         with self.bucket.lock:
-            self.bucket.held.numbered(vbucket)
+            self.bucket.table.numbered(vbucket)
             self.faults.refuse_stream(vbucket, status, times)
 
     def corrupt(self, corruption: Corruption) -> None:
@@ -496,4 +502,4 @@ class ProducerCluster(Serving):
     @property
     def faults(self) -> Faults:
         """The orders that were not carried out yet; hold ``batch()`` while looking."""
-        return self.bucket.faults
+        return self.bucket.dcp_connections.shared.faults

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from time import sleep
 from typing import Final
 
-from dcp.producer.bucket import bucket_states
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.stream_ends import end_streams
 from dcp.producer.model.versions import Version
 from dcp.producer.server.loop_thread import LoopThread
 from dcp.producer.vbucket.documents import DocumentStore, StoredDocument
@@ -35,19 +33,19 @@ class ClusterDocuments:
         """Run a KV command on the store of ``key``, at the clock's time, in a collection."""
         bucket = self._bucket
         with bucket.lock:
-            self._wait_for_hand_over(bucket.held.of_key(key).id)
+            self._wait_for_hand_over(bucket.table.of_key(key).id)
             number = self.collection_id(collection)
             now = bucket.now()
             written = bucket.write(key, lambda documents: command(documents, now, number))
-        if not bucket.is_in_batch:
+        if not bucket.writes.is_in_batch:
             sleep(0)  # whoever writes without a pause would keep the nodes from the lock
         return StoredDocument.of(written)
 
     def _wait_for_hand_over(self, vbucket: int) -> None:
         """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
-        if self._bucket.is_in_batch or self._loop.is_inside:
+        if self._bucket.writes.is_in_batch or self._loop.is_inside:
             return
-        self._bucket.copies_moved.wait_for(
+        self._bucket.table.copies_moved.wait_for(
             lambda: not self._bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
         )
 
@@ -62,12 +60,12 @@ class ClusterDocuments:
         bucket = self._bucket
         with bucket.lock:
             for vbucket in range(len(bucket.vbuckets)):
-                bucket_states.require_unmoved(bucket, "preload", vbucket)
+                bucket.table.require_unmoved("preload", vbucket)
             for vbucket, ids in enumerate(ids_by_vbucket(settings, len(bucket.vbuckets))):
                 if not len(ids):
                     continue
                 state = bucket.vbuckets[vbucket]
-                end_streams(bucket, vbucket)
+                bucket.dcp_connections.end_streams(vbucket)
                 first_cas = state.documents.clock.next(bucket.now())
                 state.preload(
                     PreloadedSegment(
@@ -79,4 +77,4 @@ class ClusterDocuments:
                     )
                 )
                 state.documents.clock.raise_floor(first_cas + (len(ids) << 16))
-                bucket.changed(vbucket)
+                bucket.changes.add(vbucket)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from dcp.errors import LocalProtocolError, SourceError
-from dcp.producer.bucket.stream_ends import end_streams
 from dcp.producer.replication.rebalance_orders import RebalanceOrders
 from dcp.producer.replication.replication import Replication
 from dcp.producer.server.cluster_nodes import ClusterNodes
@@ -26,9 +25,11 @@ class ClusterMembers:
 
     def __init__(self, nodes: ClusterNodes) -> None:
         self._nodes, self._loop, self._bucket = nodes, nodes.loop, nodes.bucket
-        nodes.on_map_changed = self.follow_map
         self._replication = Replication(self._bucket, self._awake)
         self._rebalances = RebalanceOrders(self._bucket, self._awake, nodes.push_map, nodes.leave)
+        nodes.on_map_changed.add(self.follow_map)
+        if self._bucket.writes.flusher is not None:
+            self._bucket.writes.flusher.on_written.add(self._written)
 
     def _awake(self, node: int) -> asyncio.Event:
         return self._nodes.at(node).awake
@@ -42,8 +43,6 @@ class ClusterMembers:
         """Feed the copies."""
         self._replication.start()
         self.follow_map()
-        if self._bucket.flusher is not None:
-            self._bucket.flusher.on_written = self._written
 
     async def ending(self) -> None:
         """Give up a rebalance, and end all feeds."""
@@ -51,7 +50,6 @@ class ClusterMembers:
         await self._replication.stop()
 
     def _written(self, vbucket: Vbucket) -> None:
-        self._bucket.stored(vbucket)
         self._loop.call_soon(partial(self._stored, vbucket))
 
     def _stored(self, vbucket: Vbucket) -> None:
@@ -62,10 +60,10 @@ class ClusterMembers:
         """Let copies be where the map has them, and be fed by those that own them. In the loop."""
         with self._bucket.lock:
             for node, vbucket in self._bucket.copies.follow(self._bucket.map):
-                end_streams(self._bucket, vbucket, node)
+                self._bucket.dcp_connections.end_streams(vbucket, node)
             self._save_copies()
             self._replication.reconcile()
-            self._bucket.copies_moved.notify_all()
+            self._bucket.table.copies_moved.notify_all()
 
     def _save_copies(self) -> None:
         """Have on disk which logs are whose copies; those of others are lost in a power loss."""
@@ -88,7 +86,7 @@ class ClusterMembers:
         """Let a node be dead; it stays a member."""
         self._nodes.kill(node)
         with self._bucket.lock:
-            self._bucket.dead_nodes.add(node)
+            self._bucket.map.dead_nodes.add(node)
         self._loop.call_soon(self.follow_map)
 
     def restore_node(self, node: int) -> None:
@@ -106,11 +104,11 @@ class ClusterMembers:
         with self._bucket.lock:
             self._nodes.tell_addresses()
             if self._bucket.map.is_member(node):
-                self._bucket.dead_nodes.discard(node)
+                self._bucket.map.dead_nodes.discard(node)
                 return
             with self._bucket.changing_map():
                 self._bucket.map.join(node)
-            self._bucket.dead_nodes.discard(node)
+            self._bucket.map.dead_nodes.discard(node)
             self._bucket.copies.follow(self._bucket.map)
             self._save_copies()
             self._loop.call_soon(self._nodes.push_map)

@@ -13,6 +13,7 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.commands.commands import COMMANDS
 from dcp.producer.commands.session import CommandHandler
 from dcp.producer.model.cluster_map import NodePorts
+from dcp.producer.model.listeners import Listeners
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.replication.background import ended
 from dcp.producer.server.loop_thread import LoopThread, now
@@ -35,13 +36,14 @@ class ClusterNodes:
         """``shown_host`` is what the map says instead of the host where nodes listen."""
         self.bucket = bucket
         self.loop = LoopThread("producer cluster")
-        self.on_map_changed: Callable[[], None] = lambda: None
-        """Called in the loop when clients were told a new map."""
+        self.on_map_changed: Listeners[[]] = Listeners()
+        """Told in the loop when clients were told a new map."""
         self._commands, self._shown_host = commands, shown_host
         settings = self.bucket.settings
         self._tls = settings.tls.context() if settings.tls else None
         self._nodes: dict[int, Node] = {}
         self._turns = Turns()
+        bucket.changes.listeners.add(self._changes_are_waiting)
 
     def at(self, node: int) -> Node:
         """Return a node; there are none before the first start."""
@@ -63,7 +65,7 @@ class ClusterNodes:
             for number, node in nodes.items():
                 if self.bucket.map.is_member(number):
                     node.listen()
-                    self.bucket.dead_nodes.discard(number)
+                    self.bucket.map.dead_nodes.discard(number)
         except BaseException:
             for node in nodes.values():
                 await node.kill()
@@ -71,7 +73,6 @@ class ClusterNodes:
             raise
         self._nodes = nodes
         self.tell_addresses()
-        self.bucket.on_change = self._changes_are_waiting
         self._changes_are_waiting()  # those that there were before
 
     def _node(self, number: int, address: NodePorts) -> Node:
@@ -138,7 +139,7 @@ class ClusterNodes:
                 left to take the order to restore it.
         """
         self.bucket.map.require_node(node)
-        if self.loop.is_inside and not self._nodes.keys() - self.bucket.dead_nodes - {node}:
+        if self.loop.is_inside and not self._nodes.keys() - self.bucket.map.dead_nodes - {node}:
             raise ValueError(
                 f"kill {self.bucket.map.name_of(node)}: found no other living node, expected one "
                 "to take the order to restore it"
@@ -209,7 +210,7 @@ class ClusterNodes:
 
     def _spread_changes(self) -> None:
         with self.bucket.lock:
-            changed = self.bucket.collect_changes()
+            changed = self.bucket.changes.collect()
             for node in self._nodes.values():
                 node.vbuckets_changed(changed)
 

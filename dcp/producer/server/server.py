@@ -103,7 +103,7 @@ class Node:
             session = Session(self._bucket, self.node, self._commands, now)
         connection = AcceptedConnection(self._bucket, session, channel, self.awake, self._turns)
         self._clients[self._start(connection)] = connection
-        self._bucket.clients += 1
+        self._bucket.clients.connected()
 
     def _run_http(self, channel: Channel) -> None:
         connection = HttpConnection(self._bucket, self.node, channel, self.awake)
@@ -116,7 +116,8 @@ class Node:
 
     def _client_done(self, task: asyncio.Task[None]) -> None:
         client = self._clients.pop(task, None) or self._http_clients.pop(task)
-        self._bucket.clients -= isinstance(client, AcceptedConnection)
+        if isinstance(client, AcceptedConnection):
+            self._bucket.clients.disconnected()
         client.close()
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
@@ -136,7 +137,7 @@ class Node:
     def push_map(self) -> None:
         """Send the new cluster map to the clients that asked for it; the lock is held."""
         for client in self._clients.values():
-            client.session.push_map()
+            client.session.map_news.due()
             client.wake()
         for http_client in self._http_clients.values():
             http_client.map_changed()

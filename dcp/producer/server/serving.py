@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from dcp.errors import LocalProtocolError, SetupError
+from dcp.producer.bucket.compactor import Compactor
 from dcp.producer.replication.background import ended, keep_running
 from dcp.producer.server.cluster_nodes import ClusterNodes
 from dcp.producer.server.wait_watch import WaitWatch
@@ -38,6 +39,12 @@ class Serving:
         self.settings = nodes.bucket.settings
         self._companion = companion
         self._works: list[asyncio.Task[None]] = []
+        self.compactor = Compactor(
+            self.bucket.table.all,
+            self.bucket.lock,
+            self.settings.stale_removal_seconds,
+            self.settings.clock,
+        )
 
     def start(self) -> None:
         """Listen on all ports; returns when clients can connect.
@@ -74,7 +81,6 @@ class Serving:
             OSError: the data folder cannot be written.
         """
         self.nodes.loop.stop(self._close)
-        self.bucket.on_change = lambda: None
         with self.bucket.lock:
             self.bucket.close()
 
@@ -140,13 +146,13 @@ class Serving:
             "watch of waits for the disk": WaitWatch(
                 bucket.persistence_waits, bucket.lock, call_soon
             ).run,
-            "compactor": bucket.compactor.run,
+            "compactor": self.compactor.run,
         }
         if self.settings.expiry_pager_seconds > 0:
             interval_seconds = self.settings.expiry_pager_seconds
             works["expiry pager"] = partial(self._page_expiries, interval_seconds)
-        if bucket.flusher is not None:
-            works["flusher"] = bucket.flusher.run
+        if bucket.writes.flusher is not None:
+            works["flusher"] = bucket.writes.flusher.run
         for name, work in works.items():
             self._works.append(asyncio.ensure_future(keep_running(name, work)))
 

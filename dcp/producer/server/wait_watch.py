@@ -5,13 +5,15 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Final, Protocol
 
+from dcp.producer.model.listeners import Listeners
+
 _PAUSE_SECONDS: Final = 0.01
 
 
 class Board(Protocol):
-    """What has answers that wait; ``on_pending`` is to be called when there may be one more."""
+    """What has answers that wait; ``on_pending`` is told when there may be one more."""
 
-    on_pending: Callable[[], None]
+    on_pending: Listeners[[]]
 
     @property
     def has_pending(self) -> bool:
@@ -35,14 +37,21 @@ class WaitWatch:
         self._lock = lock
         self._is_wanted = asyncio.Event()
         self._is_wanted.set()
-        board.on_pending = lambda: call_soon(self._is_wanted.set)
+        self._call_soon = call_soon
 
     async def run(self) -> None:
         """Let what waits go on, for ever; what ``check`` raises is raised, and may be again."""
-        while True:
-            await self._is_wanted.wait()
-            with self._lock:
-                self._board.check()
-                if not self._board.has_pending:
-                    self._is_wanted.clear()
-            await asyncio.sleep(_PAUSE_SECONDS)
+        self._board.on_pending.add(self._wake)
+        try:
+            while True:
+                await self._is_wanted.wait()
+                with self._lock:
+                    self._board.check()
+                    if not self._board.has_pending:
+                        self._is_wanted.clear()
+                await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            self._board.on_pending.remove(self._wake)
+
+    def _wake(self) -> None:
+        self._call_soon(self._is_wanted.set)

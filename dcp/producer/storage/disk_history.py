@@ -5,6 +5,8 @@ failover can go back to it (``docs/dcp/documentation/concepts.md``). Of what a c
 the ends of whole snapshots are. Batches that wait for the disk have such ends too.
 """
 
+from collections.abc import Mapping
+
 from dcp.producer.model.versions import Version
 from dcp.producer.storage.disk_scan import Scan
 from dcp.producer.storage.disk_store import VbucketStore
@@ -161,8 +163,12 @@ class DiskHistory:
     def take_up(self, whole_seqno: int | None, learned_purge_seqno: int) -> None:
         """Take what the file held when it was opened; see ``VbucketData.reopen``."""
         if whole_seqno is not None:
-            self._parts.known_from = self._store.cut(whole_seqno)
+            self._parts.know_from(self._store.cut(whole_seqno))
         self.learned_purge_seqno = min(learned_purge_seqno, self.persisted_seqno)
+
+    def restore_high_seqnos(self, high_seqnos: Mapping[int, int]) -> None:
+        """Take what was saved as the newest seqnos on disk, by collection."""
+        self.high_seqnos = dict(high_seqnos)
 
     def cut(self, seqno: int) -> int:
         """Lose what is above ``seqno``, and return where the disk now ends; all is read anew then.

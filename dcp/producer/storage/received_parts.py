@@ -13,6 +13,10 @@ class ReceivedParts:
         self._ends: set[int] = set()
         self.known_from = 0
 
+    def know_from(self, seqno: int) -> None:
+        """Know nothing of ends below a seqno."""
+        self.known_from = seqno
+
     def __contains__(self, end: int) -> bool:
         """Whether only a part of a snapshot ended there."""
         return end in self._ends

@@ -6,7 +6,10 @@ from dcp.producer.storage.vbucket_state import SavedVbucket
 
 
 class StateOnDisk:
-    """Knows what was encoded last."""
+    """Knows what was encoded last.
+
+    Written from outside: ``state_at`` is the vbucket's, which is made when its log is open.
+    """
 
     def __init__(self, written: Callable[[], bytes]) -> None:
         """``written`` returns the state that was last written."""

@@ -31,7 +31,7 @@ class KeyOrderItems:
         Until the keys are read all that the scan has counts as ``held``.
         """
         self._held, self._keys = held, scan.item_count
-        held.count += self._keys
+        held.hold(self._keys)
         self._scan = scan
         self._items = items
         self._sorted: list[list[ShownKey]] = []
@@ -87,7 +87,7 @@ class KeyOrderItems:
         return None
 
     def _hold(self, keys: int) -> None:
-        self._held.count += keys - self._keys
+        self._held.hold(keys - self._keys)
         self._keys = keys
 
     def close(self) -> None:

@@ -24,6 +24,14 @@ class NoopTimer:
         self._sent_at: float | None = None
         self.heard_at: float | None = None
 
+    def enable(self, *, is_enabled: bool) -> None:
+        """Send NOOPs from now on, or none."""
+        self.is_enabled = is_enabled
+
+    def set_interval(self, seconds: float) -> None:
+        """Send one each so many seconds; ``LEAST_INTERVAL_SECONDS`` is the least."""
+        self.interval_seconds = seconds
+
     def heard(self, now: float) -> None:
         """Note that something came from the client."""
         self.heard_at = now

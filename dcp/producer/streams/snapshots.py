@@ -50,6 +50,8 @@ class MemoryItems:
 
     The cursor follows what was sent, so memory keeps the rest, and counts it. Without the cursor
     it must not be read: ``sent_seqno`` says how far it came, and ``filter`` is the one there.
+
+    More than 15 attributes: where a reader stands, what it saw, and where it goes back to.
     """
 
     def __init__(
@@ -209,6 +211,10 @@ class Snapshot:
     prepare_extra_bytes: int = 0
     _growth: float = field(default=1.0, init=False)
     """How much longer than asked for the last chunk was: so much less is asked for next."""
+
+    def go_on_from(self, source: ItemSource) -> None:
+        """Take the rest of the items from another source."""
+        self.source = source
 
     def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> Taken | None:
         """Return the next frames as ``Chunk.take`` does; None when everything was taken.

@@ -30,7 +30,7 @@ item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snap
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -115,7 +115,11 @@ _NOTHING_YET: Final = FrameBatch(b"", _NO_SEQNOS)
 
 
 class ActiveStream:
-    """An accepted stream; ``sent_seqno`` is how far the client has everything."""
+    """An accepted stream; ``sent_seqno`` is how far the client has everything.
+
+    More than 15 attributes: what was asked for, how far it is, and the snapshot that is in force,
+    each of which statistics show.
+    """
 
     def __init__(
         self,
@@ -195,6 +199,10 @@ class ActiveStream:
     def has_cursor(self) -> bool:
         """Whether memory keeps what comes next."""
         return self._has_cursor and self.is_sending
+
+    def acknowledged(self, seqno: int) -> None:
+        """Note up to which prepare its client, a replica, holds everything."""
+        self.acknowledged_seqno = max(self.acknowledged_seqno, seqno)
 
     def cursor_dropped(self) -> None:
         """Go back to the disk, as memory no longer keeps what comes next."""
@@ -333,7 +341,7 @@ class ActiveStream:
         if scan is None:
             self._snapshot, self._first_start = None, self._marker_start
         else:
-            snapshot.source = DiskItems(scan, self._settings.flavour, self._filter)
+            snapshot.go_on_from(DiskItems(scan, self._settings.flavour, self._filter))
 
     def _open_backfill(self) -> FrameBatch | None:
         """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
@@ -414,7 +422,7 @@ class ActiveStream:
         flags = self._flags_of(items)
         if self.takeover is not None:
             flags |= SnapshotFlag.ACK
-            self.takeover.unanswered_markers += 1
+            self.takeover.marker_sent()
         if self._open_end is None and not source.shows_all:
             end = source.last_seqno
         return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
@@ -429,7 +437,7 @@ class ActiveStream:
     def _begin(self, snapshot: Snapshot) -> FrameBatch:
         """Let a snapshot be in force, and return its marker."""
         if self._first_start is not None:
-            snapshot.start, self._first_start = self._first_start, None
+            snapshot, self._first_start = replace(snapshot, start=self._first_start), None
         self._snapshot = self._with_extras(snapshot)
         self._marker_start, self.sent_snap_end_seqno = snapshot.start, snapshot.end
         marker = marker_of(snapshot, self._settings, self._data)
@@ -437,9 +445,8 @@ class ActiveStream:
 
     def _with_extras(self, snapshot: Snapshot) -> Snapshot:
         """Let a snapshot know what its frames get, or are charged, on this connection."""
-        snapshot.stream_id = self.stream_id
-        snapshot.prepare_extra_bytes = self._settings.prepare_extra_bytes
-        return snapshot
+        extra_bytes = self._settings.prepare_extra_bytes
+        return replace(snapshot, stream_id=self.stream_id, prepare_extra_bytes=extra_bytes)
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
         magic, infos = Magic.REQUEST, b""

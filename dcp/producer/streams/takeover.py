@@ -43,6 +43,10 @@ class Takeover:
         self.phase = TakeoverPhase.SENDING
         self.unanswered_markers = 0
 
+    def marker_sent(self) -> None:
+        """Count a marker that the client must answer."""
+        self.unanswered_markers += 1
+
     def marker_answered(self) -> None:
         """Count an answer to a marker; more answers than markers mean nothing."""
         self.unanswered_markers = max(0, self.unanswered_markers - 1)

@@ -11,7 +11,7 @@ expire, and it is read as it was before; if that is not known, not at all. A com
 ``level``, its durability, begins one: its write is only prepared, and that is what it returns.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,6 +103,14 @@ class DocumentStore:
         self.expiries = ExpiryQueue()
         self.expires_when_read = True
         """Whether a read of a document that is due expires it: not where others write."""
+
+    def hold_back(self, prepares: Iterable[tuple[int, bytes]]) -> None:
+        """Know exactly these prepares as ones that may have been committed before a fork."""
+        self.maybe_visible = set(prepares)
+
+    def leave_expired(self) -> None:
+        """Expire nothing that is read: others write here."""
+        self.expires_when_read = False
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
         """Return the live version of ``key``, or raise DocumentError KEY_ENOENT.

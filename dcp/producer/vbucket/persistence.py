@@ -44,8 +44,11 @@ class Persistence:
         self._writer = DiskWriter(store, vbucket)
         self._is_over = False
         self.state = StateOnDisk(lambda: store.state)
-        self.on_compaction: Callable[[], None] = lambda: None
-        """Called when less can be gone back to than before."""
+        self._on_compaction: Callable[[], None] = lambda: None
+
+    def on_compaction(self, listener: Callable[[], None]) -> None:
+        """Call ``listener``, and nobody else, when less can be gone back to than before."""
+        self._on_compaction = listener
 
     @property
     def unwritten_bytes(self) -> int:
@@ -168,7 +171,7 @@ class Persistence:
         """Forget what compaction left nothing of."""
         self._newest.forget_compacted(self._disk.persisted_seqno)
         self._disk.note_compacted(self._newest.stored_end())
-        self.on_compaction()
+        self._on_compaction()
 
     # --- its end
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dcp.errors import LocalProtocolError
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointKind
 from dcp.producer.model.manifest import Manifest
+from dcp.producer.model.state_changes import StateEvent
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.acknowledgements import Acknowledgements
 from dcp.producer.vbucket.vbucket import BegunChange, Vbucket
@@ -31,7 +32,7 @@ class ReplicaCopy:
         self.feeder: object | None = None
         self.is_taking_over = False
         """Whether a takeover stream fills it, and no feed: it is to be the vbucket."""
-        self.begun: BegunChange | None = None
+        self._begun: BegunChange | None = None
         """Set while it is on disk as the vbucket that it is to be."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
@@ -41,10 +42,47 @@ class ReplicaCopy:
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
 
+    # --- it is to be the vbucket
+
+    def take_over(self, *, is_taking_over: bool) -> None:
+        """Be filled by a takeover stream, and no feed; or be a copy as before, as that is over."""
+        self.is_taking_over = is_taking_over
+
     @property
     def is_prepared(self) -> bool:
         """Whether it is on disk as the vbucket that it is to be."""
-        return self.begun is not None
+        return self._begun is not None
+
+    def prepare(self, event: StateEvent) -> None:
+        """Be in the state after an event, in memory only; it must be on disk before it is promoted.
+
+        Raises:
+            LocalProtocolError: that does not happen to a copy in its state.
+        """
+        self._begun = self.vbucket.begin_change(event, is_first=not self.has_history)
+
+    def undo_preparation(self) -> None:
+        """Be in the state before ``prepare``, if that was called; the disk may say otherwise."""
+        if self._begun is not None:
+            self.vbucket.undo_change(self._begun)
+            self._begun = None
+
+    def complete_promotion(self) -> None:
+        """Follow the state that it was prepared for: it is the vbucket now."""
+        if self._begun is None:
+            raise AssertionError("prepared before")
+        self.vbucket.complete_change(self._begun)
+
+    # --- what fills it
+
+    def fill_from(self, feeder: object | None) -> None:
+        """Let nobody but ``feeder`` fill it from now on; None: nobody at all."""
+        self.feeder = feeder
+
+    def take_lost_cursors(self) -> tuple[str, ...]:
+        """Return the cursors that were lost since the last time."""
+        lost, self.lost_cursors = self.lost_cursors, ()
+        return lost
 
     # --- where it stands
 
@@ -86,7 +124,7 @@ class ReplicaCopy:
 
     def take_log(self, log: FailoverLog) -> None:
         """Take the active's branches, as its answer to the stream request told them."""
-        self.vbucket.failover_log = log
+        self.vbucket.take_log(log)
         self.has_history = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:

@@ -107,7 +107,7 @@ class SyncWrites:
         state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
         pending = self._documents.data.newest.keys.pending_prepares() if is_active else []
         self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
-        self._documents.maybe_visible = {write.key for write in self._writes}
+        self._documents.hold_back(write.key for write in self._writes)
 
     def give_up(self) -> Sequence[Told]:
         """Forget all writes; return whom to tell that they cannot know."""

@@ -47,7 +47,11 @@ class BegunChange(NamedTuple):
 
 
 class Vbucket:
-    """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches."""
+    """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches.
+
+    More than 15 attributes: its data, branches and state are one thing, saved together.
+    More than 20 public methods: each changes at least two of these.
+    """
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class Vbucket:
         self.named_manifests = saved.manifest_numbers
         steps = [(seqno, self._manifest(home, number)) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
-        data.disk.high_seqnos = dict(self.documents.collections.high_seqnos)
+        data.disk.restore_high_seqnos(self.documents.collections.high_seqnos)
         for version in data.newest.keys.versions:
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
@@ -174,7 +178,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
-        data.persistence.on_compaction = self._compacted
+        data.persistence.on_compaction(self._compacted)
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
@@ -182,7 +186,7 @@ class Vbucket:
         is_recorded = is_recorded and self._settings.record_branches
         self.record = BranchRecord(self.id, log) if is_recorded else None
         if self.record is not None:
-            data.on_append = self.record.append
+            data.on_append(self.record.append)
 
     @property
     def state(self) -> VbucketState:
@@ -193,6 +197,18 @@ class Vbucket:
     def shown_state(self) -> VbucketState:
         """The state that clients are told, and that decides what they may ask for."""
         return self.state if self.shown_as is None else self.shown_as
+
+    def show_as(self, state: VbucketState) -> None:
+        """Tell clients this state instead of its own."""
+        self.shown_as = state
+
+    def promise(self, seqno: int) -> None:
+        """Tell clients that it has a seqno that is not here yet; 0: what is here."""
+        self.promised_seqno = seqno
+
+    def take_log(self, log: FailoverLog) -> None:
+        """Have the branches of the active, of which this is a copy."""
+        self.failover_log = log
 
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of an empty vbucket."""
@@ -237,7 +253,7 @@ class Vbucket:
         return self._settings.bucket_type is BucketType.EPHEMERAL
 
     @property
-    def told_persisted_seqno(self) -> int:
+    def public_persisted_seqno(self) -> int:
         """What clients are told to be on disk.
 
         0 of an ephemeral bucket, though streams and SEQNO_PERSISTENCE take all of it for persisted
@@ -310,6 +326,38 @@ class Vbucket:
         if self.failover_log is not before.failover_log:
             self._record_branch(before.failover_log)
         self.recover_sync_writes()
+
+    def hand_over(self, *, is_move: bool) -> None:
+        """Be dead, as the client of a takeover is to be active.
+
+        ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
+
+        Raises:
+            LocalProtocolError: the vbucket is not active.
+            OSError: the state cannot be saved; nothing has changed.
+        """
+        self.is_handed_over = is_move
+        try:
+            self.change(StateEvent.HANDED_OVER)
+        except BaseException:
+            self.is_handed_over = False
+            raise
+
+    def give_back(self) -> bool:
+        """Be active again if it was handed over in a move; whether its state changed.
+
+        Raises:
+            OSError: the state cannot be saved; it is handed over as before.
+        """
+        was_handed_over, self.is_handed_over = self.is_handed_over, False
+        if not was_handed_over or self._state is not VbucketState.DEAD:
+            return False
+        try:
+            self.change(StateEvent.GIVEN_BACK)
+        except BaseException:
+            self.is_handed_over = True
+            raise
+        return True
 
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
@@ -390,7 +438,7 @@ class Vbucket:
         self._settings = old._settings
         self.record = old.record
         if self.record is not None:
-            self.data.on_append = self.record.append
+            self.data.on_append(self.record.append)
         self.documents.rewind()
         self.sync_writes.tell_later(old.sync_writes.give_up())
 

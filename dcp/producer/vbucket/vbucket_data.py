@@ -56,9 +56,8 @@ class VbucketData:
     ) -> None:
         """``values`` of all vbuckets decides which values stay in memory; without it all do."""
         self.vbucket = vbucket
-        self.on_append: Callable[[Version], None] = lambda _: None
-        self.require_room: Callable[[], None] = lambda: None
-        """Called before a client writes: raises OSError where too much waits for the disk."""
+        self._on_append: Callable[[Version], None] = lambda _: None
+        self._require_room: Callable[[], None] = lambda: None
         self._writes_behind = settings.writes_behind
         self._unwritten = UnwrittenBatches()
         self._store = VbucketStore.open(file, vbucket)
@@ -80,6 +79,20 @@ class VbucketData:
             self.newest,
             settings.unpersisted_seqnos,
         )
+
+    # --- who hears of writes
+
+    def on_append(self, listener: Callable[[Version], None]) -> None:
+        """Call ``listener`` with each version that is appended from now on, and nobody else."""
+        self._on_append = listener
+
+    def write_behind(self, require_room: Callable[[], None]) -> None:
+        """Call this before clients write: it raises OSError where too much waits for the disk."""
+        self._require_room = require_room
+
+    def require_room(self) -> None:
+        """Raise OSError where too much waits for the disk; to be called before a client writes."""
+        self._require_room()
 
     # --- where it stands
 
@@ -156,7 +169,7 @@ class VbucketData:
             raise ValueError(f"vbucket {self.vbucket}: found seqno {version.seqno}, the last one")
         self.checkpoints.queue(version)
         self.newest.note(version)
-        self.on_append(version)
+        self._on_append(version)
 
     def settle(self) -> None:
         """End a batch of writes: what it left will be a disk snapshot of its own."""

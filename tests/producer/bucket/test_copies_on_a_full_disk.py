@@ -128,7 +128,7 @@ class _Held:
         self.connection = ReplicationConnection(
             bucket.name,
             "held",
-            bucket.node_credentials,
+            bucket.users.node_credentials,
             nonce="nonce",
             now=0.0,
             window_bytes=WINDOW_BYTES,

@@ -7,7 +7,7 @@ import pytest
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import set_state, set_state_of_copy, set_up
-from dcp.producer.bucket.forks import fail_over
+from dcp.producer.bucket.failover import fail_over
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
@@ -20,7 +20,7 @@ def _bucket() -> Bucket:
     bucket = Bucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
     with bucket.lock:
         bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
-        bucket.wrote(0)
+        bucket.writes.wrote(0)
     return bucket
 
 
@@ -62,14 +62,15 @@ def test_without_copies_what_is_being_filled_is_not_the_vbucket() -> None:
     bucket = Bucket(ClusterSettings(nodes=4, vbuckets=1))
     here = bucket.vbuckets[0]
     with bucket.lock:
-        bucket.moving = frozenset({0})
+        with bucket.lock:
+            bucket.table.set_moving({0})
         _hand_over(bucket)
         bucket.copies.add(HEIR, 0).is_taking_over = True
         fail_over(bucket, OWNER)
     assert bucket.vbuckets[0] is here
     assert here.state is VbucketState.ACTIVE
     assert bucket.copies.at(HEIR, 0) is None
-    assert bucket.held.at(0, HEIR) is here
+    assert bucket.table.at(0, HEIR) is here
 
 
 def test_a_failover_amid_a_move_in_a_data_folder(tmp_path: Path) -> None:
@@ -78,8 +79,9 @@ def test_a_failover_amid_a_move_in_a_data_folder(tmp_path: Path) -> None:
     bucket = Bucket(settings)
     with bucket.lock:
         bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
-        bucket.wrote(0)
-        bucket.moving = frozenset({0})
+        bucket.writes.wrote(0)
+        with bucket.lock:
+            bucket.table.set_moving({0})
         bucket.copies.add(HEIR, 0).is_taking_over = True
         fail_over(bucket, OWNER)
         bucket.close()
@@ -110,7 +112,8 @@ def test_what_moves_takes_no_orders(moves: str, what: str, order: Callable[[Buck
     """Else it would be active twice, or what was ordered would be lost with it."""
     bucket = _bucket()
     if moves == "moving":
-        bucket.moving = frozenset({0})
+        with bucket.lock:
+            bucket.table.set_moving({0})
     else:
         _hand_over(bucket)
     held = bucket.vbuckets[0], bucket.copies.at(HEIR, 0)

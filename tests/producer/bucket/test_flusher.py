@@ -30,7 +30,7 @@ def _no_room(_: int) -> None:
 
 
 def _write_in_background(cluster: ProducerCluster) -> None:
-    flusher = cluster.bucket.flusher
+    flusher = cluster.bucket.writes.flusher
     assert flusher is not None
     asyncio.run(flusher._write(cluster.bucket.vbuckets[0]))
 
@@ -65,7 +65,7 @@ def test_a_vbucket_that_is_forgotten_while_it_is_written_is_not_kept(
 ) -> None:
     cluster = open_cluster(folder)
     write(cluster, b"a")
-    flusher = cluster.bucket.flusher
+    flusher = cluster.bucket.writes.flusher
     assert flusher is not None
 
     def forgotten(_: PendingWrite) -> None:
@@ -127,14 +127,14 @@ def test_a_log_that_cannot_be_written_keeps_nobody_else_out(
     assert bucket.vbuckets[1].data.persistence.unwritten_bytes == 0
     assert 10_000 <= bucket.vbuckets[0].data.persistence.unwritten_bytes < 10_000 + 2 * 1100
     assert caplog.text.count("writes to vbucket 0 are refused") == 1
-    assert not bucket.has_room
+    assert not bucket.writes.has_room
 
 
 def test_a_log_that_cannot_be_written_is_not_tried_with_each_write(
     one_broken: tuple[ProducerCluster, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, attempts = one_broken
-    flusher, now = cluster.bucket.flusher, [100.0]
+    flusher, now = cluster.bucket.writes.flusher, [100.0]
     assert flusher is not None
     monkeypatch.setattr(flusher, "_monotonic", lambda: now[0])
     assert len(_refused(cluster, 0, 50)) > 30
@@ -162,9 +162,9 @@ def test_writes_go_on_as_soon_as_the_background_wrote(
     """Not after 64 that were refused without need."""
     cluster = open_cluster(folder, checkpoint_quota_bytes=40_000)
     bucket = cluster.bucket
-    assert bucket.flusher is not None
+    assert bucket.writes.flusher is not None
     # All of the quota waits for the disk, nobody writes himself.
-    monkeypatch.setattr(bucket.flusher, "_most_bytes", 1_000_000)
+    monkeypatch.setattr(bucket.writes.flusher, "_most_bytes", 1_000_000)
     _write_until_refused(cluster)
     with pytest.raises(DocumentError, match="checkpoints take"):
         cluster.set(b"k", b"1")
@@ -178,7 +178,7 @@ def test_the_thread_ends_also_where_the_folder_cannot_be_written(
     cluster = open_cluster(folder)
     write(cluster, b"a")
     _write_in_background(cluster)
-    flusher = cluster.bucket.flusher
+    flusher = cluster.bucket.writes.flusher
     assert flusher is not None
     (thread,) = flusher._thread._threads
     real = BucketStorage.close

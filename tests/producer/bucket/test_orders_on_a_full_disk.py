@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.bucket.forks import crash, fail_over
+from dcp.producer.bucket.failover import crash, fail_over
 from dcp.producer.bucket.promotion import take_over
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.storage.bucket_record import BucketRecord
@@ -95,7 +95,7 @@ def test_what_is_interrupted_is_undone(
             else:
                 take_over(cluster.bucket, [0], 1)
         monkeypatch.undo()
-        assert copy.begun is None
+        assert not copy.is_prepared
         assert cluster.bucket.map.owners == (0, 1)
 
 
@@ -124,7 +124,7 @@ def test_nodes_and_owners_that_the_disk_refuses(make_cluster: MakeCluster, tmp_p
         found = cluster.bucket.map
         assert (found.rev, found.owners, found.members) == before
         assert not _is_open(cluster, 1)
-    assert cluster.bucket.dead_nodes == {1}
+    assert cluster.bucket.map.dead_nodes == {1}
     cluster.restore_node(1)
     with full_disk(), pytest.raises(OSError, match="disk full"):
         cluster.move_vbucket(0, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.bucket.auth import Outcome, SaslConversation
-from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.write_path import WritePath
 from dcp.producer.model.resume_rules import VbucketFacts
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, SyncWrite, Version
@@ -266,7 +266,7 @@ def test_copies_after_a_stop(pair: ProducerCluster) -> None:
 
 def test_a_user_may_not_be_the_cluster(pair: ProducerCluster, connect: Connect) -> None:
     client = connect(pair)
-    for password in ("password", pair.bucket.node_credentials.password.reveal()):
+    for password in ("password", pair.bucket.users.node_credentials.password.reveal()):
         payload = f"\0@replication\0{password}".encode()  # nodes never say it, nor hear it
         assert client.call(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH).status == Status.AUTH_ERROR
     answer = client.scram(b"SCRAM-SHA512", "SCRAM-SHA-512", "@replication", "password")
@@ -291,7 +291,7 @@ def test_nodes_sign_in_by_scram(make_cluster: MakeCluster, monkeypatch: pytest.M
     monkeypatch.setattr(hashlib, "pbkdf2_hmac", derives)
     cluster = make_cluster(nodes=3, vbuckets=3, replicas=2)
     cluster.wait_until_replicated()
-    password = cluster.bucket.node_credentials.password.reveal().encode()
+    password = cluster.bucket.users.node_credentials.password.reveal().encode()
     assert len(said) == len(set(said)) == 6
     assert {mechanism for mechanism, _ in said} == {b"SCRAM-SHA512"}
     assert not any(password in payload for _, payload in said)
@@ -306,14 +306,14 @@ def test_a_disk_that_refuses_what_a_copy_received_is_told(
     """It is no lost connection, though it is connected again."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
     cluster.wait_until_replicated()
-    failures, received = [OSError("disk full")], Bucket.received
+    failures, received = [OSError("disk full")], WritePath.received
 
-    def refused(bucket: Bucket, node: int, vbucket: int) -> None:
+    def refused(writes: WritePath, node: int, vbucket: int) -> None:
         if failures:
             raise failures.pop()
-        received(bucket, node, vbucket)
+        received(writes, node, vbucket)
 
-    monkeypatch.setattr(Bucket, "received", refused)
+    monkeypatch.setattr(WritePath, "received", refused)
     cluster.set(b"k", b"1")
     cluster.wait_until_replicated(60.0)
     assert not failures

@@ -105,14 +105,14 @@ def silent_clients(bucket: Bucket, count: int, reads_bytes: int) -> Silent:
         async with asyncio.timeout(60.0):
             for channel in channels:
                 await channel.is_stuck.wait()
-        held_bytes = bucket.unsent.held_bytes
+        held_bytes = bucket.clients.unsent.held_bytes
         for task in served:
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)
         for client in clients:
             client.close()
         batches = [channel.batches for channel in channels]
-        return Silent(batches, held_bytes, bucket.unsent.held_bytes)
+        return Silent(batches, held_bytes, bucket.clients.unsent.held_bytes)
 
     return asyncio.run(serve())
 
@@ -132,7 +132,7 @@ def test_a_batch_is_as_large_as_a_part_of_what_the_client_took(
 def test_all_silent_clients_share_a_quota(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it each has its first batch: it goes on, and no client waits for another."""
     quota_bytes = 300_000
-    monkeypatch.setattr(bucket, "unsent", UnsentBytes(quota_bytes))
+    monkeypatch.setattr(bucket.clients, "unsent", UnsentBytes(quota_bytes))
     found = silent_clients(bucket, 12, 1_000_000)
     shares = 12 * (FIRST_BATCH_BYTES + MESSAGE_BYTES)
     assert quota_bytes / 2 < found.held_bytes <= quota_bytes + shares
@@ -184,7 +184,7 @@ def test_memory_comes_back_when_silent_clients_close(
     silent = [connect(cluster).log_in().open_dcp(b"silent-%d" % n) for n in range(5)]
     for client in silent:
         assert client.request_stream(0).status == 0
-    while cluster.bucket.unsent.held_bytes < 5 * 1_000_000:
+    while cluster.bucket.clients.unsent.held_bytes < 5 * 1_000_000:
         watch.ok(m.Empty(), Opcode.NOOP)
     for client in silent:
         if is_polite:
@@ -194,5 +194,5 @@ def test_memory_comes_back_when_silent_clients_close(
     while cluster.bucket.dcp_connections:
         watch.ok(m.Empty(), Opcode.NOOP)
     watch.ok(m.Empty(), Opcode.NOOP)
-    assert cluster.bucket.unsent.held_bytes < 1_000  # the answer to the NOOP, perhaps
+    assert cluster.bucket.clients.unsent.held_bytes < 1_000  # the answer to the NOOP, perhaps
     assert open_connections() == before

@@ -83,11 +83,13 @@ HANDSHAKE = {
     Opcode.GET_ERROR_MAP,
 }
 REFUSED_FOR_ALL = {0xFD}  # to set the server's clock
-ON_DCP_CONNECTIONS = {opcode for opcode, command in COMMANDS.items() if command.gate == Access.DCP}
+ON_DCP_CONNECTIONS = {
+    opcode for opcode, command in COMMANDS.items() if command.access == Access.DCP
+}
 
 
 def test_only_the_handshake_is_open_to_anybody() -> None:
-    open_to_all = {opcode for opcode in COMMANDS if COMMANDS[opcode].gate == Access.ANYBODY}
+    open_to_all = {opcode for opcode in COMMANDS if COMMANDS[opcode].access == Access.ANYBODY}
     assert open_to_all == HANDSHAKE | REFUSED_FOR_ALL
     assert len(ON_DCP_CONNECTIONS) > 10
 

@@ -160,8 +160,8 @@ class _Breaks:
     ("name", "broken"),
     [
         ("expiry pager", lambda cluster: _Breaks(cluster.bucket, "expire_due")),
-        ("compactor", lambda cluster: _Breaks(cluster.bucket.compactor, "_vbuckets")),
-        ("flusher", lambda cluster: _Breaks(cluster.bucket.flusher, "note")),
+        ("compactor", lambda cluster: _Breaks(cluster.compactor, "_vbuckets")),
+        ("flusher", lambda cluster: _Breaks(cluster.bucket.writes.flusher, "note")),
         ("watch of durable writes", lambda cluster: _Breaks(cluster.bucket.sync_writes, "check")),
         (
             "watch of waits for the disk",
@@ -185,8 +185,8 @@ def test_a_task_that_raises(
     )
     with cluster.batch():
         if name == "flusher":
-            assert cluster.bucket.flusher is not None
-            cluster.bucket.flusher._pending[cluster.bucket.vbuckets[0]] = 1
+            assert cluster.bucket.writes.flusher is not None
+            cluster.bucket.writes.flusher._pending[cluster.bucket.vbuckets[0]] = 1
         breaks = broken(cluster)
         cluster.bucket.sync_writes.on_pending()
         cluster.bucket.persistence_waits.on_pending()

@@ -228,7 +228,7 @@ def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> Non
             copy.settle()
     again = FedCopy(copy, None)
     again.answer(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
-    assert again.stream.rolled_back
+    assert again.stream.take_rollback()
     assert [each.start for each in again.asked] == [9, left]
     assert (copy.high_seqno, copy.consistent_seqno) == (left, left)
     newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}

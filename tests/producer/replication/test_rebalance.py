@@ -253,8 +253,8 @@ def test_a_stop_amid_a_rebalance(make_cluster: MakeCluster) -> None:
 
 
 def _wait_for_takeover(cluster: ProducerCluster) -> None:
-    with cluster.bucket.copies_moved:
-        cluster.bucket.copies_moved.wait_for(
+    with cluster.bucket.table.copies_moved:
+        cluster.bucket.table.copies_moved.wait_for(
             lambda: any(copy.is_taking_over for _, copy in cluster.bucket.copies.of(0)),
             PATIENCE_SECONDS,
         )
@@ -311,8 +311,8 @@ def test_one_rebalance_at_a_time(
 
 
 def _state_when_over(cluster: ProducerCluster) -> str:
-    with cluster.bucket.copies_moved:
-        is_over = cluster.bucket.copies_moved.wait_for(
+    with cluster.bucket.table.copies_moved:
+        is_over = cluster.bucket.table.copies_moved.wait_for(
             lambda: cluster.rebalance_state != "running", PATIENCE_SECONDS
         )
     assert is_over
@@ -370,7 +370,7 @@ def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
     cluster.hang_node(1)
     thread, errors = _begin_removal(cluster)
     with cluster.bucket.lock:
-        cluster.bucket.dead_nodes.add(1)
+        cluster.bucket.map.dead_nodes.add(1)
         cluster.nodes.loop.call_soon(
             cluster.nodes.at(1).awake.set
         )  # what was on its way arrives now
@@ -394,7 +394,8 @@ def test_a_vbucket_that_moves_takes_no_orders(
     make_cluster: MakeCluster, what: str, order: Callable[[ProducerCluster], None]
 ) -> None:
     cluster = make_cluster(nodes=2, vbuckets=2)
-    cluster.bucket.moving = frozenset({0})
+    with cluster.bucket.lock:
+        cluster.bucket.table.set_moving({0})
     with pytest.raises(ValueError, match=f"{what} of vbucket 0: found one that a rebalance moves"):
         order(cluster)
     assert (cluster.high_seqno(0), _owners(cluster)) == (0, [0, 1])

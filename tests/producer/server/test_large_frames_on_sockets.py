@@ -56,7 +56,7 @@ def test_half_frames_of_others_hold_up_nobody(
     for client in hostile:
         client.socket.sendall(frame[:sent_bytes])
     held_bytes = HOSTILE * max(0, sent_bytes - LARGE_FRAME_BYTES)
-    _wait_until_held(cluster.bucket.large_frames, held_bytes)
+    _wait_until_held(cluster.bucket.clients.large_frames, held_bytes)
     good = connect(cluster).log_in()
     for _ in range(5):
         for client in hostile:
@@ -65,7 +65,7 @@ def test_half_frames_of_others_hold_up_nobody(
         assert good.answer().status == Status.SUCCESS
     for client in hostile:
         client.socket.close()
-    _wait_until_held(cluster.bucket.large_frames, 0)
+    _wait_until_held(cluster.bucket.clients.large_frames, 0)
 
 
 def test_many_large_frames_at_once_get_through(
@@ -93,7 +93,7 @@ def test_many_large_frames_at_once_get_through(
     with ThreadPoolExecutor(clients) as pool:
         logged_in = [connect(cluster).log_in() for _ in range(clients)]
         assert set(pool.map(store, logged_in)) == {Status.SUCCESS}
-    _wait_until_held(cluster.bucket.large_frames, 0)
+    _wait_until_held(cluster.bucket.clients.large_frames, 0)
     assert len(held) == clients
     assert max(held) <= large_frames.QUOTA_BYTES
 
@@ -107,7 +107,7 @@ def test_who_finds_no_room_is_not_read_until_there_is_some(
 ) -> None:
     """With 0 seconds the client that holds up the other one is closed, and that is logged."""
     cluster = make_cluster()
-    frames = cluster.bucket.large_frames = LargeFrames(patience_seconds, MAX_FRAME_BYTES)
+    frames = cluster.bucket.clients.large_frames = LargeFrames(patience_seconds, MAX_FRAME_BYTES)
     frame = _set(16)
     sent_bytes = len(frame) - 1024
     first, second = (connect(cluster).log_in() for _ in range(2))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
-from dcp.producer.bucket.forks import fail_over
+from dcp.producer.bucket.failover import fail_over
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.producer.storage.data_folder import DataFolder
@@ -57,7 +57,7 @@ def test_memory_that_the_disk_freed_is_free_for_copies_too(
     for number in range(50):
         cluster.set(b"k%d" % number, b"x" * 1000)
     cluster.wait_until_replicated()
-    copy, flusher = cluster.bucket.copies.at(1, 0), cluster.bucket.flusher
+    copy, flusher = cluster.bucket.copies.at(1, 0), cluster.bucket.writes.flusher
     assert copy is not None
     assert flusher is not None
     with cluster.bucket.lock:
@@ -239,7 +239,7 @@ class Kept(Failing):
         super().__init__(stack, data_folder=self._folder / "0", flush_seconds=NEVER)
 
     def _held(self, node: int) -> Vbucket | None:
-        return self.bucket.held.at(0, node)
+        return self.bucket.table.at(0, node)
 
     def flush(self, node: int) -> None:
         if (found := self._held(node)) is not None:

@@ -54,7 +54,7 @@ class Hand:
         marker = encode(m.SnapshotMarker(start, end, flags), Opcode.DCP_SNAPSHOT_MARKER)
         with self.cluster.batch():
             self.fed.feed(marker.to_bytes())
-            self.cluster.bucket.received(1, 0)
+            self.cluster.bucket.writes.received(1, 0)
 
     def send(self, seqnos: Iterable[int]) -> None:
         with self.cluster.batch():
@@ -62,7 +62,7 @@ class Hand:
                 content = Content(b"1")
                 version = Version(0, _key(seqno), content, seqno=seqno, rev=1, cas=seqno)
                 self.fed.feed(_frame(version))
-            self.cluster.bucket.received(1, 0)
+            self.cluster.bucket.writes.received(1, 0)
 
 
 @pytest.fixture

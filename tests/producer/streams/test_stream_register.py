@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.bucket_states import hand_over
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.producer.model.resume_rules import Verdict
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.stream_filter import EVERYTHING
 from dcp.producer.storage.disk_file import MemoryFile
+from dcp.producer.streams.dcp_options import DcpClient
 from dcp.producer.streams.stream import ActiveStream
 from dcp.producer.streams.stream_register import StreamRegister
 from dcp.producer.streams.stream_settings import StreamSettings
@@ -52,8 +55,10 @@ EMPTY = (MemoryFile(), DataSettings(CheckpointLimits()))
 def crowded() -> DcpConnection:
     """A connection with many streams of each vbucket."""
     bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
-    connection = DcpConnection(bucket, (0, b"crowd"), 1, frozenset(), lambda: None)
-    connection.stream_ids = True
+    connection = bucket.dcp_connections.open(
+        DcpClient((0, b"crowd"), 1), lambda: None, partial(hand_over, bucket)
+    )
+    connection.negotiate(replace(connection.options, stream_ids=True))
     for vbucket in range(VBUCKETS):
         for number in range(1, STREAMS + 1):
             connection.add_stream(new_stream(bucket, vbucket, number, number))
@@ -66,7 +71,7 @@ def crowded() -> DcpConnection:
         (lambda one: one.takeover_answered(Opcode.DCP_SNAPSHOT_MARKER, 1), 0),
         (lambda one: one.takeover_answered(Opcode.DCP_SET_VBUCKET_STATE, 1), 0),
         (lambda one: one.vbuckets_changed({VBUCKETS}), 0),
-        (lambda one: one.streams_of({0}), 0),
+        (lambda one: one.streams.of({0}), 0),
         (lambda one: one.is_streaming(0, 7), 1),
         (lambda one: one.cursors_dropped(VbucketData(0, *EMPTY), ()), STREAMS),
         (lambda one: one.cursors_dropped(VbucketData(VBUCKETS, *EMPTY), ()), 0),

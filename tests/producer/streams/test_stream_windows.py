@@ -151,7 +151,7 @@ def test_a_full_stream_holds_up_no_other_and_no_answer(
         assert client.ask(encode(m.Empty(), Opcode.NOOP)).status == Status.SUCCESS
     key = next(_keys(cluster, 0))
     cluster.set(key, b"a write wakes streams that are full, too")
-    client.dcp.vbuckets_changed(cluster.bucket.collect_changes())
+    client.dcp.vbuckets_changed(cluster.bucket.changes.collect())
     assert client.sent() == []
 
 
@@ -424,7 +424,7 @@ def test_windows_that_come_late_begin_with_what_was_sent(
     client.control("stream_buffer_size", str(4 * KIB))
     assert client.outstanding(ONE) == 5 * KIB
     cluster.set(next(_keys(cluster, 0)), b"new")
-    client.dcp.vbuckets_changed(cluster.bucket.collect_changes())
+    client.dcp.vbuckets_changed(cluster.bucket.changes.collect())
     assert client.sent() == []
     client.ack(5 * KIB, ONE)
     assert [frame.opaque for frame in client.sent()] == [ONE, ONE]

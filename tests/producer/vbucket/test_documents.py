@@ -285,13 +285,13 @@ def test_a_value_that_cannot_be_read_keeps_no_other_from_expiring(
 
     with monkeypatch.context() as patched, bucket.lock:
         patched.setattr(DocumentStore, "_expire", failing)
-        patched.setattr(bucket, "wrote", noted.add)
+        patched.setattr(bucket.writes, "wrote", noted.add)
         with pytest.raises(OSError, match="cannot be read"):
             bucket.expire_due(clock.now + 100)
     assert noted == {0, 1}
     with bucket.lock:
         for vbucket in (0, 1):
-            bucket.wrote(vbucket)
+            bucket.writes.wrote(vbucket)
         assert bucket.expire_due(clock.now + 100) == 1
         assert bucket.expire_due(clock.now + 100) == 0
     assert not any(cluster.state_at(v, cluster.high_seqno(v)) for v in (0, 1))

@@ -562,7 +562,7 @@ def test_sync_writes_follow_a_naive_model(
     documents, writes = vbucket.documents, vbucket.sync_writes
     model, told, now = _Model(), dict[int, Status](), 0.0
     appended: list[Version] = []
-    vbucket.data.on_append = appended.append
+    vbucket.data.on_append(appended.append)
     for _, what, number in steps:
         if isinstance(what, bytes):
             key, level = what, number

@@ -71,7 +71,7 @@ class Forking:
             replica_snapshot_seqnos=snapshot,
             unpersisted_seqnos=unpersisted,
         )
-        self.replica = ReplicaDistance(lambda: self.vbucket, settings)
+        self.replica = ReplicaDistance(settings)
         self.vbucket = Vbucket(
             0,
             lambda: random.randint(1, U64_MAX),
@@ -139,9 +139,9 @@ class Forking:
         vbucket, high, base = self.vbucket, self.high, self.model.base
         old = vbucket.failover_log.entries
         if how == "promote":
-            cut = self.replica.held_seqno
+            cut = self.replica.held_seqno(vbucket.data)
             entry = max(base, cut - cut % self.settings.replica_snapshot_seqnos)
-            self.replica.promote()
+            self.replica.promote(vbucket)
         elif how == "crash":
             cut = entry = vbucket.data.disk.persisted_seqno
             vbucket.crash(None)
@@ -154,7 +154,7 @@ class Forking:
             vbucket.change(StateEvent.ORDERED_REPLICA)
             assert vbucket.failover_log.entries == old
             vbucket.change(StateEvent.ORDERED_ACTIVE)
-        self.replica.branched()
+        self.replica.branched(vbucket.data)
         if self.compacted and self.high != cut:
             assert self.high == base or base < self.high < cut == high - amount
             cut = self.high
@@ -203,7 +203,7 @@ def _driven(sizes: tuple[int, int, int, int, int], steps: list[tuple[str, ...]])
             case "purge":
                 forking.purge(second)  # type: ignore[arg-type]
             case "pause":
-                forking.replica.pause()
+                forking.replica.pause(forking.vbucket.data)
             case "resume":
                 forking.replica.resume()
             case "expire":

@@ -6,7 +6,7 @@ from threading import Barrier, Event
 
 import pytest
 
-from dcp.producer.bucket.forks import fail_over
+from dcp.producer.bucket.failover import fail_over
 from dcp.producer.bucket.promotion import take_over
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.producer.model.versions import Content, Version

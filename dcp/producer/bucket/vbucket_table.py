@@ -1,10 +1,11 @@
-"""What nodes hold of a bucket: its vbuckets by number, and copies of those that others own.
+"""The vbucket table: a bucket's vbuckets by number, and copies of those that other nodes own.
 
 They are opened, replaced and ended here, and nowhere else. Used under the bucket's lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from threading import Condition, RLock
 
 from dcp.producer.bucket.bucket_origin import BucketOrigin
 from dcp.producer.bucket.copies import Copies
@@ -12,13 +13,14 @@ from dcp.producer.bucket.flusher import Flusher
 from dcp.producer.bucket.vbucket_maker import VbucketMaker
 from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.manifest import Manifest
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import vbucket_of
 from dcp.wire.vocabulary import VbucketState
 
 
-class HeldVbuckets:
-    """Vbuckets and copies."""
+class VbucketTable:
+    """Vbuckets and copies, and which of them a rebalance moves."""
 
     def __init__(
         self,
@@ -27,14 +29,20 @@ class HeldVbuckets:
         cluster_map: ServedClusterMap,
         known_manifest: Callable[[], Manifest],
         origin: BucketOrigin,
+        lock: RLock,
     ) -> None:
-        """Have what the map says; ``flusher`` is there with a data folder.
+        """Have what the map says; ``lock`` is the bucket's.
+
+        ``flusher`` is there with a data folder.
 
         Raises:
             OSError: a file cannot be read or written.
         """
         self._maker, self._flusher, self._map = maker, flusher, cluster_map
         settings = maker.settings
+        self._moving: frozenset[int] = frozenset()
+        self.copies_moved = Condition(lock)
+        """Notified when a copy received something, or may be about to."""
         self.vbuckets: list[Vbucket] = maker.opened(cluster_map, origin.opened_state)
         for vbucket in self.vbuckets:
             self._write_behind(vbucket)
@@ -60,7 +68,7 @@ class HeldVbuckets:
 
     def _write_behind(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:
-            vbucket.data.require_room = partial(self._flusher.require_room, vbucket)
+            vbucket.data.write_behind(partial(self._flusher.require_room, vbucket))
 
     def _drop_copy(self, node: int, copy: Vbucket) -> None:
         self._maker.drop_copy(node, copy.id)
@@ -113,6 +121,35 @@ class HeldVbuckets:
         """Return a vbucket if ``node`` owns it and it takes KV commands."""
         found = self.owned(vbucket, node)
         return found if found is not None and found.shown_state is VbucketState.ACTIVE else None
+
+    def living_copies(self, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
+        """Yield living nodes that hold a copy, with the copies, the first to be promoted first."""
+        for node in self._map.replicas(vbucket):
+            copy = self.copies.at(node, vbucket)
+            if copy is not None and node not in self._map.dead_nodes:
+                yield node, copy
+
+    # --- a rebalance moves some
+
+    def set_moving(self, vbuckets: Iterable[int]) -> None:
+        """Know exactly which vbuckets a rebalance moves from now on."""
+        self._moving = frozenset(vbuckets)
+        self.copies_moved.notify_all()
+
+    def is_moving(self, vbucket: int) -> bool:
+        """Whether a rebalance moves a vbucket now."""
+        return vbucket in self._moving
+
+    def require_unmoved(self, what: str, vbucket: int) -> None:
+        """Raise ValueError where a rebalance moves a vbucket: an order would be lost, or undone.
+
+        It may be dead here for an instant, with all that it has on its way to another node.
+        """
+        if self.is_moving(vbucket) or self.vbuckets[vbucket].is_handed_over:
+            raise ValueError(
+                f"{what} of vbucket {vbucket}: found one that a rebalance moves now; order it when "
+                "that is over"
+            )
 
     # --- one takes another's place
 

@@ -1,4 +1,4 @@
-"""What happens to all vbuckets of a node, each on a branch of its own then: failover, crash.
+"""Failover and crash: all vbuckets of a node go on, each on a branch of its own.
 
 Functions on the bucket, under its lock.
 """
@@ -6,8 +6,8 @@ Functions on the bucket, under its lock.
 import logging
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import follow_change, leave
-from dcp.producer.bucket.stream_ends import end_streams
+from dcp.producer.bucket.bucket_states import follow_change, give_back, leave
+from dcp.producer.bucket.promotion import prepare, promote, promotion_of, undo
 from dcp.wire.vocabulary import VbucketState
 
 _LOG = logging.getLogger(__name__)
@@ -29,18 +29,19 @@ def fail_over(bucket: Bucket, node: int) -> None:
     living = [
         other
         for other in ((node + step) % count for step in range(1, count))
-        if bucket.map.is_member(other) and other not in bucket.dead_nodes
+        if bucket.map.is_member(other) and other not in bucket.map.dead_nodes
     ]
     if not living:
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
     heirs = bucket.replicas.heirs_of(node, living)
-    bucket.replicas.prepare(heirs)
+    copied = {v: heir for v, heir in heirs.items() if bucket.replicas.copy_at(v, heir) is not None}
+    prepare(bucket, copied, lambda each: promotion_of(bucket.vbuckets[each].unmoved_state))
     try:
         with bucket.taking_place(heirs):
             bucket.map.fail_over(node, heirs)
     except BaseException:
-        bucket.replicas.undo(heirs)
+        undo(bucket, copied)
         raise
     for vbucket, heir in heirs.items():
         try:
@@ -53,8 +54,15 @@ def fail_over(bucket: Bucket, node: int) -> None:
 def _go_on(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
     """Let a vbucket go on at its heir; streams end before it is written to on a new branch."""
     for each in (node, heir):
-        end_streams(bucket, vbucket, each)
-    bucket.replicas.promote(vbucket, heir, bucket.vbuckets[vbucket].unmoved_state)
+        bucket.dcp_connections.end_streams(vbucket, each)
+    if bucket.replicas.copy_at(vbucket, heir) is not None:
+        promote(bucket, vbucket, heir, promotion_of(bucket.vbuckets[vbucket].unmoved_state))
+    else:
+        give_back(bucket, vbucket)
+        here = bucket.vbuckets[vbucket]
+        if here.state is VbucketState.ACTIVE:
+            bucket.replicas.cut(vbucket)
+        follow_change(bucket, here, heir)
     in_vain = bucket.copies.at(heir, vbucket)
     if in_vain is not None:  # it was being filled, and the vbucket itself goes on there
         leave(bucket, in_vain, heir)

@@ -1,0 +1,29 @@
+"""What a client negotiates before it gets data: features, who it is, which bucket."""
+
+from dcp.producer.bucket.auth import SaslConversation, UserStore
+
+
+class Login:
+    """A connection's; ``sasl`` carries on the authentication."""
+
+    def __init__(self, users: UserStore) -> None:
+        self.features: frozenset[int] = frozenset()
+        self.user: str | None = None
+        self.has_bucket = False
+        self.sasl = SaslConversation(users)
+
+    def grant(self, features: frozenset[int]) -> None:
+        """Have these features of HELLO, and no others."""
+        self.features = features
+
+    def begin_authentication(self) -> None:
+        """Be nobody, without a bucket: an earlier authentication is void."""
+        self.user, self.has_bucket = None, False
+
+    def authenticated(self, user: str) -> None:
+        """Be this user."""
+        self.user = user
+
+    def select_bucket(self, *, is_there: bool) -> None:
+        """Have the bucket, or none where the client named another one."""
+        self.has_bucket = is_there
