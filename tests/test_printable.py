@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.cli.logs import OneLineFormatter
-from dcp.cli.output import say, table
+from dcp.cli.terminal.logs import OneLineFormatter
+from dcp.cli.terminal.output import say, table
 from dcp.lake.monitor.prometheus import Sample
 from dcp.printable import printable, printable_lines, printable_name
 from dcp.producer.model.connection_name import told_name

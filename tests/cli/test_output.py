@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from dcp.cli.demo_data import airports, changes, documents
-from dcp.cli.output import json_text, table, unique_names
+from dcp.cli.demo.demo_data import airports, changes, documents
+from dcp.cli.terminal.output import json_text, table, unique_names
 
 
 def test_numbers_stand_right_and_texts_left() -> None:

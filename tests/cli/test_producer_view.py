@@ -2,8 +2,8 @@
 
 import pytest
 
-from dcp.cli.producer_metrics import producer_exposition
-from dcp.cli.producer_view import ProducerView
+from dcp.cli.views.producer_metrics import producer_exposition
+from dcp.cli.views.producer_view import ProducerView
 from dcp.errors import NodeUnavailableError, SourceError
 
 Answer = dict[str, str] | SourceError
@@ -30,7 +30,7 @@ class Scripted:
 
 
 def view_of(script: Scripted, monkeypatch: pytest.MonkeyPatch) -> ProducerView:
-    monkeypatch.setattr("dcp.cli.producer_view.KvConnection", lambda *_: script)
+    monkeypatch.setattr("dcp.cli.views.producer_view.KvConnection", lambda *_: script)
     return ProducerView("127.0.0.1:1", "user", "password", "default")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcp.cli import run_output
-from dcp.cli.run_output import BarObserver, PlainObserver
+from dcp.cli.views.run_output import BarObserver, PlainObserver
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.window_plan import WindowPlan
@@ -88,7 +88,7 @@ def test_the_line_of_a_round_ends_with_a_failed_round(capsys: pytest.CaptureFixt
 def test_the_bar_of_a_round_is_filled_by_its_tasks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dcp.cli.seqno_bar._TICK_SECONDS", 0.01)
+    monkeypatch.setattr("dcp.cli.views.seqno_bar._TICK_SECONDS", 0.01)
     observer = BarObserver()
     with round_progress(is_local=True) as progress:
         assert progress is not None
@@ -114,7 +114,7 @@ def test_the_bar_of_a_round_is_filled_by_its_tasks(
 def test_in_a_log_lines_tell_how_far_a_round_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dcp.cli.seqno_bar._TELL_SECONDS", 0.1)
+    monkeypatch.setattr("dcp.cli.views.seqno_bar._TELL_SECONDS", 0.1)
     observer = PlainObserver()
     with round_progress(is_local=True) as progress:
         assert progress is not None

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dcp.cli.live_view import bar, board_text, connection_lines, memory_text, size_text
 from dcp.cli.main import main
-from dcp.cli.producer_connections import connections_in
-from dcp.cli.producer_metrics import producer_exposition
-from dcp.cli.producer_view import ProducerView
+from dcp.cli.views.board_view import bar, board_text, connection_lines, memory_text, size_text
+from dcp.cli.views.producer_connections import connections_in
+from dcp.cli.views.producer_metrics import producer_exposition
+from dcp.cli.views.producer_view import ProducerView
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings

@@ -13,7 +13,7 @@ from time import monotonic, sleep, time
 
 import pytest
 
-from dcp.cli.live_view import board_text
+from dcp.cli.views.board_view import board_text
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook, WindowLook
 from dcp.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dcp.cli.numbers import vbucket_ranges
+from dcp.cli.options.values import vbucket_ranges
 from dcp.errors import ConfigError, IncompleteRunError, VerifyError
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import LeftOut, RoundPlan
