@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.cli.terminal.logs import OneLineFormatter
-from dcp.cli.terminal.output import say, table
+from dcp.cli.terminal.output import say
+from dcp.cli.terminal.table import table
 from dcp.lake.monitor.prometheus import Sample
 from dcp.printable import printable, printable_lines, printable_name
 from dcp.producer.model.connection_name import told_name

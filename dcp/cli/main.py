@@ -107,13 +107,12 @@ def _message(error: typer.TyperException) -> str:
     """Return what is wrong with the words; where a value is, with its option before it."""
     if not isinstance(error, typer.BadParameter) or error.param is None or not error.message:
         return error.format_message().removesuffix(".")
-    message = error.message
-    if (cause := error.__cause__) is not None:
+    message = error.message.removeprefix("Value error, ").removesuffix(".")
+    if message.startswith("Input should be "):  # pydantic's words, which do not quote it
         from pydantic import ValidationError
 
-        if isinstance(cause, ValidationError):
-            found = cause.errors()[0]["input"]
-            message = f"found {found!r}: {message.removeprefix('Value error, ')}"
+        if isinstance(cause := error.__cause__, ValidationError):
+            message = f"found {cause.errors()[0]['input']!r}: {message}"
     return f"{error.param.opts[0]}: {message}"
 
 

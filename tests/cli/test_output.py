@@ -6,14 +6,15 @@ from decimal import Decimal
 import pytest
 
 from dcp.cli.demo.demo_data import airports, changes, documents
-from dcp.cli.terminal.output import json_text, table, unique_names
+from dcp.cli.terminal.output import json_text, unique_names
+from dcp.cli.terminal.table import table
 
 
 def test_numbers_stand_right_and_texts_left() -> None:
     text = table(["name", "n"], [("a", 1), ("long", 12345), (None, Decimal(7))])
     assert text.splitlines() == [
         "name      n",
-        "----  -----",
+        "----- -----",
         "a         1",
         "long  12345",
         "NULL      7",

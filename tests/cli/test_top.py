@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.cli.main import main
-from dcp.cli.views.board_view import bar, board_text, connection_lines, memory_text, size_text
+from dcp.cli.terminal.quantities import bar, memory_text, size_text
+from dcp.cli.views.board_view import board_text, connection_lines
 from dcp.cli.views.producer_connections import connections_in
 from dcp.cli.views.producer_metrics import producer_exposition
 from dcp.cli.views.producer_view import ProducerView

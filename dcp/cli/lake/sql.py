@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings
 
 EPILOG: Final = """\
+\b
 tables: docs (the replica), changes (the log)
 views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
         epochs, row_history, stale_vbuckets
 time travel: SELECT … FROM docs VERSION AS OF 3
 
+\b
 --json: repeated column names are numbered (a, a_2, …); decimals are exact numbers of any size;
 NaN and infinities are null; bytes are text, or {"base64": …} where they are no UTF-8"""
 

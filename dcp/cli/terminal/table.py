@@ -29,7 +29,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
             Text(printable(head)),
             justify="right" if is_numeric else "left",
             no_wrap=True,
-            overflow="ignore",
+            overflow="crop",
         )
     for row in cells:
         shown.add_row(*map(Text, row))  # no markup is read in them
