@@ -51,12 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (and is what the ``dcplake`` script calls)."""
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), "")
-    program = f"dcplake {asked}" if asked in COMMANDS else "dcplake"
-    command = get_command(_application(asked))
+    return parsed(_application(asked), words, "dcplake", asked if asked in COMMANDS else "")
+
+
+def parsed(application: typer.Typer, words: Sequence[str], program: str, command: str = "") -> int:
+    """Run what the words ask of a program; return its exit code, 2 where they are wrong."""
     try:
-        return cast(int, command.main(words, "dcplake", standalone_mode=False))
+        return cast(int, get_command(application).main(words, program, standalone_mode=False))
     except typer.TyperException as error:
-        told = f"{program}: {_message(error)}; {program} --help says what there is"
+        asked = f"{program} {command}".rstrip()
+        told = f"{asked}: {_message(error)}; {asked} --help says what there is"
         print(printable(told), file=sys.stderr)
         return error.exit_code
 
@@ -76,7 +80,7 @@ def _application(asked: str) -> typer.Typer:
         epilog = None
         if name == asked:
             module = importlib.import_module(f"dcp.cli.{package}.{name.replace('-', '_')}")
-            function, epilog = _ended(name, module.run), getattr(module, "EPILOG", None)
+            function, epilog = ending(name, module.run), getattr(module, "EPILOG", None)
         help_text = summary[0].upper() + summary[1:]
         application.command(name, help=help_text, short_help=summary, epilog=epilog)(function)
     return application
@@ -116,7 +120,9 @@ def _message(error: typer.TyperException) -> str:
     return f"{error.param.opts[0]}: {message}"
 
 
-def _ended(name: str, run: Callable[..., int]) -> Callable[..., int]:
+def ending(name: str, run: Callable[..., int]) -> Callable[..., int]:
+    """Return the function ``run`` of a command or a job, for typer, with its end as ``ended``."""
+
     @wraps(run)
     def run_and_end(**options: object) -> int:
         return ended(name, lambda: run(**options))

@@ -1,5 +1,6 @@
 """What a user gets wrong, as it is said: found, expected, what to do, and the exit code."""
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from dcp.cli.terminal import progress
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.cli.conftest import World
+from tests.client.drained import wait_for
 from tests.producer.tls import TLS_FILES
 
 USER = ["--user", "tester"]
@@ -178,9 +180,16 @@ def test_a_port_in_use_is_named(world: World, capsys: pytest.CaptureFixture[str]
 def test_progress_is_told_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_TELL_SECONDS", 0.01)
+    told = ""
+
+    def tells() -> bool:
+        nonlocal told
+        told += capsys.readouterr().out
+        return "loading: 10 of 30 documents, " in told
+
     with progress.progress("loading", 30, "documents") as advance:
         advance(10)
-    first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("loading: 10 of 30 documents, ") and first.endswith(" a second")
-    assert last.startswith("loading: 10 documents, ")
+        wait_for("a line", tells)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"loading: 10 documents, [\d,]+ a second", last)

@@ -37,7 +37,7 @@ FROM {source} GROUP BY country ORDER BY airports DESC, country LIMIT 10"""
 def run(
     *,
     folder: Annotated[Path, Option(metavar="FOLDER", help="where to work")] = Path("demo-lake"),
-    seed: Annotated[int, Option(min=0, metavar="N", help="which airports change")] = 1,
+    seed: Annotated[int, Option(min=0, help="which airports change")] = 1,
 ) -> int:
     """Show it."""
     from dcp.lake.spark.runtime import prepare

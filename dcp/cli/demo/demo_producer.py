@@ -35,19 +35,8 @@ class DemoProducer:
             SetupError: it did not start; names its log.
 
         """
-        command = [
-            *(
-                sys.executable,
-                "-m",
-                "dcp.cli.main",
-                "serve",
-                "--nodes",
-                "2",
-                "--vbuckets",
-                str(VBUCKETS),
-            ),
-            *("--port", "0", "--bucket", self.bucket, "--user", USER),
-        ]
+        options = f"serve --nodes 2 --vbuckets {VBUCKETS} --port 0 --bucket {self.bucket}"
+        command = [sys.executable, "-m", "dcp.cli.main", *options.split(), "--user", USER]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,

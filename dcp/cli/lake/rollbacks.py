@@ -21,7 +21,7 @@ def run(
     overrides: Overrides = None,
     lines: Annotated[
         int,
-        Option("-n", "--lines", min=0, metavar="N", help="the newest so many rollbacks and keys"),
+        Option("-n", "--lines", min=0, help="the newest so many rollbacks and keys"),
     ] = 20,
     json: Annotated[bool, Option("--json", help="one JSON object per rollback and key")] = False,
 ) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
-from dcp.cli.views.run_output import JsonObserver, observer_for_people
+from dcp.cli.views.run_output import JsonObserver, PlainObserver
 
 
 def run(
@@ -25,6 +25,6 @@ def run(
     """Replicate."""
     from dcp.lake.run.run import run as replicate
 
-    observer = JsonObserver() if json else observer_for_people()
+    observer = JsonObserver() if json else PlainObserver()
     replicate(settings_from(config, lake, overrides), once=once, observer=observer)
     return 0

@@ -54,9 +54,7 @@ def run(
         bool, Option("--write", help="run statements that change something, too")
     ] = False,
     json: Annotated[bool, Option("--json", help="one JSON object per row")] = False,
-    limit: Annotated[
-        int, Option(min=0, max=_LIMIT_MAX, metavar="N", help="rows to show at most")
-    ] = 100,
+    limit: Annotated[int, Option(min=0, max=_LIMIT_MAX, help="rows to show at most")] = 100,
 ) -> int:
     """Ask and print."""
     from dcp.lake.tables.opening import lake_locked

@@ -23,9 +23,7 @@ def run(
     config: Config = None,
     lake: Lake = None,
     overrides: Overrides = None,
-    lines: Annotated[
-        int, Option("-n", "--lines", min=0, metavar="N", help="changes to start with")
-    ] = 10,
+    lines: Annotated[int, Option("-n", "--lines", min=0, help="changes to start with")] = 10,
     follow: Annotated[bool, Option("-f", "--follow", help="go on with every new round")] = False,
     json: Annotated[bool, Option("--json", help="one JSON object per change")] = False,
 ) -> int:

@@ -7,7 +7,7 @@ no terminal it shows one look.
 import sys
 from contextlib import closing, suppress
 from time import sleep
-from typing import Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
@@ -17,26 +17,11 @@ from dcp.cli.terminal.output import say, say_json
 from dcp.errors import ConfigError
 from dcp.printable import printable_lines
 
+if TYPE_CHECKING:
+    from dcp.cli.views.board_view import BoardView
+    from dcp.cli.views.producer_view import ProducerView
+
 _REFRESH_SECONDS: Final = 1.0
-
-
-class View(Protocol):
-    """Something that is looked at again and again, and told in three ways."""
-
-    def look(self) -> None:
-        """Look once."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the last look for a machine."""
-
-    def metrics(self) -> str:
-        """Return the last look as Prometheus reads it."""
-
-    def text(self) -> str:
-        """Return the last look for a person."""
-
-    def close(self) -> None:
-        """Look no more."""
 
 
 def run(  # noqa: PLR0913  (an argument for each option)
@@ -68,11 +53,10 @@ def run(  # noqa: PLR0913  (an argument for each option)
         raise ConfigError("--producer, --relay: found both, expected one of them")
     encryption = source.tls_from(is_wanted=tls, ca_file=ca_file)
     settings = settings_from(config, lake, overrides)
-    view: View
     if address := producer or relay:
         from dcp.cli.views.producer_view import ProducerView
 
-        view = ProducerView(
+        node = ProducerView(
             address,
             user,
             source.password_from(password_env),
@@ -81,28 +65,31 @@ def run(  # noqa: PLR0913  (an argument for each option)
             allows_plain=settings.source.allow_plain,
             is_relay=bool(relay),
         )
-    elif encryption is None:
-        from dcp.cli.views.board_view import BoardView
-
-        view = BoardView(settings)
-    else:
+        return _show(node, once=once, metrics=metrics, as_json=json)
+    if encryption is not None:
         raise ConfigError("--tls, --ca-file: found no --producer or --relay, expected one of them")
+    from dcp.cli.views.board_view import BoardView
+
+    return _show(BoardView(settings), once=once, metrics=metrics, as_json=json)
+
+
+def _show(view: "BoardView | ProducerView", *, once: bool, metrics: bool, as_json: bool) -> int:
     with suppress(KeyboardInterrupt), closing(view):
         if metrics:
             view.look()
             say(view.metrics().rstrip("\n"))
         elif once or not sys.stdout.isatty():
-            _look(view, as_json=json)
-        elif json:
+            _look(view, as_json=as_json)
+        elif as_json:
             while True:
                 _look(view, as_json=True)
                 sleep(_REFRESH_SECONDS)
         else:
-            _show(view)
+            _show_live(view)
     return 0
 
 
-def _look(view: View, *, as_json: bool) -> None:
+def _look(view: "BoardView | ProducerView", *, as_json: bool) -> None:
     view.look()
     if as_json:
         say_json(view.to_json())
@@ -110,7 +97,7 @@ def _look(view: View, *, as_json: bool) -> None:
         say(view.text())
 
 
-def _show(view: View) -> None:
+def _show_live(view: "BoardView | ProducerView") -> None:
     """Look again and again, on the terminal's second screen; the first is left as it was."""
     from rich.live import Live
     from rich.text import Text

@@ -8,6 +8,8 @@ from typer import Option
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.options.values import vbucket_ranges
 from dcp.cli.terminal.output import say, say_json
+from dcp.cli.terminal.progress import ProgressDisplay
+from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.verify.verify_report import DEFAULT_KEYS
 from dcp.lake.verify.verify_source import VerifyObserver
 
@@ -33,7 +35,7 @@ def run(
     ] = None,
     keys: Annotated[
         int,
-        Option(min=0, metavar="N", help="list so many keys that differ at most; all are counted"),
+        Option(min=0, help="list so many keys that differ at most; all are counted"),
     ] = DEFAULT_KEYS,
     json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
 ) -> int:
@@ -59,16 +61,17 @@ class BarOfLooks(VerifyObserver):
     """Shows a bar while the source is read."""
 
     def __init__(self) -> None:
-        from dcp.cli.views.seqno_bar import SeqnoBar
-
-        self._bar = SeqnoBar()
+        self._shown: ProgressDisplay | None = None
 
     def reading(
         self, look: str, vbuckets: int, seqnos: int, progress: "RoundProgress | None"
     ) -> None:
         """Show the bar."""
-        self._bar.show(look, f"{vbuckets} vbuckets, {seqnos:,} seqnos", seqnos, progress)
+        backlog = f"{vbuckets} vbuckets, {seqnos:,} seqnos"
+        self._shown = seqno_display(look, backlog, seqnos, progress)
+        self._shown.start()
 
     def ended(self) -> None:
         """Take it away."""
-        self._bar.take_away()
+        if self._shown is not None:
+            self._shown.stop()

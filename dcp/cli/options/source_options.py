@@ -11,6 +11,7 @@ from dcp.errors import ConfigError
 if TYPE_CHECKING:
     from dcp.client.settings import TlsSettings
     from dcp.producer.clients.admin_client import AdminClient
+    from dcp.producer.model.settings import TlsFiles
 
 DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
 PASSWORD_ENV: Final = "DCPLAKE_PASSWORD"  # noqa: S105  (the name of a variable)
@@ -42,6 +43,22 @@ def tls_from(*, is_wanted: bool, ca_file: str | None) -> "TlsSettings | None":
     from dcp.client.settings import TlsSettings
 
     return TlsSettings(ca_file) if is_wanted or ca_file is not None else None
+
+
+def tls_files(certificate: str | None, key: str | None, options: str) -> "TlsFiles | None":
+    """Return with what to listen encrypted; None where that is not asked for.
+
+    Raises:
+        ConfigError: there is only one of them; names the ``options``.
+
+    """
+    from dcp.producer.model.settings import TlsFiles
+
+    if not certificate and not key:
+        return None
+    if not certificate or not key:
+        raise ConfigError(f"{options}: found one of them, expected both or none")
+    return TlsFiles(certificate, key)
 
 
 def password_from(variable: str) -> str:

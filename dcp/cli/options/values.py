@@ -4,9 +4,9 @@ Each takes the text, or a default that is such a value already, and raises typer
 anything else. Whole numbers are typer's own, with their bounds beside the option.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from typer import BadParameter
+from typer import BadParameter, Option
 
 from dcp.suggestions import bytes_meant
 from dcp.types import U16_MAX
@@ -41,8 +41,12 @@ def name(text: str) -> str:
     return text
 
 
-def byte_count(value: str | int) -> int:
-    """Return a size in bytes, 0 or more."""
+def byte_count_option(meaning: str) -> Any:
+    """Return an option whose value is a size in bytes, 0 or more."""
+    return Option(parser=_byte_count, metavar="BYTES", help=meaning)
+
+
+def _byte_count(value: str | int) -> int:
     text = str(value)
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
         raise BadParameter(
@@ -52,8 +56,12 @@ def byte_count(value: str | int) -> int:
     return int(text)
 
 
-def seconds(value: str | float) -> float:
-    """Return a time in seconds, 0 or more and perhaps with a fraction."""
+def seconds_option(meaning: str) -> Any:
+    """Return an option whose value is a time in seconds, 0 or more, perhaps with a fraction."""
+    return Option(parser=_seconds, metavar="SECONDS", help=meaning)
+
+
+def _seconds(value: str | float) -> float:
     text = str(value)
     whole, point, fraction = text.partition(".")
     digits = whole + fraction if point else whole

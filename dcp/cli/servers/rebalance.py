@@ -17,9 +17,7 @@ def run(
     remove: Annotated[
         int | None,
         Option(
-            min=1,
-            metavar="NODE",
-            help="a node that gives all away and goes; the first node is 1",
+            min=1, metavar="NODE", help="a node that gives all away and goes; the first node is 1"
         ),
     ] = None,
 ) -> int:

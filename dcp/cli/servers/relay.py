@@ -2,16 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from typer import Option
 
 from dcp.cli.options import source_options as source
-from dcp.cli.options.values import byte_count, seconds
+from dcp.cli.options.values import byte_count_option, seconds_option
 from dcp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dcp.producer.model.settings import TlsFiles
 
 _MIB: Final = 1024 * 1024
 
@@ -22,8 +19,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
         str,
         Option(metavar="HOST:PORT,…", help="nodes of the cluster; one that answers is enough"),
     ],
-    bucket: Annotated[str, Option(metavar="NAME", help="the bucket")] = source.DEFAULT_BUCKET,
-    user: Annotated[str, Option(metavar="NAME", help="who signs in")] = source.DEFAULT_USER,
+    bucket: Annotated[str, Option(help="the bucket")] = source.DEFAULT_BUCKET,
+    user: Annotated[str, Option(help="who signs in")] = source.DEFAULT_USER,
     password_file: Annotated[
         Path | None,
         Option(
@@ -37,12 +34,10 @@ def run(  # noqa: PLR0913  (an argument for each option)
         str,
         Option(metavar="HOST:PORT", help="where consumers connect; port 0 takes a free one"),
     ] = "127.0.0.1:11210",
-    http_port: Annotated[
-        int, Option(min=0, metavar="PORT", help="the same for HTTP; 0 takes a free one")
-    ] = 0,
+    http_port: Annotated[int, Option(min=0, help="the same for HTTP; 0 takes a free one")] = 0,
     listen_user: Annotated[
         str | None,
-        Option(metavar="NAME", help="who may connect (the one who signs in upstream)"),
+        Option(help="who may connect (the one who signs in upstream)"),
     ] = None,
     listen_password_file: Annotated[
         Path | None, Option(metavar="FILE", help="file with that one's password")
@@ -54,7 +49,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         str | None, Option(metavar="FILE", help="PEM private key of it")
     ] = None,
     listen_tls_port: Annotated[
-        int, Option(min=0, metavar="PORT", help="the port for that; 0 takes a free one")
+        int, Option(min=0, help="the port for that; 0 takes a free one")
     ] = 0,
     data: Annotated[
         Path,
@@ -70,37 +65,27 @@ def run(  # noqa: PLR0913  (an argument for each option)
     ] = "max",
     hold: Annotated[
         float,
-        Option(
-            parser=seconds,
-            metavar="SECONDS",
-            help="how long a group may be smaller than its SIZE before its streams are closed",
+        seconds_option(
+            "how long a group may be smaller than its SIZE before its streams are closed"
         ),
     ] = 0.0,
     consumer_ack_seconds: Annotated[
         float,
-        Option(
-            parser=seconds,
-            metavar="SECONDS",
-            help="how late consumers acknowledge what they have done with; who stands still for "
-            "so long, and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5)",
+        seconds_option(
+            "how late consumers acknowledge what they have done with; who stands still for "
+            "so long, and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5)"
         ),
     ] = 5.0,
     window_bytes: Annotated[
         int,
-        Option(
-            parser=byte_count,
-            metavar="BYTES",
-            help="flow-control window of each connection to a node of the cluster; more than four "
-            "share four such windows, of 1 MiB at least",
+        byte_count_option(
+            "flow-control window of each connection to a node of the cluster; more than four "
+            "share four such windows, of 1 MiB at least"
         ),
     ] = 10 * _MIB,
     memory_quota: Annotated[
         int,
-        Option(
-            parser=byte_count,
-            metavar="BYTES",
-            help="what the newest items may take in memory; older ones come from disk",
-        ),
+        byte_count_option("what the newest items may take in memory; older ones come from disk"),
     ] = 256 * _MIB,
 ) -> int:
     """Relay until SIGTERM or SIGINT."""
@@ -128,7 +113,9 @@ def run(  # noqa: PLR0913  (an argument for each option)
         host=host,
         port=port,
         http_port=http_port,
-        listen_tls=_listen_tls(listen_tls_cert, listen_tls_key),
+        listen_tls=source.tls_files(
+            listen_tls_cert, listen_tls_key, "--listen-tls-cert, --listen-tls-key"
+        ),
         tls_port=listen_tls_port,
         users=_users(listen_user, listen_password_file),
         checkpoint_quota_bytes=memory_quota,
@@ -161,18 +148,6 @@ def _users(user: str | None, file: Path | None) -> dict[str, str]:
             "--listen-user, --listen-password-file: found one of them, expected both or none"
         )
     return {} if user is None else {user: _password(file)}
-
-
-def _listen_tls(certificate: str | None, key: str | None) -> "TlsFiles | None":
-    from dcp.producer.model.settings import TlsFiles
-
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise ConfigError(
-            "--listen-tls-cert, --listen-tls-key: found one of them, expected both or none"
-        )
-    return TlsFiles(certificate, key)
 
 
 def _listen(text: str) -> tuple[str, int]:

@@ -1,16 +1,13 @@
 """``dcplake serve``: the embedded producer as a process of its own."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from typer import Option
 
 from dcp.cli.options import source_options as source
-from dcp.cli.options.values import byte_count, seconds
+from dcp.cli.options.values import byte_count_option, seconds_option
 from dcp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dcp.producer.model.settings import TlsFiles
 
 _PORT: Final = 11210
 _HTTP_PORT: Final = 8091
@@ -20,22 +17,17 @@ _HTTPS_PORT: Final = 18091
 
 def run(  # noqa: PLR0913  (an argument for each option)
     *,
-    nodes: Annotated[int, Option(min=0, metavar="N", help="data nodes")] = 1,
-    vbuckets: Annotated[int, Option(min=0, metavar="N", help="vbuckets of the bucket")] = 64,
-    host: Annotated[str, Option(metavar="HOST", help="address to listen on")] = "127.0.0.1",
+    nodes: Annotated[int, Option(min=0, help="data nodes")] = 1,
+    vbuckets: Annotated[int, Option(min=0, help="vbuckets of the bucket")] = 64,
+    host: Annotated[str, Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[
         int,
-        Option(
-            min=0,
-            metavar="PORT",
-            help="the first node's port, the others follow; 0 takes free ones",
-        ),
+        Option(min=0, help="the first node's port, the others follow; 0 takes free ones"),
     ] = _PORT,
     http_port: Annotated[
         int | None,
         Option(
             min=0,
-            metavar="PORT",
             help=f"the same for HTTP ({_HTTP_PORT}; free ones where --port is another than "
             f"{_PORT})",
         ),
@@ -49,28 +41,20 @@ def run(  # noqa: PLR0913  (an argument for each option)
     ] = None,
     tls_port: Annotated[
         int | None,
-        Option(
-            min=0, metavar="PORT", help=f"as --http-port, for the encrypted protocol ({_TLS_PORT})"
-        ),
+        Option(min=0, help=f"as --http-port, for the encrypted protocol ({_TLS_PORT})"),
     ] = None,
     https_port: Annotated[
         int | None,
-        Option(min=0, metavar="PORT", help=f"as --http-port, for HTTPS ({_HTTPS_PORT})"),
+        Option(min=0, help=f"as --http-port, for HTTPS ({_HTTPS_PORT})"),
     ] = None,
     replicas: Annotated[
         int,
-        Option(
-            min=0,
-            metavar="N",
-            help="copies of each vbucket on other nodes, fed over the protocol",
-        ),
+        Option(min=0, help="copies of each vbucket on other nodes, fed over the protocol"),
     ] = 0,
     replica_lag: Annotated[
         int,
         Option(
-            min=0,
-            metavar="SEQNOS",
-            help="without --replicas: how many of a vbucket's newest seqnos a failover loses",
+            min=0, help="without --replicas: how many of a vbucket's newest seqnos a failover loses"
         ),
     ] = 0,
     data: Annotated[
@@ -86,10 +70,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
     ] = "couchbase",
     memory_quota: Annotated[
         int,
-        Option(
-            parser=byte_count,
-            metavar="BYTES",
-            help="what documents may take whose values are in memory and on disk; 0: no limit",
+        byte_count_option(
+            "what documents may take whose values are in memory and on disk; 0: no limit"
         ),
     ] = 0,
     rules: Annotated[
@@ -101,10 +83,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
     ] = "document",
     prepare_extra_bytes: Annotated[
         int,
-        Option(
-            parser=byte_count,
-            metavar="BYTES",
-            help="what flow control charges for a prepare beyond its length (kv_engine charges 2)",
+        byte_count_option(
+            "what flow control charges for a prepare beyond its length (kv_engine charges 2)"
         ),
     ] = 0,
     stuck_name_regex: Annotated[
@@ -115,9 +95,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
             "as `dcp` statistics tell them: 'eq_dcpq:reader.*' (none)",
         ),
     ] = "",
-    stuck_timeout: Annotated[
-        float, Option(parser=seconds, metavar="SECONDS", help="for how long they may")
-    ] = 720.0,
+    stuck_timeout: Annotated[float, seconds_option("for how long they may")] = 720.0,
     bucket: source.Bucket = source.DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
@@ -136,7 +114,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
             first = usual if port == _PORT else 0
         return tuple(first + node if first else 0 for node in range(nodes))
 
-    tls = _tls_files(tls_cert, tls_key)
+    tls = source.tls_files(tls_cert, tls_key, "--tls-cert, --tls-key")
     if tls is None and (tls_port is not None or https_port is not None):
         raise ConfigError("--tls-port, --https-port: expected --tls-cert and --tls-key with them")
     settings = ClusterSettings(
@@ -162,13 +140,3 @@ def run(  # noqa: PLR0913  (an argument for each option)
     )
     serve(settings)
     return 0
-
-
-def _tls_files(certificate: str | None, key: str | None) -> "TlsFiles | None":
-    from dcp.producer.model.settings import TlsFiles
-
-    if not certificate and not key:
-        return None
-    if not certificate or not key:
-        raise ConfigError("--tls-cert, --tls-key: found one of them, expected both or none")
-    return TlsFiles(certificate, key)

@@ -1,12 +1,12 @@
 """What a run prints while it goes on: lines and bars for a person, JSON for a machine."""
 
-import sys
 from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from dcp.cli.terminal.output import say, say_json
-from dcp.cli.views.seqno_lines import SeqnoLines
+from dcp.cli.terminal.progress import ProgressDisplay
+from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.observer import NEXT_ROUND, Observer
 from dcp.lake.log.progress import RoundProgress
@@ -14,7 +14,6 @@ from dcp.lake.log.round_plan import Idle, RoundPlan
 from dcp.lake.log.round_report import RoundReport
 
 if TYPE_CHECKING:
-    from dcp.cli.views.seqno_bar import SeqnoBar
     from dcp.lake.config.settings import Settings
     from dcp.lake.run.driver import RunReport
 
@@ -40,8 +39,8 @@ class _Repeated:
 class PlainObserver(Observer):
     """Prints one line per step, and of a long round how far it is."""
 
-    def __init__(self, streams: "SeqnoLines | SeqnoBar | None" = None) -> None:
-        self._streams = streams or SeqnoLines()
+    def __init__(self) -> None:
+        self._shown: ProgressDisplay | None = None
         self._idle = _Repeated()
         self._trouble = _Repeated()
 
@@ -49,7 +48,8 @@ class PlainObserver(Observer):
         """Show the round under way."""
         backlog = sum(task.backlog for task in plan.tasks)
         told = f"{len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
-        self._streams.show(f"round {plan.round}", told, backlog, progress)
+        self._shown = seqno_display(f"round {plan.round}", told, backlog, progress)
+        self._shown.start()
 
     def committed(self, report: RoundReport) -> None:
         """Print what a round brought."""
@@ -58,7 +58,8 @@ class PlainObserver(Observer):
 
     def ended(self) -> None:
         """Tell no more of a round, also where it failed."""
-        self._streams.take_away()
+        if self._shown is not None:
+            self._shown.stop()
 
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""
@@ -77,22 +78,13 @@ class PlainObserver(Observer):
             say(f"waiting for {reason}")
 
 
-def observer_for_people() -> PlainObserver:
-    """Return the observer for a person: with bars where there is a terminal."""
-    if not sys.stderr.isatty():
-        return PlainObserver()
-    from dcp.cli.views.seqno_bar import SeqnoBar
-
-    return PlainObserver(SeqnoBar())
-
-
 def replicate_aloud(title: str, settings: "Settings") -> "RunReport":
     """Replicate once, telling a person of each step under a title."""
     from dcp.lake.run.run import run
 
     say()
     say(f"{title}:")
-    return run(settings, once=True, observer=observer_for_people())
+    return run(settings, once=True, observer=PlainObserver())
 
 
 class JsonObserver(Observer):

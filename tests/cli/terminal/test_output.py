@@ -1,28 +1,11 @@
-"""Plain tables and the demo's documents."""
+"""JSON of values of any kind, and names that are not repeated."""
 
 import json
 from decimal import Decimal
 
 import pytest
 
-from dcp.cli.demo.demo_data import airports, changes, documents
 from dcp.cli.terminal.output import json_text, unique_names
-from dcp.cli.terminal.table import table
-
-
-def test_numbers_stand_right_and_texts_left() -> None:
-    text = table(["name", "n"], [("a", 1), ("long", 12345), (None, Decimal(7))])
-    assert text.splitlines() == [
-        "name      n",
-        "----- -----",
-        "a         1",
-        "long  12345",
-        "NULL      7",
-    ]
-
-
-def test_bytes_that_are_no_text_are_shown_escaped() -> None:
-    assert table(["v"], [(b"ab\xff",)]).splitlines()[-1] == "ab\\xff"
 
 
 @pytest.mark.parametrize(
@@ -48,13 +31,3 @@ def test_values_become_exact_json(value: object, text: str) -> None:
 def test_repeated_names_are_numbered_and_take_no_others_place() -> None:
     assert unique_names(["a", "b", "a", "a"]) == ["a", "b", "a_2", "a_3"]
     assert unique_names(["a", "a", "a_2", "a_2"]) == ["a", "a_3", "a_2", "a_2_2"]
-
-
-def test_the_demo_changes_distinct_airports_and_the_same_ones_for_a_seed() -> None:
-    source = airports()
-    assert len(documents(source)) == len(source) > 28_000
-    day = changes(source, updates=400, deletes=150, expiries=12, seed=1)
-    assert day == changes(source, updates=400, deletes=150, expiries=12, seed=1)
-    assert day != changes(source, updates=400, deletes=150, expiries=12, seed=2)
-    keys = {key for key, _ in day.updated} | {*day.deleted} | {*day.expiring}
-    assert len(keys) == 400 + 150 + 12
