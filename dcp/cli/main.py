@@ -50,39 +50,49 @@ COMMANDS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (and is what the ``dcplake`` script calls)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    asked = next((word for word in words if not word.startswith("-")), "")
-    return parsed(_application(asked), words, "dcplake", asked if asked in COMMANDS else "")
+    if words and words[0] in COMMANDS:
+        return parsed(_command(words[0]), words[1:], f"dcplake {words[0]}")
+    return parsed(_list_of_commands(), words, "dcplake")
 
 
-def parsed(application: typer.Typer, words: Sequence[str], program: str, command: str = "") -> int:
+def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:
     """Run what the words ask of a program; return its exit code, 2 where they are wrong."""
     try:
         return cast(int, get_command(application).main(words, program, standalone_mode=False))
     except typer.TyperException as error:
-        asked = f"{program} {command}".rstrip()
-        told = f"{asked}: {_message(error)}; {asked} --help says what there is"
+        told = f"{program}: {_message(error)}; {program} --help says what there is"
         print(printable(told), file=sys.stderr)
         return error.exit_code
 
 
-def _application(asked: str) -> typer.Typer:
-    """Return all commands by name, and the one that is asked for with its options, too."""
-    application = typer.Typer(
-        help="Keeps a Couchbase bucket as Delta Lake tables, exactly.",
-        epilog="Each command has its own --help. Exit codes are listed in docs/operations.md.",
+def new_application(about: str, epilog: str | None = None) -> typer.Typer:
+    """Return an application without commands; its help is plain text, and waits for no rich."""
+    return typer.Typer(
+        help=about,
+        epilog=epilog,
         add_completion=False,
-        rich_markup_mode=None,  # help is plain text, and does not wait for rich
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
+
+def _command(name: str) -> typer.Typer:
+    package, summary = COMMANDS[name]
+    module = importlib.import_module(f"dcp.cli.{package}.{name.replace('-', '_')}")
+    application = new_application("")
+    about, epilog = summary[0].upper() + summary[1:], getattr(module, "EPILOG", None)
+    application.command(help=about, epilog=epilog)(ending(name, module.run))
+    return application
+
+
+def _list_of_commands() -> typer.Typer:
+    application = new_application(
+        "Keeps a Couchbase bucket as Delta Lake tables, exactly.",
+        "Each command has its own --help. Exit codes are listed in docs/operations.md.",
+    )
     application.callback()(_dcplake)
-    for name, (package, summary) in COMMANDS.items():
-        function: Callable[..., int] = _not_asked
-        epilog = None
-        if name == asked:
-            module = importlib.import_module(f"dcp.cli.{package}.{name.replace('-', '_')}")
-            function, epilog = ending(name, module.run), getattr(module, "EPILOG", None)
-        help_text = summary[0].upper() + summary[1:]
-        application.command(name, help=help_text, short_help=summary, epilog=epilog)(function)
+    for name, (_, summary) in COMMANDS.items():
+        application.command(name, short_help=summary)(_only_listed)
     return application
 
 
@@ -102,9 +112,8 @@ def _dcplake(
     """Take the options before the command."""
 
 
-def _not_asked() -> int:
-    """Stand for a command that is only listed."""
-    raise NotImplementedError
+def _only_listed() -> None:
+    raise typer.BadParameter("found options before the command, expected it as the first word")
 
 
 def _message(error: typer.TyperException) -> str:
