@@ -245,6 +245,15 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"Usage: dcplake {command} [OPTIONS]" in capsys.readouterr().out
 
 
+def test_help_waits_for_no_command_and_no_library_that_it_does_not_need() -> None:
+    program = "import sys; from dcp.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
+    for words in (["--help"], ["serve", "--help"]):
+        command = [sys.executable, "-c", program, *words]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        loaded = set(done.stdout.split())
+        assert not loaded & {"pyspark", "pydantic", "rich", "dcp.lake", "dcp.producer.server"}
+
+
 def test_a_reader_that_goes_away_leaves_no_success(tmp_path: Path) -> None:
     """As of any program that SIGPIPE ends: what was not done must not pass for done."""
     program = "from dcp.cli.main import ended\ndef work(): raise BrokenPipeError\n"
