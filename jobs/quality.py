@@ -4,13 +4,15 @@ Prints what holds and what does not; ends with 0 if everything holds, with 8 if 
 other codes of docs/operations.md where it could not look.
 """
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
+from typing import Annotated
 
-from dcp.cli.main import ended
+import typer
+
+from dcp.cli.main import ending, new_application, parsed
 from dcp.errors import QualityError
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.quality.quality import check_replica
@@ -21,33 +23,33 @@ from dcp.lake.tables.tables import open_lake
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check the tables asked for and return the exit code."""
-    arguments = _parser().parse_args(argv)
-    return ended("quality", lambda: _run(arguments))
+    application = new_application("")
+    application.command(help=__doc__.split(":")[0])(ending("quality", check))
+    return parsed(application, sys.argv[1:] if argv is None else argv, "quality.py")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="quality.py", description=__doc__.split(":")[0])
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with the settings")
-    parser.add_argument(
-        "--table", action="append", metavar="NAME", help="replica to check (repeatable): docs"
-    )
-    parser.add_argument(
-        "--suite",
-        type=Path,
-        metavar="FILE",
-        help="a suite of your own instead of the installed one",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document per table")
-    return parser
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    settings = load_settings(arguments.config)
-    suite = load_suite(arguments.suite)
+def check(
+    *,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file with the settings")
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="replica to check (repeatable): docs"),
+    ] = None,
+    suite: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="a suite of your own instead of the installed one"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON document per table")] = False,
+) -> int:
+    """Check and print."""
+    settings = load_settings(config)
+    expected = load_suite(suite)
     lake = open_lake(spark_of(settings), lake_location(settings))
-    reports = [check_replica(lake, table, suite) for table in arguments.table or ["docs"]]
+    reports = [check_replica(lake, each, expected) for each in table or ["docs"]]
     for report in reports:
-        print(json.dumps(report.to_json()) if arguments.json else report, flush=True)
+        print(dumps(report.to_json()) if json else report, flush=True)
     if failed := [result.name for report in reports for result in report.failed]:
         raise QualityError(f"does not hold: {', '.join(failed)}")
     return 0

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from dcp.cli.output import say
+from dcp.cli.terminal.output import say
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.run.run import run
 from dcp.lake.spark.jvm_options import class_archive_path

@@ -1,119 +1,148 @@
 """Entry point of ``dcplake``: finds the command and runs it; an error is a line and an exit code.
 
-Each command is a module of this package with ``add_arguments`` and ``run``; it is imported only
-when it is asked for, so that ``dcplake --help`` does not wait for Spark.
+Each command is the function ``run`` of a module, whose parameters are its options. The module is
+imported only when its command is asked for, so that ``dcplake --help`` does not wait for Spark.
 """
 
-import argparse
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, Protocol, cast
+from functools import wraps
+from typing import Annotated, Final, cast
+
+import typer
+from typer.main import get_command
 
 from dcp import __version__
-from dcp.cli.logs import set_up_logs
 from dcp.errors import DcplakeError
 from dcp.printable import printable, printable_lines
-from dcp.suggestions import did_you_mean
 
 COMMANDS: Final = {
-    "demo": "producer, real documents, replication and SQL on the result, all on this machine",
-    "serve": "run the embedded Couchbase-like producer",
-    "relay": "serve many DCP consumers from one stream of each vbucket, with a disk of its own",
-    "load": "store JSON lines in a bucket",
-    "add-node": "start another node of the embedded producer",
-    "rebalance": "let the nodes of the embedded producer own evenly many vbuckets",
-    "failover": "let a node of the embedded producer be gone, and its replicas go on",
-    "plan": "say what a run would do, without doing it",
-    "run": "replicate a bucket into its lake",
-    "status": "where the lake stands, and what it waits for",
-    "top": "connections, windows and stages of a run that is going on, live",
-    "maintain": "clean up: small files, old files, log rows that no rollback can need",
-    "verify": "compare the replica tables with the whole bucket, by key, seqno and CAS",
-    "sql": "ask the lake a question in SQL",
-    "tail": "show the newest changes, and follow them",
-    "rollbacks": "what rollbacks took back, key by key",
-    "resync": "let vbuckets be streamed again from their beginning",
+    "demo": (
+        "demo",
+        "producer, real documents, replication and SQL on the result, all on this machine",
+    ),
+    "serve": ("servers", "run the embedded Couchbase-like producer"),
+    "relay": (
+        "servers",
+        "serve many DCP consumers from one stream of each vbucket, with a disk of its own",
+    ),
+    "load": ("servers", "store JSON lines in a bucket"),
+    "add-node": ("servers", "start another node of the embedded producer"),
+    "rebalance": ("servers", "let the nodes of the embedded producer own evenly many vbuckets"),
+    "failover": ("servers", "let a node of the embedded producer be gone, and its replicas go on"),
+    "plan": ("lake", "say what a run would do, without doing it"),
+    "run": ("lake", "replicate a bucket into its lake"),
+    "status": ("lake", "where the lake stands, and what it waits for"),
+    "top": ("lake", "connections, windows and stages of a run that is going on, live"),
+    "maintain": ("lake", "clean up: small files, old files, log rows that no rollback can need"),
+    "verify": ("lake", "compare the replica tables with the whole bucket, by key, seqno and CAS"),
+    "sql": ("lake", "ask the lake a question in SQL"),
+    "tail": ("lake", "show the newest changes, and follow them"),
+    "rollbacks": ("lake", "what rollbacks took back, key by key"),
+    "resync": ("lake", "let vbuckets be streamed again from their beginning"),
 }
-
-
-class Command(Protocol):
-    """What a command module offers."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Do it and return the exit code."""
-
-
-def _command(name: str) -> Command:
-    return cast(Command, importlib.import_module(f"dcp.cli.{name.replace('-', '_')}"))
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where the options are listed."""
-
-    def error(self, message: str) -> NoReturn:
-        """End with code 2."""
-        self.exit(
-            2, printable(f"{self.prog}: {message}; {self.prog} --help says what there is") + "\n"
-        )
-
-    def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse what is none of an option's choices; argparse calls this."""
-        if action.choices is not None and value not in action.choices:
-            choices = [str(each) for each in action.choices]
-            meant = did_you_mean(str(value), choices)
-            raise argparse.ArgumentError(
-                action, f"found {value!r}{meant}, expected one of {', '.join(choices)}"
-            )
-
-    def refuse_unknown(self, words: Sequence[str]) -> None:
-        """End where words are left that belong to no option and no argument."""
-        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
-        if option is not None:
-            known = [name for action in self._actions for name in action.option_strings]
-            self.error(f"unknown option {option}{did_you_mean(option, known)}")
-        if words:
-            self.error(f"found {' '.join(words)!r}, expected nothing more")
-
-
-def _arguments(words: Sequence[str]) -> argparse.Namespace:
-    asked = next((word for word in words if not word.startswith("-")), None)
-    parser = inner = _Parser(
-        prog="dcplake",
-        description="Keeps a Couchbase bucket as Delta Lake tables, exactly.",
-        epilog="Each command has its own --help. Exit codes are listed in docs/operations.md.",
-    )
-    parser.add_argument("--version", action="version", version=f"dcplake {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for name, summary in COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
-        if name == asked:
-            _command(name).add_arguments(sub)
-            inner = sub
-    if asked is not None and asked not in COMMANDS:
-        parser.error(
-            f"unknown command {asked!r}{did_you_mean(asked, COMMANDS)}, expected one of "
-            f"{', '.join(COMMANDS)}"
-        )
-    arguments, unknown = parser.parse_known_args(words)
-    inner.refuse_unknown(unknown)
-    return arguments
+"""The commands: the sub-package with the module of the same name, and a summary."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (and is what the ``dcplake`` script calls)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = _arguments(words)
-    return ended(arguments.command, lambda: _command(arguments.command).run(arguments))
+    if words and words[0] in COMMANDS:
+        return parsed(_command(words[0]), words[1:], f"dcplake {words[0]}")
+    return parsed(_list_of_commands(), words, "dcplake")
+
+
+def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:
+    """Run what the words ask of a program; return its exit code, 2 where they are wrong."""
+    try:
+        return cast(int, get_command(application).main(words, program, standalone_mode=False))
+    except typer.TyperException as error:
+        told = f"{program}: {_message(error)}; {program} --help says what there is"
+        print(printable(told), file=sys.stderr)
+        return error.exit_code
+
+
+def new_application(about: str, epilog: str | None = None) -> typer.Typer:
+    """Return an application without commands; its help is plain text, and waits for no rich."""
+    return typer.Typer(
+        help=about,
+        epilog=epilog,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def _command(name: str) -> typer.Typer:
+    package, summary = COMMANDS[name]
+    module = importlib.import_module(f"dcp.cli.{package}.{name.replace('-', '_')}")
+    application = new_application("")
+    about, epilog = summary[0].upper() + summary[1:], getattr(module, "EPILOG", None)
+    application.command(help=about, epilog=epilog)(ending(name, module.run))
+    return application
+
+
+def _list_of_commands() -> typer.Typer:
+    application = new_application(
+        "Keeps a Couchbase bucket as Delta Lake tables, exactly.",
+        "Each command has its own --help. Exit codes are listed in docs/operations.md.",
+    )
+    application.callback()(_dcplake)
+    for name, (_, summary) in COMMANDS.items():
+        application.command(name, short_help=summary)(_only_listed)
+    return application
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"dcplake {__version__}")
+        raise typer.Exit
+
+
+def _dcplake(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Take the options before the command."""
+
+
+def _only_listed() -> None:
+    raise typer.BadParameter("found options before the command, expected it as the first word")
+
+
+def _message(error: typer.TyperException) -> str:
+    """Return what is wrong with the words; where a value is, with its option before it."""
+    if not isinstance(error, typer.BadParameter) or error.param is None or not error.message:
+        return error.format_message().removesuffix(".")
+    message = error.message.removeprefix("Value error, ").removesuffix(".")
+    if message.startswith("Input should be "):  # pydantic's words, which do not quote it
+        from pydantic import ValidationError
+
+        if isinstance(cause := error.__cause__, ValidationError):
+            message = f"found {cause.errors()[0]['input']!r}: {message}"
+    return f"{error.param.opts[0]}: {message}"
+
+
+def ending(name: str, run: Callable[..., int]) -> Callable[..., int]:
+    """Return the function ``run`` of a command or a job, for typer, with its end as ``ended``."""
+
+    @wraps(run)
+    def run_and_end(**options: object) -> int:
+        return ended(name, lambda: run(**options))
+
+    return run_and_end
 
 
 def ended(name: str, work: Callable[[], int]) -> int:
     """Do the work of a command or a job; return its exit code, and say in a line why it failed."""
+    from dcp.cli.terminal.logs import set_up_logs
+
     set_up_logs()
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -87,10 +87,7 @@ def test_options(
     monkeypatch.setenv("DCPLAKE_PASSWORD", "p")
     folder = tmp_path / "relay"
     words = ["relay", "--upstream", "localhost:1", "--data", str(folder), *options]
-    try:
-        code: object = main(words)
-    except SystemExit as error:
-        code = error.code
+    code = main(words)
     said = " ".join(capsys.readouterr().err.split())
     assert (code, expected in said) == (USAGE, True), said
     assert not folder.exists()

@@ -134,6 +134,5 @@ def test_the_bucket_is_made_anew(make_cluster: MakeCluster, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("option", ["--upstream", "--data", "--listen", "--window-bytes"])
 def test_help_names_the_options(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["relay", "--help"])
+    assert main(["relay", "--help"]) == 0
     assert option in capsys.readouterr().out

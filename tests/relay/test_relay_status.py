@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from dcp.cli.main import main
-from dcp.cli.relay_view import SourceReport, ask_source
+from dcp.cli.views.relay_view import SourceReport, ask_source
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.producer.server.cluster import ProducerCluster

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from dcp.cli.live_view import board_text
+from dcp.cli.views.board_view import board_text
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook, WindowLook
 from dcp.errors import ConfigError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from dcp.cli.run_output import JsonObserver
+from dcp.cli.views.run_output import JsonObserver
 from dcp.client.consumer_events import StopReason
 from dcp.lake.monitor.live_board import read_board
 from dcp.lake.monitor.live_metrics import exposition

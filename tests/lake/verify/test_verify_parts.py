@@ -1,6 +1,5 @@
 """The parts of a verification that need no Spark; the streams are real."""
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 
-from dcp.cli.numbers import vbucket_ranges
+from dcp.cli.options.values import vbucket_ranges
 from dcp.errors import ConfigError, IncompleteRunError, VerifyError
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import LeftOut, RoundPlan
@@ -166,7 +166,7 @@ def test_vbuckets_to_compare() -> None:
 def test_ranges_of_vbuckets() -> None:
     assert vbucket_ranges("0-3,7,2") == {0, 1, 2, 3, 7}
     for text in ("", "a", "3-1", "-1", "1-", "1--2", "70000", "1,,2", "\u0661", "1" * 5000):
-        with pytest.raises(argparse.ArgumentTypeError, match="expected"):
+        with pytest.raises(typer.BadParameter, match="expected"):
             vbucket_ranges(text)
 
 

@@ -1,0 +1,153 @@
+"""``dcplake demo``: the whole product in a minute, on real documents and on this machine alone.
+
+A producer process, 28,000 airports, replication, a day's changes, replication again; then two
+questions in SQL, one of them about the past. The second act is in ``demo_rollback.py``.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from typer import Option
+
+from dcp.cli.demo.demo_data import Changes, airports, changes, documents
+from dcp.cli.demo.demo_producer import USER, DemoProducer
+from dcp.cli.demo.demo_rollback import second_act
+from dcp.cli.terminal.output import say
+from dcp.cli.terminal.progress import progress
+from dcp.cli.terminal.table import table
+from dcp.cli.views.run_output import replicate_aloud
+from dcp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dcp.lake.config.settings import Settings
+    from dcp.producer.clients.kv_client import KvClient
+
+_MARKER: Final = ".dcplake-demo"
+_EXPIRY_WAIT_SECONDS: Final = 15.0
+_QUESTION: Final = """\
+SELECT document:country::string AS country, count(*) AS airports
+FROM {source} GROUP BY country ORDER BY airports DESC, country LIMIT 10"""
+
+
+def run(
+    *,
+    folder: Annotated[Path, Option(metavar="FOLDER", help="where to work")] = Path("demo-lake"),
+    seed: Annotated[int, Option(min=0, help="which airports change")] = 1,
+) -> int:
+    """Show it."""
+    from dcp.lake.spark.runtime import prepare
+    from dcp.producer.clients.kv_client import KvClient
+
+    prepare()
+    _make_fresh(folder)
+    source = airports()
+    day = changes(source, updates=400, deletes=150, expiries=12, seed=seed)
+    begin = time.monotonic()
+    with DemoProducer(folder / "producer.log") as producer:
+        say(f"producer: bucket {producer.bucket!r} on {', '.join(producer.seeds)}, 64 vbuckets")
+        with KvClient(producer.seeds, USER, producer.password, producer.bucket) as client:
+            with progress("airports stored", len(source), "documents") as advance:
+                for document in _batches(documents(source)):
+                    advance(client.set(document))
+            settings = _settings(folder, producer)
+            first = replicate_aloud("first replication", settings)
+            _change(client, day)
+            second = replicate_aloud("second replication", settings)
+            before, after = first.applied[-1].version, second.applied[-1].version
+            _ask(settings, before, after)
+        second_act(producer, settings, source, sound=after, seed=seed)
+    _close(folder, time.monotonic() - begin)
+    return 0
+
+
+def _make_fresh(folder: Path) -> None:
+    """Make an empty folder of the demo's own; one of an earlier demo is emptied first."""
+    if folder.exists():
+        if not (folder / _MARKER).exists():
+            raise ConfigError(
+                f"--folder {folder}: found a folder that is not of an earlier demo, expected "
+                "one that does not exist yet"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / _MARKER).touch()
+
+
+def _batches(every: list[tuple[bytes, bytes]], size: int = 1000) -> list[list[tuple[bytes, bytes]]]:
+    return [every[start : start + size] for start in range(0, len(every), size)]
+
+
+def _settings(folder: Path, producer: DemoProducer) -> "Settings":
+    from dcp.lake.config.settings_load import load_settings
+
+    config = folder / "dcplake.toml"
+    seeds = ", ".join(f'"{seed}"' for seed in producer.seeds)
+    config.write_text(
+        f'[source]\nseeds = [{seeds}]\nbucket = "{producer.bucket}"\nusername = "{USER}"\n'
+        f'\n[lake]\nroot = "{folder / "lake"}"\n'
+        '\n[spark]\nmaster = "local[2]"\n'
+    )
+    os.environ["DCPLAKE_PASSWORD"] = producer.password
+    return load_settings(config)
+
+
+def _change(client: "KvClient", day: Changes) -> None:
+    say()
+    client.set(day.updated)
+    client.delete(day.deleted)
+    client.touch(day.expiring, 1)
+    end = time.monotonic() + _EXPIRY_WAIT_SECONDS
+    while client.get(day.expiring) and time.monotonic() < end:
+        time.sleep(0.2)
+    say(
+        f"meanwhile: {len(day.updated)} airports updated, {len(day.deleted)} deleted, "
+        f"{len(day.expiring)} expired"
+    )
+
+
+def _ask(settings: "Settings", before: int, after: int) -> None:
+    from dcp.lake.query.query import answer, open_for_queries
+    from dcp.lake.query.views_sql import documents_variant_sql
+
+    lake = open_for_queries(settings)
+    for title, source in (
+        (f"Airports by country, now (docs version {after})", "documents_variant"),
+        (
+            f"The same before the changes (docs VERSION AS OF {before})",
+            f"({documents_variant_sql(f'docs VERSION AS OF {before}')})",
+        ),
+    ):
+        found = answer(lake.spark, _QUESTION.format(source=source))
+        say()
+        say(title)
+        say(table(found.columns, [tuple(row) for row in found.collect()]))
+    say()
+    say("Versions of docs")
+    history = answer(lake.spark, "DESCRIBE HISTORY docs").orderBy("version")
+    shown = history.selectExpr(
+        "version",
+        "operation",
+        "coalesce(operationMetrics['numTargetRowsInserted'], '') AS inserted",
+        "coalesce(operationMetrics['numTargetRowsUpdated'], '') AS updated",
+        "coalesce(operationMetrics['numTargetRowsDeleted'], '') AS deleted",
+    )
+    say(table(shown.columns, [tuple(row) for row in shown.collect()]))
+
+
+def _close(folder: Path, seconds: float) -> None:
+    program = Path(sys.executable).with_name("dcplake")
+    if program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    dcplake, lake = shlex.quote(str(program)), shlex.quote(str(folder / "lake"))
+    say()
+    say(f"Done in {seconds:.0f} s. The tables are in {lake}; go on with:")
+    say(f'  {dcplake} sql --lake {lake} "SELECT key, document FROM documents LIMIT 5"')
+    say(f'  {dcplake} sql --lake {lake} "SELECT count(*) FROM docs VERSION AS OF 1"')
+    say(f"  {dcplake} rollbacks --lake {lake}")
+    say(f"  {dcplake} tail --lake {lake}")
+    say(f"  {dcplake} status --lake {lake}")

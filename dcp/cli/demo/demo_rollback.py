@@ -1,0 +1,136 @@
+"""The demo's second act: a node dies with writes that only it had, already in the tables.
+
+It shows them in SQL, fails over, writes on the new branch, runs again, and shows that those rows
+are gone and only they.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from dcp.cli.demo.demo_data import LostWrites, lost_writes
+from dcp.cli.demo.demo_producer import USER, VBUCKETS, DemoProducer
+from dcp.cli.terminal.output import say
+from dcp.cli.terminal.table import table
+from dcp.cli.views.run_output import replicate_aloud
+from dcp.types import vbucket_of
+
+if TYPE_CHECKING:
+    from dcp.lake.config.settings import Settings
+    from dcp.lake.tables.tables import LakeTables
+
+_LOST_NODE: Final = 2
+_DIFFERENCES: Final = """\
+SELECT coalesce(a.key, b.key) AS key,
+  CASE WHEN b.key IS NULL THEN 'gone' WHEN a.key IS NULL THEN 'new' ELSE 'changed' END AS what
+FROM (SELECT * FROM docs VERSION AS OF {before}) a
+FULL OUTER JOIN (SELECT * FROM docs VERSION AS OF {after}) b ON a.key = b.key
+WHERE a.key IS NULL OR b.key IS NULL OR a.cas <> b.cas ORDER BY 2, 1"""
+
+
+def second_act(
+    producer: DemoProducer,
+    settings: "Settings",
+    source: Mapping[str, Mapping[str, object]],
+    *,
+    sound: int,
+    seed: int,
+) -> None:
+    """Show a failover with a lost tail; ``sound`` is the version of docs before it."""
+    from dcp.lake.query.query import open_for_queries
+    from dcp.producer.clients.admin_client import AdminClient
+    from dcp.producer.clients.kv_client import KvClient
+
+    account = (producer.seeds, USER, producer.password, producer.bucket)
+    with KvClient(*account) as client, AdminClient(*account) as admin:
+        lake = open_for_queries(settings)
+        writes = _writes_to_lose(lake, source, seed)
+        say()
+        say(f"Second act. Node {_LOST_NODE} gets writes that its replica has not seen yet:")
+        admin.pause_replication()
+        client.set([*writes.new, *writes.updated])
+        client.delete(writes.deleted)
+        say(
+            f"  {len(writes.new)} airports stored, {len(writes.updated)} updated, "
+            f"{len(writes.deleted)} deleted, and replicated into the tables at once:"
+        )
+        third = replicate_aloud("third replication", settings).applied[-1].version
+        _show_keys(lake, "Rows of a history that is about to end", writes)
+        admin.kill(_LOST_NODE)
+        admin.failover(_LOST_NODE)
+        say()
+        say(f"node {_LOST_NODE} is killed and failed over: its replica never had those writes")
+        admin.resume_replication()
+    with KvClient(producer.seeds, USER, producer.password, producer.bucket) as client:
+        client.set(writes.kept)
+    say(f"meanwhile: {len(writes.kept)} airports updated, on the new branch, at the same seqnos")
+    fourth = replicate_aloud("fourth replication", settings).applied[-1].version
+    _show_keys(open_for_queries(settings), "The same rows now", writes)
+    _show_differences(lake, sound, third, fourth)
+    _show_audit(lake)
+    _verify(settings)
+
+
+def _writes_to_lose(
+    lake: "LakeTables", source: Mapping[str, Mapping[str, object]], seed: int
+) -> LostWrites:
+    """Pick airports of the node that will be lost, as they were stored at first."""
+    rows = lake.spark.sql("SELECT key FROM docs WHERE rev = 1").collect()
+    untouched = {str(row["key"]).encode() for row in rows}
+    return lost_writes(source, untouched.__contains__, _is_on_lost_node, seed=seed)
+
+
+def _is_on_lost_node(key: bytes) -> bool:
+    return vbucket_of(key, VBUCKETS) >= VBUCKETS // 2  # the second of two nodes
+
+
+def _show_keys(lake: "LakeTables", title: str, writes: LostWrites) -> None:
+    from dcp.lake.tables.sql import string_list
+
+    keys = [key for key, _ in (*writes.new, *writes.updated)] + list(writes.deleted)
+    found = lake.spark.sql(
+        "SELECT key, vbucket, seqno, vb_uuid, substr(document, 1, 60) AS document FROM documents "
+        f"WHERE key IN ({string_list(key.decode() for key in keys)}) ORDER BY key"
+    )
+    rows = [
+        (row["key"], row["vbucket"], row["seqno"], f"{int(row['vb_uuid']):016x}", row["document"])
+        for row in found.collect()
+    ]
+    say()
+    say(f"{title} (of {len(keys)} keys)")
+    say(table(("key", "vbucket", "seqno", "branch", "document"), rows))
+
+
+def _show_differences(lake: "LakeTables", sound: int, third: int, fourth: int) -> None:
+    for title, after in (
+        (f"What the lost writes had changed (docs version {sound} -> {third})", third),
+        (f"What is left of that (docs version {sound} -> {fourth})", fourth),
+    ):
+        found = lake.spark.sql(_DIFFERENCES.format(before=sound, after=after)).collect()
+        say()
+        say(title)
+        say(table(("key", "what"), _rows(found)))
+
+
+def _rows(found: Iterable[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in found]
+
+
+def _show_audit(lake: "LakeTables") -> None:
+    from dcp.cli.lake.rollbacks import undone_table
+    from dcp.lake.query.rollbacks import undone_keys
+
+    keys, total = undone_keys(lake)
+    say()
+    say(f"dcplake rollbacks: {total} keys taken back")
+    say(undone_table(keys))
+
+
+def _verify(settings: "Settings") -> None:
+    from dcp.lake.verify.verify import verify
+
+    report = verify(settings)
+    say()
+    say("dcplake verify:")
+    say(str(report))
+    if (error := report.error()) is not None:
+        raise error

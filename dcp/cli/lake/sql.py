@@ -1,0 +1,103 @@
+"""``dcplake sql``: one question to the lake, answered as a table or as JSON lines.
+
+Only statements that read are run, unless ``--write`` is given.
+
+In JSON the columns of a row (and the fields of a struct) have names of their own: the second ``a``
+is ``a_2``. `dcp.cli.terminal.output.json_text` says how values are written.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+from typer import Argument, Option
+
+from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
+from dcp.cli.terminal.output import say, say_json, unique_names
+from dcp.cli.terminal.table import table
+
+if TYPE_CHECKING:
+    from dcp.lake.config.settings import Settings
+
+EPILOG: Final = """\
+\b
+tables: docs (the replica), changes (the log)
+views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
+        epochs, row_history, stale_vbuckets
+time travel: SELECT … FROM docs VERSION AS OF 3
+
+\b
+--json: repeated column names are numbered (a, a_2, …); decimals are exact numbers of any size;
+NaN and infinities are null; bytes are text, or {"base64": …} where they are no UTF-8"""
+
+WRITING: Final = (
+    "--write: holds the lake's lock, where it has one. Rows of a replica that this changes stop the"
+    " next apply with code 7, rows of changes the next run; its message names the RESTORE that"
+    " helps.\n"
+    "A replica restored to one of dcplake's applies goes on from there: the next run applies the"
+    " later rounds again."
+)
+"""What is said before a statement that may write is run."""
+
+_LIMIT_MAX: Final = 2**31 - 2
+"""One row more is asked for, and Spark counts in 32 bits."""
+
+
+def run(
+    *,
+    config: Config = None,
+    lake: Lake = None,
+    overrides: Overrides = None,
+    question: Annotated[
+        str, Argument(help="the SQL statement, or - to read it from standard input")
+    ],
+    write: Annotated[
+        bool, Option("--write", help="run statements that change something, too")
+    ] = False,
+    json: Annotated[bool, Option("--json", help="one JSON object per row")] = False,
+    limit: Annotated[int, Option(min=0, max=_LIMIT_MAX, help="rows to show at most")] = 100,
+) -> int:
+    """Ask and print."""
+    from dcp.lake.tables.opening import lake_locked
+
+    settings = settings_from(config, lake, overrides)
+    if question == "-":
+        question = sys.stdin.read()
+    if not write:
+        _ask(settings, question, limit, as_json=json, may_write=False)
+        return 0
+    with lake_locked(settings, "dcplake sql --write"):
+        print(WRITING, file=sys.stderr)
+        _ask(settings, question, limit, as_json=json, may_write=True)
+    return 0
+
+
+def _ask(
+    settings: "Settings", question: str, limit: int, *, as_json: bool, may_write: bool
+) -> None:
+    from dcp.lake.query.query import answer, first_rows, open_for_queries
+    from dcp.lake.query.read_only import refuse_writing
+
+    lake = open_for_queries(settings)
+    if not may_write:
+        refuse_writing(lake.spark, question)
+    found = answer(lake.spark, question)
+    rows = first_rows(found, limit + 1)
+    shown = rows[:limit]
+    if as_json:
+        for row in shown:
+            say_json(dict(zip(unique_names(found.columns), map(_plain, row), strict=True)))
+    else:
+        say(table(found.columns, [tuple(row) for row in shown]))
+    if len(rows) > len(shown):
+        print(f"only the first {len(shown)} rows are shown; see --limit", file=sys.stderr)
+
+
+def _plain(value: object) -> object:
+    """Return the value with structs as dictionaries, at any depth."""
+    if isinstance(value, tuple) and hasattr(value, "__fields__"):
+        return dict(zip(unique_names(value.__fields__), map(_plain, value), strict=True))
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value

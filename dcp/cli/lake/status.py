@@ -1,0 +1,46 @@
+"""``dcplake status``: where the lake stands, and what it waits for.
+
+Where a run is going on that this machine can see, also what each of its connections waits for; and
+where the source is a relay, what that one waits for.
+"""
+
+from typing import Annotated
+
+from typer import Option
+
+from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
+from dcp.cli.terminal.output import say, say_json
+
+
+def run(
+    *,
+    config: Config = None,
+    lake: Lake = None,
+    overrides: Overrides = None,
+    json: Annotated[bool, Option("--json", help="the status as one JSON object")] = False,
+) -> int:
+    """Read and print."""
+    from dcp.cli.views.board_view import connection_lines, connections_json
+    from dcp.cli.views.relay_view import ask_source
+    from dcp.lake.monitor.live_board import read_board
+    from dcp.lake.monitor.live_place import LivePlace
+    from dcp.lake.query.status import lake_status
+    from dcp.lake.tables.opening import lake_location, spark_of
+    from dcp.lake.tables.tables import open_lake
+
+    settings = settings_from(config, lake, overrides)
+    status = lake_status(open_lake(spark_of(settings), lake_location(settings)))
+    source = ask_source(settings)
+    looks = read_board(LivePlace.of(settings))  # last: it is what changes fastest
+    if json:
+        connections = {"connections": connections_json(looks), "source": source.to_json()}
+        say_json(status.to_json() | connections)
+    else:
+        say(str(status))
+        if looks:
+            say(f"connections of round {max(look.round for look in looks)}:")
+        for line in connection_lines(looks):
+            say(f"  {line}")
+        for line in source.lines():
+            say(line)
+    return 0

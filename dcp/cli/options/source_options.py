@@ -1,0 +1,88 @@
+"""Options of the commands that only need a bucket, not a lake: where it is and who signs in."""
+
+import os
+from typing import TYPE_CHECKING, Annotated, Final
+
+from typer import Option
+
+from dcp.cli.options.values import name
+from dcp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dcp.client.settings import TlsSettings
+    from dcp.producer.clients.admin_client import AdminClient
+    from dcp.producer.model.settings import TlsFiles
+
+DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
+PASSWORD_ENV: Final = "DCPLAKE_PASSWORD"  # noqa: S105  (the name of a variable)
+
+Seeds = Annotated[str, Option("--seeds", metavar="HOST:PORT,…", help="nodes of the cluster")]
+Bucket = Annotated[str, Option("--bucket", parser=name, metavar="NAME", help="the bucket")]
+User = Annotated[str, Option("--user", parser=name, metavar="NAME", help="who signs in")]
+PasswordEnv = Annotated[
+    str,
+    Option(
+        "--password-env",
+        metavar="NAME",
+        help="environment variable with the password ('password' if not set)",
+    ),
+]
+Tls = Annotated[bool, Option("--tls", help="speak encrypted, as the system trusts")]
+CaFile = Annotated[
+    str | None,
+    Option("--ca-file", metavar="FILE", help="PEM file of who is trusted to name the other side"),
+]
+
+DEFAULT_SEEDS: Final = "127.0.0.1:11210"
+DEFAULT_BUCKET: Final = "default"
+DEFAULT_USER: Final = "Administrator"
+
+
+def tls_from(*, is_wanted: bool, ca_file: str | None) -> "TlsSettings | None":
+    """Return how to speak encrypted; None where that is not asked for."""
+    from dcp.client.settings import TlsSettings
+
+    return TlsSettings(ca_file) if is_wanted or ca_file is not None else None
+
+
+def tls_files(certificate: str | None, key: str | None, options: str) -> "TlsFiles | None":
+    """Return with what to listen encrypted; None where that is not asked for.
+
+    Raises:
+        ConfigError: there is only one of them; names the ``options``.
+
+    """
+    from dcp.producer.model.settings import TlsFiles
+
+    if not certificate and not key:
+        return None
+    if not certificate or not key:
+        raise ConfigError(f"{options}: found one of them, expected both or none")
+    return TlsFiles(certificate, key)
+
+
+def password_from(variable: str) -> str:
+    """Return the password that the environment holds, or the embedded producer's default.
+
+    Raises:
+        ConfigError: the variable is set and empty.
+
+    """
+    password = os.environ.get(variable, DEFAULT_PASSWORD)
+    if not password:
+        raise ConfigError(
+            f"environment variable {variable}: found nothing in it, expected the password"
+        )
+    return password
+
+
+def admin_client(seeds: str, user: str, password_env: str, bucket: str) -> "AdminClient":
+    """Return a client that orders a producer what a cluster's administrator would.
+
+    Raises:
+        ConfigError: see ``password_from``.
+
+    """
+    from dcp.producer.clients.admin_client import AdminClient
+
+    return AdminClient(seeds.split(","), user, password_from(password_env), bucket)

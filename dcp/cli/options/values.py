@@ -1,0 +1,70 @@
+"""Values on a command line that typer has no type for: names, sizes, times, and vbuckets.
+
+Each takes the text, or a default that is such a value already, and raises typer's error for
+anything else. Whole numbers are typer's own, with their bounds beside the option.
+"""
+
+from typing import Any, Final
+
+from typer import BadParameter, Option
+
+from dcp.suggestions import bytes_meant
+from dcp.types import U16_MAX
+
+_MOST_DIGITS: Final = 18
+"""So many digits always fit 63 bits."""
+
+
+def vbucket_ranges(text: str) -> frozenset[int]:
+    """Return the vbuckets of ``0-63,70``."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        first = _number(low)
+        last = _number(high) if dash else first
+        if first is None or last is None or not first <= last <= U16_MAX:
+            raise BadParameter(
+                f"found {part!r}, expected numbers of vbuckets, ascending, as in 0-63,70"
+            )
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
+def name(text: str) -> str:
+    """Return a name, which is not empty."""
+    if not text.strip():
+        raise BadParameter(f"found {text!r}, expected a name")
+    return text
+
+
+def byte_count_option(meaning: str) -> Any:
+    """Return an option whose value is a size in bytes, 0 or more."""
+    return Option(parser=_byte_count, metavar="BYTES", help=meaning)
+
+
+def _byte_count(value: str | int) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise BadParameter(
+            f"found {text!r}{bytes_meant(text)}, expected a number of bytes, up to "
+            f"{_MOST_DIGITS} digits"
+        )
+    return int(text)
+
+
+def seconds_option(meaning: str) -> Any:
+    """Return an option whose value is a time in seconds, 0 or more, perhaps with a fraction."""
+    return Option(parser=_seconds, metavar="SECONDS", help=meaning)
+
+
+def _seconds(value: str | float) -> float:
+    text = str(value)
+    whole, point, fraction = text.partition(".")
+    digits = whole + fraction if point else whole
+    if not (digits.isascii() and digits.isdecimal() and whole and len(text) <= 12):
+        raise BadParameter(f"found {text!r}, expected seconds, 0 or more, as in 2.5")
+    return float(text)

@@ -1,0 +1,64 @@
+"""``dcplake load``: store JSON lines in a bucket, over real key-value connections."""
+
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+from typer import Argument, Option
+
+from dcp.cli.options import source_options as source
+from dcp.cli.terminal.output import say
+from dcp.cli.terminal.progress import progress, rate
+
+
+def run(  # noqa: PLR0913  (an argument for each option)
+    *,
+    seeds: source.Seeds = source.DEFAULT_SEEDS,
+    bucket: source.Bucket = source.DEFAULT_BUCKET,
+    user: source.User = source.DEFAULT_USER,
+    password_env: source.PasswordEnv = source.PASSWORD_ENV,
+    file: Annotated[Path, Argument(metavar="FILE.jsonl", help="one JSON object per line")],
+    key_field: Annotated[
+        str | None, Option(metavar="NAME", help="the field whose value is the key")
+    ] = None,
+    key_template: Annotated[
+        str | None,
+        Option(metavar="TEXT", help="the key, with fields in braces: airport_{icao}"),
+    ] = None,
+    collection: Annotated[
+        str,
+        Option(
+            metavar="SCOPE.NAME",
+            help="the collection that the documents go to, instead of the default collection",
+        ),
+    ] = "",
+) -> int:
+    """Load and say how much."""
+    from dcp.producer.clients.loader import KeyRule, LoadError, load_jsonl
+
+    if not file.is_file():
+        what = "no such file"
+        if file.exists():
+            what = "a folder" if file.is_dir() else "a pipe or a device"
+        raise LoadError(f"{file}: found {what}, expected a file of JSON lines")
+    read_before = 0
+    begun = monotonic()
+    with progress(f"loading {file}", file.stat().st_size, "bytes") as advance:
+
+        def show(_documents: int, read_bytes: int, _size: int) -> None:
+            nonlocal read_before
+            advance(read_bytes - read_before)
+            read_before = read_bytes
+
+        documents = load_jsonl(
+            seeds.split(","),
+            file,
+            user=user,
+            password=source.password_from(password_env),
+            bucket=bucket,
+            rule=KeyRule(key_field, key_template, collection),
+            progress=show,
+        )
+    told = rate(documents, monotonic() - begun)
+    say(f"{documents:,} documents stored in bucket {bucket!r}, {told}")
+    return 0

@@ -1,0 +1,1 @@
+"""How commands talk: lines, tables, progress and JSON."""

@@ -1,0 +1,74 @@
+"""How commands talk: plain lines, and JSON where a machine reads."""
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
+from dcp.printable import printable_lines
+
+
+def say(text: str = "") -> None:
+    """Print a line or several for a person, at once (a pipe would hold them back).
+
+    Whatever they quote moves no cursor; what is quoted within a line is to be ``printable`` itself,
+    as ``table`` makes its cells.
+    """
+    print(printable_lines(text) + "\n", end="", flush=True)  # whole, if two threads print
+
+
+def say_json(value: object) -> None:
+    """Print one JSON document on one line."""
+    print(json_text(value) + "\n", end="", flush=True)
+
+
+def json_text(value: object) -> str:
+    """Return JSON on one line; the rules are the same at any depth.
+
+    A decimal is a JSON number of its exact value, without exponent: an integer if it is one
+    (``2.00`` is ``2``), else with all its digits (``1.50``). NaN and the infinities, which JSON
+    lacks, are null. Bytes are text, or ``{"base64": …}`` where they are no UTF-8. What JSON has no
+    form for is a text, and so is a map's key.
+    """
+    if isinstance(value, float):
+        return json.dumps(value) if math.isfinite(value) else "null"
+    if isinstance(value, Decimal):
+        return _decimal_text(value)
+    if value is None or isinstance(value, bool | int | str):
+        return json.dumps(value)
+    if isinstance(value, bytes | bytearray):
+        try:
+            return json.dumps(bytes(value).decode())
+        except UnicodeDecodeError:
+            return json_text({"base64": b64encode(bytes(value)).decode()})
+    if isinstance(value, Mapping):
+        fields = (f"{_field_name(name)}:{json_text(inner)}" for name, inner in value.items())
+        return f"{{{','.join(fields)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(json_text(inner) for inner in value)}]"
+    return json.dumps(str(value))
+
+
+def _decimal_text(value: Decimal) -> str:
+    if not value.is_finite():
+        return "null"
+    return str(int(value)) if value == int(value) else format(value, "f")
+
+
+def _field_name(name: object) -> str:
+    text = json_text(name)
+    return text if text.startswith('"') else json.dumps(text)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Return the names with repeated ones numbered: a, a_2, a_3; none that is taken is given."""
+    taken = set(names)
+    unique: list[str] = []
+    for name in names:
+        chosen, number = name, 1
+        while chosen in unique or (number > 1 and chosen in taken):
+            number += 1
+            chosen = f"{name}_{number}"
+        unique.append(chosen)
+    return unique

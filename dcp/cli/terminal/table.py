@@ -1,0 +1,50 @@
+"""Tables as plain text, laid out by rich: the same on a terminal, in a pipe and in a log."""
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Final
+
+from rich.box import Box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dcp.printable import printable
+
+_RULE_UNDER_HEADS: Final = Box(
+    "    \n    \n -  \n    \n    \n    \n    \n    \n",
+    ascii=True,
+)
+_WIDTH: Final = 10**9
+"""Wider than any table: who reads it may be a program, and a row is one line."""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows under their heads, numbers to the right, as plain text; a row is one line."""
+    cells = [[printable(_cell(value)) for value in row] for row in rows]
+    shown = Table(box=_RULE_UNDER_HEADS, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column, head in enumerate(heads):
+        is_numeric = bool(cells) and all(_is_number(row[column]) for row in cells)
+        shown.add_column(
+            Text(printable(head)),
+            justify="right" if is_numeric else "left",
+            no_wrap=True,
+            overflow="crop",
+        )
+    for row in cells:
+        shown.add_row(*map(Text, row))  # no markup is read in them
+    page = StringIO()
+    Console(file=page, width=_WIDTH, color_system=None).print(shown, soft_wrap=True)
+    return "\n".join(line.rstrip() for line in page.getvalue().rstrip("\n").split("\n"))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text == "NULL" or text.lstrip("-").replace(".", "", 1).isdigit()

@@ -1,0 +1,1 @@
+"""What commands show of runs, producers and relays."""

@@ -1,0 +1,154 @@
+"""What a lake's source says when it is a relay: why rows do not come, for ``dcplake status``.
+
+The lake's own seeds are asked for STAT ``relay``, with its user, certificates and mechanisms. All
+are asked at once, in threads that nobody waits for beyond a deadline: the status of a lake never
+fails, nor takes long, for what its source does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from threading import Thread
+from time import monotonic
+from typing import Any, Final
+
+from dcp.cli.terminal.quantities import size_text
+from dcp.cli.views.producer_metrics import told_groups, told_upstreams
+from dcp.cli.views.told_statistics import group_of_ours, told_count, told_memory
+from dcp.client.settings import TlsSettings
+from dcp.errors import DcplakeError
+from dcp.lake.config.settings import Settings
+from dcp.lake.receive.connect import source_access
+from dcp.printable import printable
+from dcp.producer.clients.kv_connection import KvConnection
+from dcp.protocol.credentials import Credentials
+from dcp.seeds import parse_seed
+
+_DEADLINE_SECONDS: Final = 3.0
+_MOST_SEEDS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """What the first seed that answers says of itself as a relay: nothing, where it is none.
+
+    ``trouble`` says why nobody was asked, or nobody answered.
+    """
+
+    node: str = ""
+    relay: Mapping[str, str] = field(default_factory=dict)
+    trouble: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object; ``relay`` as ``dcplake top --json`` has it."""
+        return {"node": self.node, "relay": dict(self.relay), "trouble": self.trouble}
+
+    def lines(self) -> list[str]:
+        """Return it for a person: none where there is nothing to say."""
+        if self.trouble:
+            return [f"source: not known what it waits for: {printable(self.trouble)}"]
+        return (
+            [printable(line) for line in _relay_lines(self.node, self.relay)] if self.relay else []
+        )
+
+
+def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) -> SourceReport:
+    """Ask the seeds of a lake; never raises for what they do, nor for a password that is missing.
+
+    Settings without a user name no source: nobody is asked.
+    """
+    if not settings.source.username:
+        return SourceReport()
+    try:
+        access = source_access(settings)
+        credentials = settings.source.credentials()
+    except DcplakeError as error:
+        return SourceReport(trouble=str(error))
+    connection = access.consumer.connection
+    questions = [
+        _Question(seed, connection.bucket, credentials, connection.tls, deadline_seconds)
+        for seed in access.seeds[:_MOST_SEEDS]
+    ]
+    return _first_answer(questions, monotonic() + deadline_seconds)
+
+
+def _first_answer(questions: Sequence["_Question"], until: float) -> SourceReport:
+    """Return what the first seed in order says that answers; else why the first does not."""
+    for each in questions:
+        each.start()
+    for each in questions:
+        each.join(max(0.0, until - monotonic()))
+        if (report := each.report) is not None and not report.trouble:
+            return report
+    first = questions[0]
+    return first.report or SourceReport(trouble=f"{first.seed}: no answer in time")
+
+
+class _Question(Thread):
+    """One seed, asked; ``report`` is there when it answered, or cannot."""
+
+    def __init__(
+        self,
+        seed: str,
+        bucket: str,
+        credentials: Credentials,
+        tls: TlsSettings | None,
+        timeout_seconds: float,
+    ) -> None:
+        super().__init__(name=f"status-{seed}", daemon=True)
+        self.seed = seed
+        self.report: SourceReport | None = None
+        self._bucket, self._credentials, self._tls = bucket, credentials, tls
+        self._timeout_seconds = timeout_seconds
+
+    def run(self) -> None:
+        """Ask; whatever goes wrong is the report."""
+        try:
+            self.report = SourceReport(self.seed, self._ask())
+        except (DcplakeError, OSError, ValueError) as error:  # names that cannot be looked up, too
+            self.report = SourceReport(trouble=str(error))
+
+    def _ask(self) -> dict[str, str]:
+        context = None if self._tls is None else self._tls.context()
+        address = parse_seed(self.seed)
+        with closing(KvConnection(*address, self._timeout_seconds, context)) as connection:
+            user, password = self._credentials.username, self._credentials.password.reveal()
+            mechanisms = self._credentials.mechanisms
+            connection.log_in(user, password, self._bucket, mechanisms=mechanisms)
+            return group_of_ours(connection, "relay")
+
+
+def _relay_lines(node: str, told: Mapping[str, str]) -> Iterator[str]:
+    """Say who is there, and then only what holds something up."""
+    consumers, streams = told.get("relay:consumers", "?"), told.get("relay:streams", "?")
+    yield f"relay {node}: consumers {consumers}, streams {streams}; {told_memory(told, 'relay')}"
+    if told.get("relay:waits_for_disk") == "true":
+        yield "  the cluster waits for the relay's disk"
+    if trouble := told.get("relay:disk_trouble"):
+        yield f"  {trouble}"
+    for group in told_groups(told).values():
+        yield from _group_lines(group)
+    for upstream, link in told_upstreams(told).items():
+        yield f"  {_upstream(upstream, link)}"
+
+
+def _group_lines(group: Mapping[str, str]) -> Iterator[str]:
+    is_held = group.get("is_held") == "true"
+    is_short = told_count(group, "members") < told_count(group, "required")
+    if is_held or is_short:
+        held = ", no stream until they are there" if is_held else ""
+        members, required = group.get("members", "?"), group.get("required", "?")
+        vbuckets = group.get("vbuckets", "?")
+        yield f"  vbuckets {vbuckets}: {members} of {required} receivers{held}"
+    if gating := group.get("waits_for"):
+        held_bytes = size_text(told_count(group, "held_bytes"))
+        yield f"  vbuckets {group.get('vbuckets', '?')}: {held_bytes} wait for consumer {gating}"
+
+
+def _upstream(node: str, link: Mapping[str, str]) -> str:
+    if link.get("is_ready") != "true":
+        return f"upstream {node}: no connection: {link.get('trouble') or 'it is being set up'}"
+    unacked, window = told_count(link, "unacked_bytes"), told_count(link, "window_bytes")
+    text = f"upstream {node}: {size_text(unacked)} of {size_text(window)} in use"
+    gating = link.get("waits_for")
+    return f"{text}, waits for consumer {gating}" if gating else text

@@ -1,0 +1,111 @@
+"""What a run prints while it goes on: lines and bars for a person, JSON for a machine."""
+
+from dataclasses import asdict
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from dcp.cli.terminal.output import say, say_json
+from dcp.cli.terminal.progress import ProgressDisplay
+from dcp.cli.views.seqno_progress import seqno_display
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.observer import NEXT_ROUND, Observer
+from dcp.lake.log.progress import RoundProgress
+from dcp.lake.log.round_plan import Idle, RoundPlan
+from dcp.lake.log.round_report import RoundReport
+
+if TYPE_CHECKING:
+    from dcp.lake.config.settings import Settings
+    from dcp.lake.run.driver import RunReport
+
+_AGAIN_SECONDS: Final = 60.0
+
+
+class _Repeated:
+    """Something that may be said over and over, and is told when it is news."""
+
+    def __init__(self) -> None:
+        self._told = ""
+        self._told_at = 0.0
+
+    def is_news(self, text: str, *, again: bool) -> bool:
+        """Whether to tell it: it changed, or (``again``) was last told a while ago."""
+        now = monotonic()
+        if text == self._told and not (again and now >= self._told_at + _AGAIN_SECONDS):
+            return False
+        self._told, self._told_at = text, now
+        return True
+
+
+class PlainObserver(Observer):
+    """Prints one line per step, and of a long round how far it is."""
+
+    def __init__(self) -> None:
+        self._shown: ProgressDisplay | None = None
+        self._idle = _Repeated()
+        self._trouble = _Repeated()
+
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
+        """Show the round under way."""
+        backlog = sum(task.backlog for task in plan.tasks)
+        told = f"{len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
+        self._shown = seqno_display(f"round {plan.round}", told, backlog, progress)
+        self._shown.start()
+
+    def committed(self, report: RoundReport) -> None:
+        """Print what a round brought."""
+        self.ended()
+        say(str(report))
+
+    def ended(self) -> None:
+        """Tell no more of a round, also where it failed."""
+        if self._shown is not None:
+            self._shown.stop()
+
+    def applied(self, version: AppliedVersion) -> None:
+        """Print what an apply changed."""
+        say(f"applied: {version}")
+
+    def idle(self, idle: Idle) -> None:
+        """Print that there is nothing to do: once, and what is left out again now and then."""
+        if self._idle.is_news(str(idle), again=bool(idle.left_out)):
+            say(str(idle))
+
+    def waiting(self, seconds: float, reason: str) -> None:
+        """Tell of a cluster out of reach; of the usual wait nothing, it would only fill a log."""
+        if reason == NEXT_ROUND:
+            self._trouble = _Repeated()
+        elif self._trouble.is_news("out of reach", again=True):
+            say(f"waiting for {reason}")
+
+
+def replicate_aloud(title: str, settings: "Settings") -> "RunReport":
+    """Replicate once, telling a person of each step under a title."""
+    from dcp.lake.run.run import run
+
+    say()
+    say(f"{title}:")
+    return run(settings, once=True, observer=PlainObserver())
+
+
+class JsonObserver(Observer):
+    """Prints one JSON object per step."""
+
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
+        """Print the plan."""
+        say_json({"event": "planned", **plan.to_json()})
+
+    def committed(self, report: RoundReport) -> None:
+        """Print what a round brought."""
+        say_json({"event": "committed", **report.to_json()})
+
+    def applied(self, version: AppliedVersion) -> None:
+        """Print what an apply changed."""
+        say_json({"event": "applied", **asdict(version)})
+
+    def idle(self, idle: Idle) -> None:
+        """Print that there is nothing to do."""
+        say_json({"event": "idle", **idle.to_json()})
+
+    def waiting(self, seconds: float, reason: str) -> None:
+        """Print what the run waits for."""
+        say_json({"event": "waiting", "seconds": round(seconds, 3), "for": reason})

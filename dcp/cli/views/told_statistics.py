@@ -1,0 +1,38 @@
+"""What a node answered to STAT, as the views read it: groups that only ours have, and numbers."""
+
+from collections.abc import Mapping
+
+from dcp.cli.terminal.quantities import memory_text
+from dcp.errors import NodeUnavailableError, SourceError
+from dcp.producer.clients.kv_connection import KvConnection
+
+
+def group_of_ours(connection: KvConnection, group: str) -> dict[str, str]:
+    """Return a group that only our relays, or producers, have; empty where it is refused.
+
+    Raises:
+        NodeUnavailableError: the node is lost.
+    """
+    try:
+        return connection.statistics(group)
+    except NodeUnavailableError:
+        raise
+    except SourceError:
+        return {}
+
+
+def told_number(told: Mapping[str, str], name: str) -> int | None:
+    """Return a number; None where it is not told, or is none."""
+    text = told.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def told_count(told: Mapping[str, str], name: str) -> int:
+    """Return a number; 0 where it is not told, or is none."""
+    return told_number(told, name) or 0
+
+
+def told_memory(told: Mapping[str, str], what: str) -> str:
+    """Return the memory of a ``relay`` or ``producer``, beside its bound where there is one."""
+    resident_bytes = told_number(told, f"{what}:resident_bytes")  # -1 is none
+    return memory_text(resident_bytes or None, told_count(told, f"{what}:memory_bound_bytes"))
