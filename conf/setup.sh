@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # conf/setup.sh job|airflow: makes the environment that the Makefile's targets run in.
 #
-#   job      .venv          this project, its pinned packages and tools; the Delta jars; Java; Spark's
-#                           classes, parsed and checked
+#   job      .venv          this project, its pinned packages and tools; the Delta jars; Java; after
+#                           its end, in the background, Spark's classes, parsed and checked
 #   airflow  .venv-airflow  Airflow and its Spark provider, nothing of ours
 #
 # Does nothing where the environment already fits: a stamp in it names the hash of all that decides
@@ -114,8 +114,9 @@ make_environment
 if [ "$environment" = job ]; then
     say "packages installed after $((SECONDS - started)) s; Java and the Delta jars, downloaded where they are missing"
     prepare_runtime loud
-    "$venv/bin/python" -m dcp.cli.class_archive >>"$log" 2>&1 ||
-        say "no archive of Spark's classes ($log says why): sessions start some seconds later"
+    # Nothing waits for it: it is in its place when it is whole, and sessions start without it.
+    say "Spark's classes are archived in the background (half a minute; $venv/class-archive.log)"
+    nohup nice "$venv/bin/python" -m dcp.cli.class_archive </dev/null >"$venv/class-archive.log" 2>&1 9>&- &
 fi
 rm -f "$venv"/stamp-*
 touch "$stamp"

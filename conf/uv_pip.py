@@ -2,8 +2,8 @@
 
     .venv/bin/python conf/uv_pip.py install --require-hashes -r FILE
 
-uv reads neither pip's files nor its ``PIP_*`` variables; both are asked for with ``pip config list``
-and handed on in uv's own variables. A variable of uv's that is set already wins.
+uv reads neither pip's files nor its ``PIP_*`` variables; both are asked for with
+``pip config list`` and handed on in uv's own variables. One of those that is set already wins.
 """
 
 import ast
@@ -73,7 +73,7 @@ def main(words: list[str]) -> None:
     ).stdout
     uv = Path(sys.prefix) / "bin" / "uv"
     command = [str(uv), "pip", *words, "--python", sys.executable]
-    os.execve(uv, command, uv_environment(pip_settings(listed)) | os.environ)
+    os.execve(uv, command, uv_environment(pip_settings(listed)) | os.environ)  # noqa: S606 - meant
 
 
 if __name__ == "__main__":
