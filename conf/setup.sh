@@ -84,7 +84,8 @@ make_environment() {
     # uv and the build tools are pinned too: packages without a wheel are built with them and no others.
     logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --require-hashes -r conf/requirements/build.txt
     local uv=("$venv/bin/python" conf/uv_pip.py install)
-    logged "${uv[@]}" --require-hashes --no-build-isolation -r "$lock"
+    # The lock names everything. With nothing left to resolve, uv takes packages that it built before.
+    logged "${uv[@]}" --no-deps --require-hashes --build-constraints conf/requirements/build.txt -r "$lock"
     if [ "$environment" = job ]; then
         logged "${uv[@]}" --no-deps --no-build-isolation --editable .
         # PySpark looks for data sources in folders, and an editable installation has none.
