@@ -7,17 +7,17 @@ cd "$(dirname "$0")/.."
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 python3 -m venv "$tools"
-"$tools/bin/pip" install --quiet --disable-pip-version-check "uv>=0.8"
+"$tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r conf/requirements/build.txt
 
 compile() {
-    "$tools/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+    "$tools/bin/python" ../uv_pip.py compile --quiet --universal --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-annotate \
         --custom-compile-command "make lock" "$@"
 }
 
 cd conf/requirements
 compile "${@}" build.in -o build.txt
-compile "${@}" ../../pyproject.toml --extra connect --extra dev -c job.in -o job.txt
+compile "${@}" ../../pyproject.toml --all-extras -c job.in -o job.txt
 compile "${@}" airflow.in -o airflow.txt
 
 # A committed file names no package index: where packages come from is the machine's business.

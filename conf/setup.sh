@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # conf/setup.sh job|airflow: makes the environment that the Makefile's targets run in.
 #
-#   job      .venv          this project, its pinned packages and tools; the Delta jars; Java; Spark's
-#                           classes, parsed and checked
+#   job      .venv          this project, its pinned packages and tools; the Delta jars; Java; after
+#                           its end, in the background, Spark's classes, parsed and checked
 #   airflow  .venv-airflow  Airflow and its Spark provider, nothing of ours
 #
 # Does nothing where the environment already fits: a stamp in it names the hash of all that decides
@@ -12,10 +12,11 @@ cd "$(dirname "$0")/.."
 
 readonly environment=${1:?usage: conf/setup.sh job|airflow}
 case $environment in
-    job)     venv=.venv         inputs=(conf/requirements/build.txt conf/requirements/job.txt pyproject.toml) ;;
-    airflow) venv=.venv-airflow inputs=(conf/requirements/build.txt conf/requirements/airflow.txt) ;;
+    job)     venv=.venv         inputs=(conf/requirements/job.txt pyproject.toml) ;;
+    airflow) venv=.venv-airflow inputs=(conf/requirements/airflow.txt) ;;
     *) echo "setup: unknown environment '$environment': expected job or airflow" >&2; exit 2 ;;
 esac
+inputs+=(conf/requirements/build.txt conf/setup.sh conf/uv_pip.py conf/build.cfg)
 readonly venv inputs log=$venv/setup.log
 readonly lock=conf/requirements/$environment.txt
 
@@ -24,7 +25,7 @@ fail() { echo "setup: $*" >&2; exit 1; }
 
 # The checkout's path counts: scripts in a virtual environment hold it, so a moved one is made again.
 wanted_stamp() {
-    { pwd; cat "${inputs[@]}" conf/setup.sh; } | git hash-object --stdin
+    { pwd; cat "${inputs[@]}"; } | git hash-object --stdin
 }
 
 find_python() {
@@ -79,13 +80,14 @@ make_environment() {
         pwd >"$venv/checkout"
     fi
     : >"$log"
-    say "$("$venv/bin/python" --version) in $venv; installing $(grep -c == "$lock") pinned packages (a minute or two)"
-    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install)
-    # The build tools are pinned too, so packages without a wheel are built with them and no others.
-    logged "${pip[@]}" --require-hashes -r conf/requirements/build.txt
-    logged "${pip[@]}" --require-hashes --no-build-isolation -r "$lock"
+    say "$("$venv/bin/python" --version) in $venv; installing $(grep -c == "$lock") pinned packages (a minute or less)"
+    # uv and the build tools are pinned too: packages without a wheel are built with them and no others.
+    logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --require-hashes -r conf/requirements/build.txt
+    local uv=("$venv/bin/python" conf/uv_pip.py install)
+    # The lock names everything. With nothing left to resolve, uv takes packages that it built before.
+    logged "${uv[@]}" --no-deps --require-hashes --build-constraints conf/requirements/build.txt -r "$lock"
     if [ "$environment" = job ]; then
-        logged "${pip[@]}" --no-deps --no-build-isolation --editable .
+        logged "${uv[@]}" --no-deps --no-build-isolation --editable .
         # PySpark looks for data sources in folders, and an editable installation has none.
         ln -sf "$PWD/pyspark_dcp.py" "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
     fi
@@ -113,8 +115,9 @@ make_environment
 if [ "$environment" = job ]; then
     say "packages installed after $((SECONDS - started)) s; Java and the Delta jars, downloaded where they are missing"
     prepare_runtime loud
-    "$venv/bin/python" -m dcp.cli.class_archive >>"$log" 2>&1 ||
-        say "no archive of Spark's classes ($log says why): sessions start some seconds later"
+    # Nothing waits for it: it is in its place when it is whole, and sessions start without it.
+    say "Spark's classes are archived in the background (half a minute; $venv/class-archive.log)"
+    nohup nice "$venv/bin/python" -m dcp.cli.class_archive </dev/null >"$venv/class-archive.log" 2>&1 9>&- &
 fi
 rm -f "$venv"/stamp-*
 touch "$stamp"

@@ -39,7 +39,8 @@ def airports() -> dict[str, dict[str, object]]:
         import airportsdata
     except ImportError:
         raise SetupError(
-            "the demo's documents are missing: install the package airportsdata (make setup does)"
+            "the demo's documents are missing (the package airportsdata):"
+            " run `pip install 'dcplake[demo]'`."
         ) from None
     return {icao: dict(airport) for icao, airport in airportsdata.load("ICAO").items()}
 

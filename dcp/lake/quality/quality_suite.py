@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, SetupError
 from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
 
@@ -31,8 +31,14 @@ class ExpectationSpec:
 
     def __post_init__(self) -> None:
         """Check that there is such a type, and that it takes these arguments."""
-        from great_expectations.compatibility.pydantic import ValidationError
-        from great_expectations.expectations import registry
+        try:
+            from great_expectations.compatibility.pydantic import ValidationError
+            from great_expectations.expectations import registry
+        except ModuleNotFoundError as error:
+            raise SetupError(
+                f"Great Expectations, which checks the tables, is missing (no module {error.name}):"
+                " run `pip install 'dcplake[quality]'`."
+            ) from None
 
         known = registry.list_registered_expectation_implementations()
         if self.type not in known:

