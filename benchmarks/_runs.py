@@ -1,4 +1,4 @@
-"""What the Spark benchmarks share: settings for a producer, a session, what a run's steps cost."""
+"""Common parts of the Spark benchmarks: producer settings, a session, costs of a run's steps."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

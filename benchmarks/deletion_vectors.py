@@ -1,4 +1,4 @@
-"""What an apply costs without deletion vectors: the same rounds on a lake with and on one without.
+"""Measures applies without deletion vectors: the same rounds on a lake with and on one without.
 
     make bench BENCH=deletion_vectors ARGS="--documents 300000 --changes 1000 --repetitions 3"
 

@@ -1,4 +1,4 @@
-"""How old a change is when it can be seen: in ``docs_live`` and in ``docs``, beside a floor.
+"""Measures the age of a change when it is visible in ``docs_live`` and in ``docs``, and a floor.
 
     make bench BENCH=freshness ARGS="--rates 100 1000 --seconds 180"
 

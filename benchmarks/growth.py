@@ -1,4 +1,4 @@
-"""What a round costs after many rounds, with many vbuckets, and beside many idle collections.
+"""Measures a round after many rounds, with many vbuckets, and beside many idle collections.
 
     make bench BENCH=growth ARGS="--rounds 1000 --vbuckets 1024 --collections 20"
 

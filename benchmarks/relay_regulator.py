@@ -1,4 +1,4 @@
-"""What one pass of a relay's regulator costs, with many consumers of many vbuckets.
+"""Measures one pass of a relay's regulator, with many consumers of many vbuckets.
 
     make bench BENCH=relay_regulator ARGS="--consumers 200 --vbuckets 1024 --writes 2000"
 

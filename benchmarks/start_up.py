@@ -1,4 +1,4 @@
-"""What a command costs that finds little to do, beside a bare PySpark session: seconds of CPU.
+"""Measures a command that finds little to do, beside a bare PySpark session: seconds of CPU.
 
     make bench BENCH=start_up ARGS="--repetitions 3"
 

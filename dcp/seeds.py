@@ -1,4 +1,4 @@
-"""Where a node listens, as people write it: ``host``, ``host:port``, ``couchbase://host:port``.
+"""Parses a node's address as people write it: ``host``, ``host:port``, ``couchbase://host:port``.
 
 IPv6 hosts stand in brackets (``[::1]:11210``) and are returned without them.
 """

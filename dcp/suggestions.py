@@ -1,4 +1,4 @@
-"""What somebody may have meant by a word that we do not know."""
+"""Suggests known words for a misspelt one."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session for a run, and Hypothesis without a clock."""
+"""Fixtures of all tests: one Spark session for a run, and Hypothesis without a clock."""
 
 import logging
 import os

@@ -1,5 +1,6 @@
-"""What the documentation shows is what happens: its Python is run, no file of ours edited."""
+"""Runs the documentation's Python, checks its examples, and reads the first words of docstrings."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -30,3 +31,33 @@ def test_no_page_has_the_reader_edit_a_file_of_the_checkout() -> None:
     edited = re.findall(r"\$EDITOR (\S+)", pages)
     assert edited
     assert [name for name in edited if (ROOT / name).exists()] == []
+
+
+RIDDLES = re.compile(r"(What|How|Who|Whose|Whether|Where|Which|Why)\b")
+"""First words of docstrings that ask where they should say what a thing is or does."""
+
+
+def riddles_in(source: str) -> list[tuple[int, str]]:
+    """Line and first line of each docstring that begins as a question does."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        (getattr(node, "lineno", 1), text.partition("\n")[0])
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, documented)
+        and (text := ast.get_docstring(node))
+        and RIDDLES.match(text)
+    ]
+
+
+def test_docstrings_begin_with_the_thing_or_the_verb() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in sorted((ROOT / "dcp").rglob("*.py"))
+        for line, text in riddles_in(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_a_planted_riddle_is_found() -> None:
+    source = '"""A thing."""\ndef f():\n    """Whether it is."""\n'
+    assert riddles_in(source) == [(2, "Whether it is.")]

@@ -288,7 +288,7 @@ def modules_of(root: Path) -> dict[str, Path]:
 
 
 def imports_among(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """Which of these modules each imports, for types alone, too."""
+    """Return the imports of each of these modules among them, for types alone, too."""
     found: dict[str, set[str]] = {}
     for name, path in modules.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))

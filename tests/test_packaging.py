@@ -1,4 +1,4 @@
-"""What is installed is what the tree holds, and the lock files say exactly what they should."""
+"""The installed files are those of the tree, and the lock files say exactly what they should."""
 
 import importlib.resources
 import re

@@ -1,4 +1,4 @@
-"""Where a data node listens: host and port, parsed from text and printed as text.
+"""Parses and prints the address of a data node: host and port.
 
 IPv6 hosts are written in brackets (``[::1]:11210``) and kept without them.
 """

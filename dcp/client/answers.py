@@ -1,4 +1,4 @@
-"""Blocking calls that wait for one event: the reader thread gives it to them, not to the queue."""
+"""Lets threads wait for one event each, which the reader thread gives to them, not to the queue."""
 
 import threading
 from collections.abc import Collection
@@ -54,7 +54,7 @@ class AnswerBoard:
     """The events that threads wait for, in the order in which they asked."""
 
     def __init__(self) -> None:
-        """Start with nobody waiting."""
+        """Start with no waiting thread."""
         self._lock = threading.Lock()
         self._waiting: list[Awaited[Event]] = []
         self._ended: DcplakeError | None = None
@@ -81,12 +81,12 @@ class AnswerBoard:
             self.forget(awaited)
 
     def forget(self, awaited: Awaited[E]) -> None:
-        """Wait no longer: the event will be given to the next who waits, or to the queue."""
+        """Stop waiting: the event goes to the next waiting thread, or to the queue."""
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not awaited]
 
     def sift(self, events: list[Event]) -> list[Event]:
-        """Give events to those who wait for them; return the others."""
+        """Give events to the threads that wait for them; return the others."""
         with self._lock:
             if not self._waiting:
                 return events

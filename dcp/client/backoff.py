@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: doubling, capped, and jittered.
+"""Computes the delay before the next attempt: exponential backoff, capped, with jitter.
 
 The jitter keeps many consumers that lost the same node from coming back in step. Each delay lies
 between half of the doubled value and all of it, so that it never degenerates to a busy loop.

@@ -1,4 +1,4 @@
-"""The buffers that sockets are read into: a bounded number, lent for one read, used again.
+"""Pools the buffers that sockets are read into: a bounded number, lent for one read each.
 
 Reader threads decode one at a time anyway (there is one interpreter), so a task that reads from
 many nodes needs few buffers. A buffer is lent from the read until its frames are decoded, which
@@ -23,7 +23,7 @@ class BufferPool:
         """Begin with no buffer."""
         self.buffer_bytes = buffer_bytes
         self.lent = 0
-        """How many buffers are being read into, or decoded."""
+        """The number of buffers that are read into, or decoded."""
         self._most = most
         self._spare: list[memoryview] = []
         self._changed = threading.Condition()  # guards the two above
@@ -52,7 +52,7 @@ class BufferPool:
                 self._changed.notify()
 
     def rest(self) -> None:
-        """Give the spare buffers back, if nobody reads."""
+        """Free the idle buffers, unless a connection is reading."""
         with self._changed:
             if not self.lent:
                 self._spare.clear()

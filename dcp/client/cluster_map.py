@@ -33,7 +33,7 @@ class ClusterMap:
 
     @property
     def vbucket_count(self) -> int:
-        """How many vbuckets the bucket has; fixed for its life."""
+        """The number of vbuckets of the bucket; fixed for its life."""
         return len(self.active)
 
     @property
@@ -56,7 +56,7 @@ class ClusterMap:
         return None if index < 0 else self.nodes[index]
 
     def supersedes(self, other: "ClusterMap | None") -> bool:
-        """Whether this map should replace ``other``: a higher (epoch, rev), or an unversioned map.
+        """Return whether this map replaces ``other``: a higher (epoch, rev), or no version.
 
         Maps of revision 0 are unversioned and always apply (gocbcore).
         """

@@ -209,7 +209,8 @@ class NodeConnection:
 
     @property
     def data_heard_at(self) -> float:
-        """When the node sent data last, even part of a message (``time.monotonic``); -inf: never.
+        """The time of the node's last data, even part of a message; ``time.monotonic``, -inf:
+        never.
 
         NOOPs and answers are no data.
         """

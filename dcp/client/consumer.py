@@ -1,14 +1,14 @@
-"""Several vbuckets over several nodes as one sequence of deliveries that survives lost connections.
+"""Reads several vbuckets from several nodes as one sequence of deliveries, over lost connections.
 
 Everything here runs on the application's thread, inside ``next``: reader threads only fill one
 queue. So a position is always that of what ``next`` has returned, and a stream that is asked for
 again resumes exactly there, inside a snapshot too: no row is delivered twice, none is skipped.
 A node that is slow to connect, dead or hung delays no other, since nobody waits for it.
 
-How streams are kept going is said in ``stream_keeper.py``. A vbucket without progress for
-``node_deadline_seconds`` inside ``next`` ends with ``VbucketStopped`` (an application that is busy
-is not its node's fault); refused credentials and an unknown bucket
-end the consumer at once, by their exception from ``next``.
+``stream_keeper.py`` opens streams again. A vbucket without progress for ``node_deadline_seconds``
+inside ``next`` ends with ``VbucketStopped`` (an application that is busy is not its node's fault);
+refused credentials and an unknown bucket end the consumer at once, by their exception from
+``next``.
 
 Memory: per node what ``connection.py`` says; nothing is buffered here.
 """
@@ -68,32 +68,32 @@ class Consumer:
     # --- what the application sees ---------------------------------------------------------
 
     def position(self, vbucket: int) -> Position:
-        """Return where a vbucket stands behind everything that ``next`` has returned; any thread.
+        """Return a vbucket's position behind everything that ``next`` has returned; any thread.
 
         It is kept nowhere else. Once the stream is stopped it stays as it is.
         """
         return self._keeper.tracks[vbucket].position
 
     def is_streaming(self, vbucket: int) -> bool:
-        """Whether a vbucket has an open stream, as far as ``next`` has told."""
+        """Return whether a vbucket has an open stream, as far as ``next`` has reported."""
         return self._keeper.tracks[vbucket].phase is Phase.STREAMING
 
     def trouble(self, vbucket: int) -> str:
-        """Return what last kept a vbucket from having a stream; empty if it has one."""
+        """Return the last reason why a vbucket had no stream; empty if it has one."""
         track = self._keeper.tracks[vbucket]
         return "" if track.phase is Phase.STREAMING else f"{track.address}: {track.detail}"
 
     def data_heard_at(self, node: NodeAddress) -> float:
-        """When a node sent data last, even part of a message (``time.monotonic``); -inf: never."""
+        """Return when a node last sent data, even part of a message; -inf: never."""
         connection = self._links.link(node).connection
         return -inf if connection is None else connection.data_heard_at
 
     def look(self) -> list[ConnectionLook]:
-        """Return how each connection stands; from any thread, waits for nothing."""
+        """Return the statistics of each connection; from any thread, waits for nothing."""
         return self._links.look(monotonic())
 
     def look_at_buffers(self) -> StageLook:
-        """Return how many of the buffers that sockets are read into are lent; from any thread."""
+        """Return how many of the socket buffers are lent; from any thread."""
         return self._links.buffers.look()
 
     def resize_windows(self, window_bytes: int) -> None:

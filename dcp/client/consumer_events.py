@@ -1,4 +1,4 @@
-"""What a consumer reports besides the protocol's own events: a vbucket that will not go on."""
+"""The consumer's own event besides the protocol's: a vbucket that will not go on."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from dcp.protocol.events import Event
 
 
 class StopReason(StrEnum):
-    """Why a consumer ended a vbucket. The text is what tables and logs show."""
+    """The reason why a consumer ended a vbucket. The text is what tables and logs show."""
 
     FINISHED = "finished"
     """The producer reached the end that was asked for."""

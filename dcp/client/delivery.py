@@ -1,4 +1,4 @@
-"""What a reader thread hands to the application: events, and one receipt for their bytes.
+"""Passes events from reader threads to the application, with one receipt for their bytes.
 
     state      take    give     release
     QUEUED     TAKEN   -        RELEASED
@@ -28,7 +28,7 @@ from dcp.protocol.window import FlowControl, Share, Window
 
 
 class ReceiptState(Enum):
-    """Where the bytes of a delivery are."""
+    """The stage at which the bytes of a delivery are."""
 
     QUEUED = auto()
     TAKEN = auto()
@@ -99,7 +99,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """Events of one received block, in order, where each vbucket stands behind them, their bytes.
+    """Events of one received block, in order, with positions behind them and their bytes.
 
     ``positions`` has the vbuckets that moved: what may be stored once their rows are. ``node`` and
     ``receipt`` are None where the consumer itself reports something.
@@ -166,7 +166,7 @@ class Handover:
             return self._entries.popleft()
 
     def holds(self, connection_name: str | None) -> bool:
-        """Whether something of a connection is queued; None: of any."""
+        """Return whether an entry of a connection is queued; None: of any connection."""
         with self._changed:
             return any(connection_name in (None, each.connection_name) for each in self._entries)
 

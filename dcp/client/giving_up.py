@@ -1,4 +1,4 @@
-"""What is said of a vbucket that is given up: why, for how long, and what it waited for at last."""
+"""Words the report of a vbucket that is given up: the reason, the duration, and the last state."""
 
 from typing import Final
 

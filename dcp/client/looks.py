@@ -1,7 +1,7 @@
-"""How the connections and stages of a consumer stand at one moment, for whoever watches.
+"""Statistics of a consumer's connections and stages at one moment, for monitoring.
 
-Looking changes nothing and waits for nothing: any thread may look, beside those that work. The
-numbers of one look may be some microseconds apart.
+Taking them changes nothing and waits for nothing: any thread may do so. The numbers of one sample
+may be some microseconds apart.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from dcp.protocol.window import Window
 
 @dataclass(frozen=True, slots=True)
 class StageLook:
-    """One stage: how much it may hold (0: without a limit), and does. Sizes are of its ``kind``."""
+    """Fill level of one stage: its capacity (0: no limit) and content, in units of ``kind``."""
 
     name: str
     size: int
@@ -20,13 +20,13 @@ class StageLook:
 
     @property
     def kind(self) -> str:
-        """What is counted: bytes, or batches or buffers, where the name says so."""
+        """The unit that is counted: bytes, or batches or buffers, where the name says so."""
         return self.name if self.name in ("batches", "buffers") else "bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowLook:
-    """A window: its size, what the producer counts in it, for how long it was full in all.
+    """Fill level of a flow-control window, and how long it has been full in all.
 
     ``overshoot_bytes`` is the most by which one message went beyond it.
     """
@@ -38,12 +38,12 @@ class WindowLook:
 
     @property
     def is_full(self) -> bool:
-        """Whether the producer may send nothing more before we acknowledge."""
+        """True if the producer may send nothing more before we acknowledge."""
         return self.in_use >= self.size
 
     @classmethod
     def of(cls, window: Window, now: float) -> "WindowLook":
-        """Look at a window that is on."""
+        """Read the counters of a window that is switched on."""
         return cls(
             window.size_bytes,
             window.unacked_bytes,

@@ -1,4 +1,4 @@
-"""From settings to the protocol machine of one connection."""
+"""Builds the protocol machine of a connection from its settings."""
 
 import secrets
 from typing import Final

@@ -1,4 +1,4 @@
-"""The connections of a consumer: at most one per node, made again after a delay when they end.
+"""Keeps a consumer's connections: at most one per node, reconnected after a delay.
 
 Also finds the cluster map: any node that is connected is asked; where none is, the seeds are
 connected in turn, since the bootstrap brings the map along.
@@ -58,11 +58,11 @@ class NodeLink:
     retry_at: float = 0.0
     failures: int = 0
     error: str = ""
-    """Why the last connection ended; empty once the next one is ready."""
+    """The reason for the last connection's end; empty once the next one is ready."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether streams may be opened."""
+        """True if streams may be opened."""
         return self.connection is not None and self.ready_at < inf
 
 
@@ -143,7 +143,7 @@ class NodeLinks:
         )
 
     def look(self, now: float) -> list[ConnectionLook]:
-        """Return how each connection stands, or why there is none; from any thread."""
+        """Return the statistics of each connection, or why there is none; from any thread."""
         looks = []
         for link in list(self._links.values()):
             connection = link.connection
@@ -196,7 +196,7 @@ class NodeLinks:
         self._map_due_at = min(self._map_due_at, max(now, earliest))
 
     def adopt(self, config: bytes, source: NodeAddress) -> bool:
-        """Take over a received map if it is newer; whether it was.
+        """Take over a received map if it is newer; return whether it was.
 
         Raises:
             RemoteProtocolError: it is no valid map.
@@ -228,5 +228,5 @@ class NodeLinks:
 
     @property
     def due_at(self) -> float:
-        """When ``refresh_map`` has something to do."""
+        """The time at which ``refresh_map`` has a request to send."""
         return self._map_due_at

@@ -1,4 +1,4 @@
-"""A look at the cluster before planning: its map, all high seqnos and branches, who is missing.
+"""Asks the cluster for its map, high seqnos and failover logs, before a round is planned.
 
 The connections are ordinary ones (no DCP_OPEN), one per node, asked at the same time; each is
 bounded by the connection settings, so the probe takes no longer than one slow node's timeouts.
@@ -34,7 +34,7 @@ _PARALLEL: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the cluster looked like at one moment.
+    """The state of a cluster at one moment.
 
     ``high_seqnos`` has every vbucket that a reachable node holds active; ``unreachable`` says, by
     node of the map, why its vbuckets are missing. ``manifest`` is the collections manifest's JSON
@@ -101,7 +101,7 @@ _Told = tuple[dict[int, int], dict[int, FailoverLog]]
 
 
 def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int, FailoverLog]:
-    """Return what the node tells of its failover logs; a node that does not is no failure."""
+    """Return the node's failover logs; a node that refuses is no failure."""
     try:
         return connection.failover_logs(vbuckets)
     except (SourceError, RemoteProtocolError) as error:

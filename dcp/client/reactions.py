@@ -1,4 +1,4 @@
-"""What a consumer does when a stream is refused or ended: two tables, by status and by reason.
+"""Maps a refused or ended stream to the consumer's reaction: two tables, by status and by reason.
 
 Source: kv_engine ``docs/dcp/documentation/commands/{stream-request,stream-end}.md``; what the Java
 DCP client and gocbcore do. A number that the tables do not list comes from a newer server: it is
@@ -14,7 +14,7 @@ from dcp.wire.vocabulary import EndReason, Status
 
 
 class Reaction(Enum):
-    """What to do with a vbucket whose stream is not there (any more)."""
+    """The reaction to a vbucket's stream that was refused or has ended."""
 
     FINISH = auto()
     """It is done: report it as finished."""

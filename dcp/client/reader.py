@@ -1,4 +1,4 @@
-"""The reader thread of a connection: the only one that touches its socket and protocol machine.
+"""The reader thread of a connection: alone uses its socket and protocol machine.
 
 It answers NOOPs at once however long the application is busy, and runs ahead of it only by the
 flow-control window. Other threads post commands, which it runs between two reads; a lock guards
@@ -176,7 +176,7 @@ class Reader:
         self._wake()
 
     def look(self, now: float) -> ConnectionLook:
-        """Return how the connection stands; from any thread."""
+        """Return the connection's statistics; from any thread."""
         machine, flow = self._machine, self._machine.flow
         window = flow.connection
         return ConnectionLook(
@@ -241,7 +241,7 @@ class Reader:
             transport.close()
 
     def _goes_on(self, now: float) -> bool:
-        """Whether there is another turn: if we are to close, until the node has ended streams.
+        """Return whether to take another turn: when closing, until the node has ended its streams.
 
         A node logs a warning for each stream that loses its connection.
         """
@@ -252,7 +252,7 @@ class Reader:
         return self._machine.awaits_closed and now < self._leaves_at
 
     def _may_read(self) -> bool:
-        """Whether the application holds little enough; who is to close keeps nothing."""
+        """Return whether the application holds few enough bytes, or the connection is closing."""
         most_bytes = self._settings.held_limit_bytes(self._machine.most_window_bytes)
         self._limit_bytes = max(self._limit_bytes, most_bytes)
         limit_bytes = self._limit_bytes * 3 // 4 if self._paused else self._limit_bytes
@@ -360,7 +360,7 @@ class Reader:
         )
 
     def _in_context(self, error: DcplakeError) -> DcplakeError:
-        """Return ``error`` with what the machine does not know, or does not say: which node."""
+        """Return ``error`` with the node's address, which the machine does not know."""
         parts = [str(self.address)]
         if isinstance(error, BucketError | AuthenticationError):
             parts.append(f"bucket {self._settings.bucket!r}")

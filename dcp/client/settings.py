@@ -1,4 +1,4 @@
-"""What a client connection and a consumer may be told, typed and checked when it is made.
+"""The settings of a client connection and a consumer, checked when they are made.
 
 Bytes, seconds and fractions; nothing here is a secret (credentials travel separately, in
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.

@@ -1,8 +1,9 @@
-"""Keeps the streams of a consumer going: asks for them, and reacts to what happens to them.
+"""Keeps a consumer's streams open: requests them, and reacts to refusals, ends and lost nodes.
 
-All of it runs on the application's thread; nothing here waits. ``act`` does what has fallen due (a
-retry, a connection, a deadline), ``take`` what has arrived. What a refusal or an end means is
-looked up in ``reactions.py``; a vbucket without progress for ``node_deadline_seconds`` is reported.
+All of it runs on the application's thread; nothing here waits. ``act`` does what is due by time (a
+retry, a connection, a deadline), ``take`` handles what readers deliver. The reaction to a refusal
+or an end is looked up in ``reactions.py``; a vbucket without progress for ``node_deadline_seconds``
+is reported.
 """
 
 import logging
@@ -117,11 +118,11 @@ class StreamKeeper:
     # --- what falls due --------------------------------------------------------------------
 
     def excuse_absence(self, away_seconds: float) -> None:
-        """Leave out of all deadlines the time in which the application did not ask us."""
+        """Exclude from all deadlines the time in which the application did not call ``next``."""
         self._away_seconds += away_seconds
 
     def _attended(self, now: float) -> float:
-        """Return ``now`` on the clock of deadlines, which stands still while nobody asks us."""
+        """Return ``now`` on the clock of deadlines, which stops while ``next`` is not called."""
         return now - self._away_seconds
 
     def act(self, now: float) -> None:
@@ -153,7 +154,7 @@ class StreamKeeper:
         return at
 
     def _deadline(self, track: VbucketTrack) -> float:
-        """Return when to give a vbucket up, if nobody stops asking us meanwhile."""
+        """Return when to give a vbucket up, if ``next`` is called all the time."""
         return track.deadline(self._settings.node_deadline_seconds) + self._away_seconds
 
     def _attempt_at(self, track: VbucketTrack) -> float:
@@ -195,7 +196,7 @@ class StreamKeeper:
         return True
 
     def _may_have_answered(self, track: VbucketTrack) -> bool:
-        """Whether news of the vbucket's node may be queued: it is judged when they are digested."""
+        """Return whether answers of the vbucket's node may be queued: it is judged after them."""
         connection = self.links.link(track.address).connection if track.address else None
         return self._handover.holds(connection.name if connection else None)
 
@@ -216,7 +217,7 @@ class StreamKeeper:
     # --- what arrives ----------------------------------------------------------------------
 
     def take(self, entry: Delivery | ConnectionEnded, now: float) -> Delivery | None:
-        """Digest what a reader handed over; return what the application shall see, if anything.
+        """Handle an entry of the queue; return what the application shall see, if anything.
 
         Raises:
             AuthenticationError: user or password refused.
@@ -306,7 +307,7 @@ class StreamKeeper:
             )
 
     def _tell_refused(self, link: NodeLink) -> None:
-        """Say once for all nodes and connections that streams have no windows of their own."""
+        """Log once for all nodes that streams have no windows of their own."""
         if not self._told_refused:
             self._told_refused = True
             _log.warning(
@@ -400,7 +401,7 @@ class StreamKeeper:
     def _begin_rollback(
         self, event: RollbackOrdered, track: VbucketTrack, link: NodeLink
     ) -> Sequence[Event]:
-        """Hold the order back until the server's failover log, which belongs to it, is here."""
+        """Withhold the rollback until the server's failover log, which belongs to it, is here."""
         connection = link.connection
         track.phase = Phase.ROLLING_BACK
         track.rollback = event
@@ -430,7 +431,7 @@ _CLOSED: Final = (StreamClosed, StreamEnded, StreamRefused, StreamRejected, Roll
 
 
 def _audible(items: Items, is_muted: NDArray[np.bool_]) -> Sequence[Event]:
-    """Return the rows without those of vbuckets that are to be heard of no more."""
+    """Return the rows without those of vbuckets that are closing or stopped."""
     is_dropped = is_muted[items.columns.vbucket]
     if not is_dropped.any():
         return (items,)

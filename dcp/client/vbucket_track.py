@@ -1,4 +1,4 @@
-"""Where one vbucket of a consumer stands: its phase, its position, and how long it has had trouble.
+"""The state of one vbucket of a consumer: its phase, its position, and since when it has trouble.
 
     WAITING       no stream; asks again at ``retry_at``
     REQUESTED     a stream request is under way
@@ -25,7 +25,7 @@ from dcp.types import END_OF_TIME, FailoverLog
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """A vbucket to stream: from where (None: where the cluster map says), after which position.
+    """A vbucket to stream: the node (None: by the cluster map), and the position to start after.
 
     ``failover_log`` is the one accepted with the data up to ``position``, where it is known;
     ``purge_seqno`` the newest that a marker told with that data.
@@ -96,7 +96,7 @@ class VbucketTrack:
         self.opened_at = now
 
     def advance(self, position: Position) -> None:
-        """Note where the delivered events lead to."""
+        """Note the position behind the delivered events."""
         self.progressed = self.progressed or position != self.position
         self.position = position
 
@@ -116,5 +116,5 @@ class VbucketTrack:
         self.rollback = None
 
     def deadline(self, node_deadline_seconds: float) -> float:
-        """When to give up; never while the stream is open or was reported."""
+        """Return when to give up; never while the stream is open or was reported."""
         return self.trouble_since + node_deadline_seconds if self.phase in _ON_TRIAL else inf

@@ -1,4 +1,4 @@
-"""Answers to our requests, by opcode: what each means, and what a refusal of it means.
+"""Handles answers to our requests, by opcode: successes and refusals.
 
 While the bootstrap is under way every answer belongs to it. Source of the statuses: kv_engine
 ``docs/dcp/documentation/commands/stream-request.md``, ``include/mcbp/protocol/status.h``.
@@ -30,7 +30,7 @@ _NO_COLLECTIONS: Final = frozenset(
 
 
 def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
-    """Return what the answer ``frame`` tells; change ``state`` accordingly.
+    """Return the events of the answer ``frame``; change ``state`` accordingly.
 
     Raises:
         RemoteProtocolError: nobody asked, or the answer makes no sense.
@@ -121,7 +121,7 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
 
 
 def _control_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
-    """Let a window have the size that was asked for; refused, it has the one of before."""
+    """Apply the answered size to the streams' windows; refused, the one before stays."""
     decode(frame)
     if frame.opaque == state.resize_opaque:
         return _window_answer(state, frame, now)
@@ -222,7 +222,7 @@ def _log(body: m.FailoverLogAnswer) -> FailoverLog:
 
 
 def _map_in(frame: Frame) -> list[e.Event]:
-    """A refusal with NOT_MY_VBUCKET may bring the newest cluster map."""
+    """Return the cluster map that a refusal with NOT_MY_VBUCKET may bring."""
     if frame.status == Status.NOT_MY_VBUCKET and _MAP_MARK in frame.value:
         return [e.ClusterConfigReceived(frame.value)]
     return []

@@ -1,4 +1,4 @@
-"""From a fresh connection to one that may open streams: a table of named steps, one at a time.
+"""Sets up a fresh connection until it may open streams: a table of named steps, one at a time.
 
 Each step says what to send, what its answer means, and which error a refusal is. A step that does
 not apply (no SELECT_BUCKET feature, SASL done in one message) is skipped; an optional one may be
@@ -78,7 +78,7 @@ CONTROLS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSettings:
-    """What to say about ourselves and what to ask for. ``connection_name`` must be unique.
+    """The settings of a connection's set-up. ``connection_name`` must be unique.
 
     A server closes an older connection of the same name. With ``open_dcp`` false the connection
     stays an ordinary one: good for cluster maps and seqnos, without streams.
@@ -107,7 +107,7 @@ class BootstrapSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is known so far; each understood answer adds to it."""
+    """The results of the set-up so far; each understood answer adds to it."""
 
     settings: BootstrapSettings
     credentials: Credentials
@@ -125,7 +125,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request and all that can come of it. ``refusals`` maps a status to the error it is."""
+    """One request and the meaning of its answers. ``refusals`` maps a status to an error."""
 
     name: str
     opcode: Opcode
@@ -134,9 +134,9 @@ class Step:
     refusals: Mapping[int, type[SourceError]] = field(default_factory=dict)
     applies: Callable[[Progress], bool] = lambda _: True
     continues: bool = False
-    """Whether status AUTH_CONTINUE is a good answer."""
+    """True if status AUTH_CONTINUE is a good answer."""
     refused: Callable[[Progress], Progress] | None = None
-    """What an optional step makes of a refusal; None where the step is required."""
+    """The progress after a refusal of an optional step; None where the step is required."""
 
     def answer(self, progress: Progress, frame: Frame) -> Progress:
         """Return the progress after the answer ``frame``.
@@ -202,7 +202,7 @@ _NO_RELAY: Final[dict[int, type[SourceError]]] = {
 
 
 def _cure(kind: type[SourceError], progress: Progress) -> str:
-    """Return what was expected instead of a refusal, and what to look at."""
+    """Return the expectation that a refusal breaks, and the remedy."""
     user = progress.credentials.username
     if kind is AuthenticationError:
         return login_cure(user)
@@ -342,7 +342,7 @@ def control_step(control: Control) -> Step:
 
 
 def group_control(tag: int) -> Control:
-    """Return what makes a consumer a member of a relay's group; who is no relay refuses it."""
+    """Return the control that joins a relay's receiver group; other servers refuse it."""
     return Control(GROUP_TAG, str(tag), optional=False)
 
 
@@ -376,7 +376,7 @@ def steps_for(
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The bootstrap under way: the steps that are left, and what is known.
+    """The set-up under way: the steps that are left, and the results so far.
 
     Frozen: it moves by returning its successor.
     """
@@ -386,7 +386,7 @@ class Bootstrap:
 
     @property
     def is_done(self) -> bool:
-        """Whether no step is left."""
+        """True if no step is left."""
         return not self.steps
 
     @property
@@ -407,7 +407,7 @@ class Bootstrap:
         return Bootstrap(steps, self.progress)
 
     def closed_by_peer(self) -> SourceError:
-        """Return what it means that the server closed the connection now.
+        """Return the error that the server's closing the connection now means.
 
         Without XERROR a server answers a lack of access by closing the connection.
         """

@@ -1,14 +1,14 @@
-"""The consumer's side of one DCP connection, without a socket: four verbs and time as an argument.
+"""The consumer's side of one DCP connection, sans-I/O: four verbs, with time as an argument.
 
     receive(block, now) -> events      bytes in, cut into frames by ``dcp.wire.framing``
     open_stream(...), release(...), …  commands
     bytes_to_send()                    bytes out
     next_deadline(), tick(now)         time
 
-Who reads rows gets them as columns (``dcp/client``), who stores what a producer sends as frames
-(the relay, the embedded producer's replicas). A violation by the peer raises; the connection must
-be closed then, and says nothing more. Times are seconds of one monotonic clock. ``flow`` counts the
-bytes (`window`); its ``release`` is the only command that another thread may call.
+Rows are handed out as columns (to ``dcp/client``), or as frames to be stored (to the relay and the
+embedded producer's replicas). A violation by the peer raises; the connection must be closed then,
+and says nothing more. Times are seconds of one monotonic clock. ``flow`` counts the bytes
+(`window`); its ``release`` is the only command that another thread may call.
 """
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
@@ -49,8 +49,8 @@ class ConsumerConnection:
     ) -> None:
         """Prepare; nothing is said before ``start``. ``nonce`` is SCRAM's: fresh for each.
 
-        With ``hands_out_frames`` items are told as frames in wire order, for who stores them as
-        they are (``ItemFrames``); else as columns, for who reads them (``Items``).
+        With ``hands_out_frames`` items are delivered as frames in wire order, to be stored as they
+        are (``ItemFrames``); else as columns, to be read (``Items``).
         """
         self._settings = bootstrap
         self._steps = steps_for(bootstrap, flow, liveness)
@@ -66,7 +66,7 @@ class ConsumerConnection:
         self._is_broken = False
 
     def start(self, now: float) -> None:
-        """Say the first words; call once, when the socket is connected."""
+        """Queue the first message; call once, when the socket is connected."""
         if self._started_at is not None:
             raise LocalProtocolError("start: found a connection that was started already")
         self._started_at = now
@@ -77,7 +77,7 @@ class ConsumerConnection:
         ask_next(state)
 
     def receive(self, block: FrameBlock, now: float) -> list[Event]:
-        """Take whole frames; return what they tell, rows first.
+        """Take whole frames; return their events, rows first.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol.
@@ -111,7 +111,7 @@ class ConsumerConnection:
         return min(state.flow.deadline, state.liveness.deadline)
 
     def tick(self, now: float) -> None:
-        """Do what time demands: acknowledge, ask whether the peer lives.
+        """Do what is due by time: acknowledge, and check that the peer is alive.
 
         Raises:
             NodeUnavailableError: the peer is silent for too long, or the bootstrap takes too long.
@@ -139,7 +139,7 @@ class ConsumerConnection:
         self.acknowledge(now)
 
     def closed_by_peer(self) -> SourceError:
-        """Return the error that it is when the peer closes the connection now."""
+        """Return the error that the peer's closing the connection now means."""
         if not self.is_ready and self._started_at is not None:
             return self._state.bootstrap.closed_by_peer()
         return NodeUnavailableError("the server closed the connection")
@@ -202,7 +202,7 @@ class ConsumerConnection:
                 self._state.close_stream(opaque)
 
     def acknowledge_prepares(self, vbucket: int, seqno: int) -> None:
-        """Say that all prepares up to ``seqno`` are held: a replica's word to the active.
+        """Acknowledge all prepares up to ``seqno``, as a replica does to its active.
 
         Raises:
             LocalProtocolError: the vbucket has no stream.
@@ -216,7 +216,7 @@ class ConsumerConnection:
         self._state.flow.offer_streams(0)
 
     def excuse_silence(self, now: float) -> None:
-        """Hold no silence up to now against the peer: we did not listen."""
+        """Restart the silence timer: we did not read until now."""
         self._state.liveness = self._state.liveness.heard(now)
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
@@ -248,7 +248,7 @@ class ConsumerConnection:
             self._state.say(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK, opaque=opaque))
 
     def collect_positions(self) -> dict[int, Position]:
-        """Return where the vbuckets stand that have moved since the last call."""
+        """Return the positions of the vbuckets that have moved since the last call."""
         moved, self._state.moved = self._state.moved, {}
         return moved
 
@@ -278,7 +278,7 @@ class ConsumerConnection:
         self._state.change_stream_window(window_bytes)
 
     def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
-        """Return where the stream stands after the last received block; ended streams too.
+        """Return the stream's position after the last received block; ended streams too.
 
         Raises:
             LocalProtocolError: the vbucket has had no stream on this connection.
@@ -287,12 +287,12 @@ class ConsumerConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the bootstrap is done."""
+        """True if the bootstrap is done."""
         return self._state.bootstrap.is_done
 
     @property
     def awaits_closed(self) -> bool:
-        """Whether a stream is open, or its CLOSE_STREAM is not answered.
+        """True if a stream is open, or its CLOSE_STREAM is not answered.
 
         Of a stream that was closed the peer has only the STREAM_END left, for which it may wait for
         room in the window.
@@ -301,7 +301,7 @@ class ConsumerConnection:
         return any(stream.phase is not StreamPhase.DRAINING for stream in streams)
 
     def has_stream(self, vbucket: int) -> bool:
-        """Whether the vbucket has a stream, until the peer has ended one that we closed."""
+        """Return whether the vbucket has a stream, until the peer has ended one that we closed."""
         return (vbucket, None) in self._state.opaques
 
     def vbucket_of(self, opaque: int) -> int | None:
@@ -310,19 +310,19 @@ class ConsumerConnection:
         return None if stream is None else stream.vbucket
 
     def awaits(self, opcode: Opcode, vbucket: int = 0) -> bool:
-        """Whether such a request is not answered yet."""
+        """Return whether such a request is not answered yet."""
         return self._state.pending.has(opcode, vbucket)
 
     @property
     def waiting_for(self) -> str:
-        """What the connection waits for, for a message to people."""
+        """The answer that the connection waits for, for a message to people."""
         if not self.is_ready:
             return f"the answer to {self._state.bootstrap.step.name}"
         return f"answers to: {self._state.pending.describe()}"
 
     @property
     def flow(self) -> FlowControl:
-        """The windows: what came, what of it is held, what the producer counts."""
+        """The flow-control windows with their counters."""
         return self._state.flow
 
     @property

@@ -1,8 +1,8 @@
-"""Who we are to a server: user name, password, and the SASL mechanisms that may carry them.
+"""User name, password, and the SASL mechanisms that may carry them.
 
 A password never shows in a repr, a log line or a traceback, and never leaves its process but to a
-server: it lives in a ``Secret``, which cannot be pickled. Its text is asked for (``reveal``) where
-somebody signs in to a server, and where the reference producer and the relay check who signs in.
+server: it lives in a ``Secret``, which cannot be pickled. Its text is revealed (``reveal``) only to
+sign in to a server, and where the reference producer and the relay authenticate a client.
 """
 
 from dataclasses import dataclass, field

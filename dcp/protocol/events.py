@@ -1,4 +1,4 @@
-"""What the consumer machine tells its shell: one frozen dataclass per kind of event.
+"""The events of the consumer machine: one frozen dataclass per kind.
 
 Events of one received block come in this order: first the rows (``Items``), then what happened to
 each stream, in its wire order. A ``SnapshotCompleted`` therefore always comes after its rows. Where
@@ -86,10 +86,10 @@ class Items(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemFrames(Event):
-    """What one stream sent with seqnos of its own, as whole frames, in wire order.
+    """The items of one stream, as whole frames, in wire order.
 
-    Mutations, deletions, expirations, system events, and where they were asked for the messages of
-    sync writes. The frames are views into the received block.
+    These are mutations, deletions, expirations, system events, and the messages of sync writes
+    where they were requested. The frames are views into the received block.
     """
 
     vbucket: int

@@ -1,4 +1,4 @@
-"""Aeron's ``fc=`` parameter: which strategy decides how far a sender may go, and for which group.
+"""Parses Aeron's ``fc=`` parameter: the flow-control strategy, its group and its numbers.
 
     fc        = strategy *( "," option ) [ "," ]
     strategy  = "max" | "min" | "tagged"               case sensitive, first
@@ -50,7 +50,7 @@ _SOME_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]+")
 
 
 def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> FlowSpec:
-    """Return what an ``fc=`` parameter says; None is one that is not given: the defaults.
+    """Return the meaning of an ``fc=`` parameter; None is one that is not given: the defaults.
 
     Raises:
         FlowSpecError: the text is none; the message tells where.
@@ -109,7 +109,7 @@ def _with_group(spec: FlowSpec, text: str, value: str, at: int) -> FlowSpec:
 
 
 def _is_ignored(tag: str, slash: str) -> bool:
-    """Whether ``min`` passes over a tag that begins as a number: both drivers do where it is one.
+    """Return whether ``min`` ignores a tag that begins as a number, as both drivers do.
 
     One of more than 64 bits passes only where a size follows it.
     """

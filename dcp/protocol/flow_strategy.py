@@ -1,4 +1,4 @@
-"""Who decides how far a sender may go: a strategy, with the numbers that it has and no others.
+"""A sender's flow-control strategy, with the numbers that it takes and no others.
 
     strategy   group tag   group size, timeout   rrwm
     unicast    none        the defaults          1 to 2147483647
@@ -26,7 +26,7 @@ _RETRANSMIT_MULTIPLE: Final = 4
 
 
 class Strategy(StrEnum):
-    """Who decides how far a sender may go."""
+    """The rule that makes a sender's limit of its receivers' positions."""
 
     UNICAST = "unicast"
     """The one receiver; no text names it."""
@@ -43,7 +43,7 @@ _OF_GROUPS: Final = frozenset({Strategy.MIN, Strategy.TAGGED})
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
-    """A flow control parameter; without arguments what ``max`` means."""
+    """A flow control parameter; without arguments the one for ``max``."""
 
     strategy: Strategy = Strategy.MAX
     group_tag: int | None = None
@@ -51,7 +51,7 @@ class FlowSpec:
     group_min_size: int = 0
     receiver_timeout_ns: int = _TIMEOUT_NS
     retransmit_multiple: int = _RETRANSMIT_MULTIPLE
-    """How many receiver windows one retransmit may cover."""
+    """The number of receiver windows that one retransmit may cover."""
 
     def __post_init__(self) -> None:
         """Reject what no parameter can say."""
@@ -82,7 +82,7 @@ class FlowSpec:
 
 @dataclass(frozen=True, slots=True)
 class FlowDefaults:
-    """What an Aeron driver is configured with: a text takes over what it does not name."""
+    """The configuration of an Aeron driver: defaults for what a parameter leaves out."""
 
     strategy: Strategy = Strategy.MAX
     group_tag: int = -1

@@ -1,4 +1,4 @@
-"""One received block against the state of its connection: rows in bulk, all else frame by frame.
+"""Applies one received block to its connection's state: rows in bulk, other frames one by one.
 
 Control frames (markers, stream ends, answers, NOOPs) are few. Before one of a stream is handled,
 the rows that the stream sent before it are; so each stream sees its own frames in wire order.
@@ -55,7 +55,7 @@ _ASKED_BY_FLAG: Final[dict[int, StreamFlag]] = {
 
 
 def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.Event]:
-    """Return what ``block`` tells, rows first; change ``state`` accordingly.
+    """Return the events of ``block``, rows first; change ``state`` accordingly.
 
     Raises:
         RemoteProtocolError: a violation, which names the vbucket; ``state`` is unusable then.
@@ -117,7 +117,7 @@ def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
 
 
 class _BlockReading:
-    """The work on one block: the state being changed, the rows, the events so far."""
+    """The processing of one block: the state being changed, the rows, the events so far."""
 
     def __init__(
         self, state: ConnectionState, block: FrameBlock, rows: BlockRows, now: float
@@ -207,7 +207,7 @@ class _BlockReading:
         self._store(frame.opaque, stream, after)
 
     def _decoded(self, frame: Frame) -> m.Body:
-        """Return what a message of a stream says; a sync write's key is a document's."""
+        """Return the decoded message of a stream; a sync write's key is a document's."""
         body = decode(frame)
         if isinstance(body, m.Prepare | m.Commit | m.Abort):
             key, collection = body.key, 0
@@ -279,7 +279,7 @@ def _checked(stream: Stream, run: Run) -> Stream:
 
 
 def _of_vbucket(stream: Stream, act: Callable[[], Any]) -> Any:
-    """Do ``act``; a violation that it finds names the vbucket."""
+    """Run ``act``; a violation that it finds names the vbucket."""
     try:
         return act()
     except RemoteProtocolError as error:

@@ -1,4 +1,4 @@
-"""Is the peer alive: NOOPs are answered at once, and silence has a deadline.
+"""Detects a dead peer: NOOPs are answered at once, and silence has a deadline.
 
 The producer sends DCP_NOOP every interval, whatever else it sends and however full the window is.
 Anything received is a sign of life. After 1.2 intervals of silence we ask with a plain NOOP (a
@@ -45,7 +45,7 @@ class LivenessSettings:
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """When the peer was heard last, and whether we have asked since."""
+    """The time of the peer's last sign of life, and if we have sent a NOOP since."""
 
     settings: LivenessSettings
     heard_at: float
@@ -60,20 +60,20 @@ class Liveness:
         return replace(self, asked=True)
 
     def is_time_to_ask(self, now: float) -> bool:
-        """Whether to send our own NOOP."""
+        """Return whether our own NOOP is due."""
         return not self.asked and now >= self._ask_at
 
     def is_dead(self, now: float) -> bool:
-        """Whether the silence has lasted too long."""
+        """Return whether the silence has lasted too long."""
         return now >= self._dead_at
 
     def silence_seconds(self, now: float) -> float:
-        """How long nothing has been heard."""
+        """Return for how long nothing was received."""
         return now - self.heard_at
 
     @property
     def deadline(self) -> float:
-        """When to look again."""
+        """The time of the next check."""
         return self._dead_at if self.asked else min(self._ask_at, self._dead_at)
 
     @property

@@ -1,4 +1,4 @@
-"""The lowest of many receivers' edges, without a look at all of them each time one moves.
+"""Finds the lowest edge of many receivers without a scan each time one moves.
 
 A heap holds every edge that was said. One that is not its receiver's any more is passed over when
 it comes to the top, so a move costs the logarithm of how many there are, however they move. Of
@@ -37,7 +37,7 @@ class LowestEdge:
             heapify(self._heap)
 
     def forget(self, receiver_id: int) -> None:
-        """Forget a receiver that is known; who comes again comes last."""
+        """Remove a known receiver; if it comes back it counts as the newest."""
         del self._edges[receiver_id]
 
     @property
@@ -47,11 +47,11 @@ class LowestEdge:
 
     @property
     def receiver_id(self) -> int | None:
-        """Whose edge it is; None where there is no receiver."""
+        """The receiver of the lowest edge; None where there is no receiver."""
         return self._heap[0][2] if self._tidy() else None
 
     def _tidy(self) -> bool:
-        """Have a receiver's edge at the top; whether there is any."""
+        """Bring a current edge to the top of the heap; return whether there is any."""
         while self._heap and self._edges.get(self._heap[0][2]) != self._heap[0]:
             heappop(self._heap)
         return bool(self._heap)

@@ -1,4 +1,4 @@
-"""Where a consumer stands in a vbucket's history, and how it asks to go on from there.
+"""A consumer's position in a vbucket's history, as a stream request resumes from it.
 
 A position is what a stream request needs (branch, seqno, snapshot bounds) plus ``complete_seqno``,
 the newest snapshot end that was reached. Rows up to ``complete_seqno`` may be published; rows
@@ -40,7 +40,7 @@ class Position:
     complete_seqno: int
 
     def __post_init__(self) -> None:
-        """Reject positions that no conversation with a producer can lead to."""
+        """Reject positions that no exchange with a producer can lead to."""
         if (
             type(self.vb_uuid) is type(self.seqno) is type(self.snap_start) is int
             and type(self.snap_end) is type(self.complete_seqno) is int
@@ -86,7 +86,7 @@ class Position:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no row waits for the end of its snapshot."""
+        """True if no row waits for the end of its snapshot."""
         return self.complete_seqno == self.seqno
 
     @property

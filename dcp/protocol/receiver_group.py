@@ -1,7 +1,7 @@
-"""How far a sender may go when many receive what it sends: Aeron's strategies.
+"""Limits a sender by the receivers of what it sends: Aeron's flow-control strategies.
 
 A receiver says with its status messages which position it has consumed, and how large its window
-is; position and window make its *edge*. A strategy makes one number of them, the sender's limit.
+is; position and window make its *edge*. A strategy computes the sender's limit from them.
 
     strategy       receivers tracked   limit on a status message   limit on idle
     unicast, max   none                max(limit, edge)            unchanged
@@ -17,7 +17,7 @@ is; position and window make its *edge*. A strategy makes one number of them, th
   timeout is not more), that said they end, or that reported an error. The limit may then move
   either way: it can be lower than what the sender has sent, which only stops it.
 - *Setup cap*: while a receiver of the group joins, the limit stays where it was when the setup went
-  out: until a newcomer is admitted, or one timeout has passed. The first who comes asks for none.
+  out: until a newcomer is admitted, or one timeout has passed. The first receiver needs no setup.
 
 A tracked receiver and what it leaves for:
 
@@ -58,7 +58,7 @@ _TRACKING: Final = {
 
 
 class Ejection(Enum):
-    """Why a receiver is no longer tracked."""
+    """The reason why a receiver is no longer tracked."""
 
     TIMEOUT = "timeout"
     EOS = "eos"
@@ -67,7 +67,7 @@ class Ejection(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StatusMessage:
-    """What a receiver says of itself; ``group_tag`` None: it says none."""
+    """A receiver's status message; ``group_tag`` is None without a tag."""
 
     receiver_id: int
     position: int
@@ -93,7 +93,7 @@ class Receiver:
 
 
 class ReceiverGroup:
-    """The receivers of one stream, and the strategy that makes a limit of them."""
+    """The receivers of one stream, and the strategy that computes the limit from them."""
 
     __slots__ = (
         "_asked_for_setup",
@@ -123,24 +123,24 @@ class ReceiverGroup:
 
     @property
     def receiver_count(self) -> int:
-        """How many receivers are tracked."""
+        """The number of tracked receivers."""
         return len(self._receivers)
 
     def tracks(self, receiver_id: int) -> bool:
-        """Whether a receiver is one of those."""
+        """Return whether a receiver is tracked."""
         return receiver_id in self._receivers
 
     @property
     def is_tracking(self) -> bool:
-        """Whether the strategy tracks anybody."""
+        """True if the strategy tracks receivers."""
         return _TRACKING[self.spec.strategy]
 
     def counts(self, group_tag: int | None) -> bool:
-        """Whether who says this tag may be tracked."""
+        """Return whether a receiver with this tag may be tracked."""
         return self.is_tracking and self._counts(group_tag)
 
     def heard(self, receiver_id: int, now_ns: int) -> bool:
-        """Know that a tracked receiver was heard, and is where it was; False: it is not tracked."""
+        """Note a sign of life of a receiver that has not moved; return if it is tracked."""
         tracked = self._receivers.get(receiver_id)
         if tracked is None:
             return False
@@ -148,14 +148,14 @@ class ReceiverGroup:
         return True
 
     def drop(self, receiver_id: int) -> None:
-        """Track a receiver no more, if it is tracked: it has ended; the limit follows when idle."""
+        """Stop tracking a receiver that has ended; the limit follows on the idle pass."""
         if self._receivers.pop(receiver_id, None) is not None:
             self._lowest.forget(receiver_id)
             self.ejections[Ejection.EOS] += 1
 
     @property
     def has_required(self) -> bool:
-        """Whether the group is complete."""
+        """True if the group is complete."""
         return not self.is_tracking or len(self._receivers) >= self.spec.group_min_size
 
     @property
@@ -165,7 +165,7 @@ class ReceiverGroup:
         return None if found is None else self._receivers[found]
 
     def on_status_message(self, message: StatusMessage, limit: int, now_ns: int) -> int:
-        """Take what a receiver says; return the new limit, never lower than ``limit``."""
+        """Take a status message; return the new limit, never lower than ``limit``."""
         if not self.is_tracking:
             return max(limit, message.edge)
         smallest = self._cap_at(now_ns)
@@ -186,7 +186,7 @@ class ReceiverGroup:
         return max(limit, smallest)
 
     def on_idle(self, limit: int, now_ns: int) -> int:
-        """Eject who is to leave; return the smallest edge, be it lower than ``limit``."""
+        """Eject receivers that are due; return the smallest edge, even if lower than ``limit``."""
         if not self.is_tracking:
             return limit
         smallest = self._cap_at(now_ns)
@@ -261,5 +261,5 @@ class ReceiverGroup:
 
 
 def _is_behind(newcomer: StatusMessage, smallest: int) -> bool:
-    """Whether a newcomer is more than one of its own windows behind the smallest edge."""
+    """Return whether a newcomer is more than one of its own windows behind the smallest edge."""
     return newcomer.edge < smallest - newcomer.window_bytes

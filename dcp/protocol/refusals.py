@@ -1,4 +1,4 @@
-"""What a server's refusal means, and what helps: for messages to people.
+"""Explains a server's refusal in messages to people: its meaning and the remedy.
 
 Source of the meanings: kv_engine ``include/mcbp/protocol/status.h``, ``docs/BinaryProtocol.md``.
 """
@@ -54,7 +54,7 @@ def describe_status(status: int) -> str:
 
 
 def describe_refusal(frame: Frame) -> str:
-    """Return what an unsuccessful answer says: its status, and the server's own words."""
+    """Return the status of an unsuccessful answer and the server's own words."""
     text = error_context(frame) or frame.value[:_MOST_TEXT].decode("utf-8", "backslashreplace")
     return describe_status(frame.status) + (f" ({printable(text)})" if text else "")
 
@@ -68,7 +68,7 @@ def error_context(frame: Frame) -> str:
 
 
 def login_cure(user: str) -> str:
-    """Return what was expected of who signs in, and what to look at."""
+    """Return the expected credentials, and the remedy, for a refused login."""
     return (
         f"expected a user of the cluster, with its password: check the name {user!r} and the "
         "password"
@@ -76,7 +76,7 @@ def login_cure(user: str) -> str:
 
 
 def bucket_cure(bucket: str, user: str) -> str:
-    """Return what was expected of who wants a bucket, and what to look at."""
+    """Return the expected bucket and access, and the remedy, for a refused bucket."""
     return (
         f"expected bucket {bucket!r} to be there, and user {user!r} to have a role on it (for "
         "streams: Data DCP Reader): check the bucket's name (case matters) and the roles"
@@ -91,7 +91,7 @@ PORT_CURE: Final = (
 
 
 def tls_cure(failure: OSError) -> str:
-    """Return what was expected of who cannot be spoken to encrypted, and what to look at."""
+    """Return the expected encryption, and the remedy, for a failed TLS handshake."""
     if "CERTIFICATE_VERIFY_FAILED" in str(failure):
         return (
             "expected a certificate of that host name, by an authority that is trusted: name its "
@@ -101,7 +101,7 @@ def tls_cure(failure: OSError) -> str:
 
 
 def spoken_instead(first_bytes: bytes) -> NodeUnavailableError | None:
-    """Return what it means that a connection begins with these bytes; None: nothing known."""
+    """Return the error that a connection's first bytes mean (another protocol); None: unknown."""
     if first_bytes.startswith(b"HTTP/"):
         return NodeUnavailableError(f"found HTTP spoken there, {PORT_CURE}")
     if first_bytes.startswith((b"\x15\x03", b"\x16\x03")):

@@ -1,4 +1,4 @@
-"""Requests that wait for their answer, by opaque.
+"""Tracks the requests that wait for their answer, by opaque.
 
 An answer that nobody waits for, or one of another opcode, breaks the protocol: from then on we
 could not tell which answer belongs to which request. BUFFER_ACK is never answered.
@@ -56,7 +56,7 @@ class PendingRequests:
         return self._waiting.pop(answer.opaque)
 
     def has(self, opcode: int, vbucket: int) -> bool:
-        """Whether a request of this kind, about this vbucket, is under way."""
+        """Return whether a request of this kind, about this vbucket, is under way."""
         waiting = self._waiting.values()
         return any(each.opcode == opcode and each.vbucket == vbucket for each in waiting)
 

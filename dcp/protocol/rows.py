@@ -1,4 +1,4 @@
-"""The data rows of one block, stream by stream: which of them come before which control frame.
+"""Splits the data rows of one block into runs: rows of one stream between two control frames.
 
 Rows are never looked at one by one. They are grouped by opaque and checked once, as arrays; a *run*
 is what one stream sent between two of its control frames.
@@ -147,7 +147,7 @@ def _by_opaque(opaques: NDArray[np.uint32]) -> tuple[Column, Column]:
 
 
 def _is_uniform(seqnos: Column, vbuckets: Column, starts: Column) -> bool:
-    """Whether in each stream's rows all seqnos ascend and all are of one vbucket, as they should.
+    """Return whether each stream's rows are of one vbucket, with ascending seqnos.
 
     For all streams at once: a block may have rows of hundreds.
     """

@@ -1,7 +1,7 @@
-"""What SCRAM makes of a password by thousands of hashes, kept for the next connection.
+"""Caches the salted passwords of SCRAM, which cost thousands of hashes each.
 
 The nodes of a cluster tell the same salt for a user, and each tells it again at every connection:
-who connects to many, or often, derives once. The result is as secret as the password.
+so the password is derived once for many connections. The result is as secret as the password.
 """
 
 import hashlib

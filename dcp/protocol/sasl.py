@@ -53,7 +53,7 @@ def choose_mechanism(offered: bytes, allowed: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SaslExchange:
-    """One authentication that is under way: what to send next is ``payload``."""
+    """One authentication under way; ``payload`` is to be sent next."""
 
     mechanism: str
     payload: bytes = field(repr=False)

@@ -1,4 +1,4 @@
-"""Keeps the windows of a process's connections as a policy sizes them, while they come and go."""
+"""Resizes the windows of a process's connections by a policy, as connections come and go."""
 
 from collections.abc import Callable, Mapping
 from itertools import count

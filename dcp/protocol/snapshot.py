@@ -1,4 +1,4 @@
-"""Snapshot assembly: which snapshot a stream is in, and when all of it has arrived.
+"""Assembles snapshots: which snapshot a stream is in, and when all of it has arrived.
 
 A marker announces bounds. It is *pending* until the first item of it arrives: until then the
 consumer still stands in the old snapshot, and resumes there. Each item lies within the marker's
@@ -31,7 +31,7 @@ class SnapshotAssembly:
 
     @property
     def is_marker_reached(self) -> bool:
-        """Whether the end of the marker in force has been reached."""
+        """True if the end of the marker in force has been reached."""
         return self.marker is not None and self.position.seqno == self.marker.end
 
     def begin(self, marker: SnapshotRange, flags: int) -> "SnapshotAssembly":

@@ -1,4 +1,4 @@
-"""All that one connection remembers.
+"""The mutable state of one connection.
 
 A received block changes it in place. A block with a violation leaves it half changed: the machine
 is not used any more then (`connection.ConsumerConnection.receive`).

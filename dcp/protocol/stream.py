@@ -6,8 +6,8 @@
 
 CLOSE (ours) leads to CLOSING; its answer to DRAINING where the producer promised a STREAM_END, else
 to ENDED. What arrives in CLOSING or DRAINING was on its way already: it is charged and dropped. A
-pair that the table lacks is the protocol error, ours or the peer's by who caused the input.
-Source: kv_engine ``docs/dcp/documentation/protocol-flow.md``.
+pair that the table lacks is the protocol error, ours or the peer's, depending on the origin of the
+input. Source: kv_engine ``docs/dcp/documentation/protocol-flow.md``.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from dcp.types import END_OF_TIME, FailoverLog, SnapshotRange
 
 
 class StreamPhase(Enum):
-    """Where a stream is in its life."""
+    """The phase of a stream's life."""
 
     REQUESTED = "requested"
     OPEN = "open"
@@ -33,7 +33,7 @@ class StreamPhase(Enum):
 
 
 class StreamInput(Enum):
-    """What can happen to a stream; all but CLOSE come from the producer."""
+    """The inputs of a stream's state machine; all but CLOSE come from the producer."""
 
     ACCEPT = "acceptance"
     REFUSE = "refusal"
@@ -127,22 +127,22 @@ class Stream:
 
     @property
     def position(self) -> Position:
-        """Where the stream stands: what to resume from."""
+        """The position to resume from."""
         return self.assembly.position
 
     @property
     def is_live(self) -> bool:
-        """Whether what arrives is for the application."""
+        """True if received messages are for the application."""
         return self.phase in LIVE_PHASES
 
     @property
     def is_closing(self) -> bool:
-        """Whether we have asked for its end."""
+        """True if we have asked for its end."""
         return self.phase in (_P.CLOSING, _P.DRAINING)
 
     @property
     def expects_order(self) -> bool:
-        """Whether seqnos must ascend."""
+        """True if seqnos must ascend."""
         return self.phase is not _P.IN_OSO
 
     def accept(self, failover_log: FailoverLog) -> "Stream":
@@ -179,7 +179,7 @@ class Stream:
         return replace(moved, assembly=self.assembly.advanced(seqno, self._log))
 
     def begin_oso(self) -> "Stream":
-        """An out-of-order snapshot starts; until it ends we stand where we stood."""
+        """An out-of-order snapshot starts; until it ends the position stays."""
         return replace(self._step(_I.OSO_BEGIN), oso_highest=self.position.seqno)
 
     def finish_oso(self) -> "Stream":

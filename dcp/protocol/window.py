@@ -1,4 +1,4 @@
-"""Flow control from the consumer's side: the one place where received bytes are counted.
+"""Flow control from the consumer's side: the only counters of received bytes.
 
 A connection has a window, and where the producer offers it each stream has one beside it. A
 ``Window`` is six counters that only grow. A byte passes them from top to bottom:
@@ -11,7 +11,7 @@ A connection has a window, and where the producer offers it each stream has one 
     released       the application is done with                     works
     acknowledged   were acknowledged, or forgotten (see below)      reads
 
-All else is the difference of two, computed by whoever asks: the application holds ``received -
+All else is the difference of two counters, computed on demand: the application holds ``received -
 released``, the queue ``received - taken``, the rows that are gathered ``taken - given``, the sink
 ``given - released``; the producer counts ``received - acknowledged`` as outstanding. Each counter
 is moved by one thread at a time, so others may read it whenever they like. (``delivered`` is no
@@ -29,10 +29,10 @@ The rules, from kv_engine ``docs/dcp/documentation/flow-control.md`` and
   window, or when there is any and the last one left more than 5 s ago. Both comparisons are strict
   there and here.
 
-Another size of the window is told by a CONTROL while data flows (`window_resize`). What is received
-counts on, but for 0, which switches flow control off: with its answer the producer forgets what is
-outstanding, and so do we (`Window.forget`). Switched on again, the producer begins with the debt of
-all that it sent meanwhile.
+Another size of the window is announced by a CONTROL while data flows (`window_resize`). What is
+received counts on, but for 0, which switches flow control off: with its answer the producer forgets
+what is outstanding, and so do we (`Window.forget`). Switched on again, the producer begins with the
+debt of all that it sent meanwhile.
 """
 
 from collections import deque
@@ -105,48 +105,48 @@ class Window:
         self.overshoot_bytes = 0
         """The most that was outstanding beyond the size that the producer had then."""
         self.is_over = False
-        """Whether its stream has ended: nothing is acknowledged any more."""
+        """True if its stream has ended: nothing is acknowledged any more."""
         self._most_bytes = size_bytes
         self._full: tuple[float, float | None] = (0.0, None)
         """For how long it was full before, and since when it is now: read by others at once."""
 
     @property
     def held_bytes(self) -> int:
-        """What the application holds."""
+        """The bytes that the application holds."""
         return self.received - self.released
 
     @property
     def unacked_bytes(self) -> int:
-        """What the producer counts as outstanding, as far as we know."""
+        """The bytes that the producer counts as outstanding, as far as we know."""
         return self.received - self.acknowledged
 
     @property
     def is_full(self) -> bool:
-        """Whether the producer may send nothing more before we acknowledge."""
+        """True if the producer may send nothing more before we acknowledge."""
         return 0 < self.size_bytes <= self.unacked_bytes
 
     def full_seconds(self, now: float) -> float:
-        """How long it was full, in all."""
+        """Return how long the window was full, in all."""
         seconds, since = self._full
         return seconds + (0.0 if since is None else max(0.0, now - since))
 
     # --- the thread that reads
 
     def receive(self, frame_bytes: int, now: float) -> None:
-        """Count what came."""
+        """Count received bytes."""
         self.received += frame_bytes
         if self.size_bytes:
             self.overshoot_bytes = max(self.overshoot_bytes, self.unacked_bytes - self._most_bytes)
         self._note_fullness(now)
 
     def deliver(self) -> int:
-        """Put into the queue what came since the last time; return how much that is."""
+        """Move the bytes received since the last call into the queue; return their number."""
         frame_bytes = self.received - self.delivered
         self.delivered = self.received
         return frame_bytes
 
     def acknowledge(self, settings: FlowSettings, now: float) -> int:
-        """Acknowledge what is due; return how much that is."""
+        """Acknowledge what is due; return the number of bytes."""
         if now < self.due_at(settings):
             return 0
         acked_bytes = min(self.released - self.acknowledged, U32_MAX)
@@ -157,7 +157,7 @@ class Window:
         return acked_bytes
 
     def due_at(self, settings: FlowSettings) -> float:
-        """When an acknowledgement is due: -inf where enough was released, inf where nothing was."""
+        """Return when an acknowledgement is due: -inf if enough is released, inf if nothing is."""
         releasable_bytes = self.released - self.acknowledged
         if releasable_bytes <= 0 or not self.size_bytes or self.is_over:
             return inf
@@ -166,7 +166,7 @@ class Window:
         return nextafter(self.last_ack_at + settings.ack_seconds, inf)
 
     def forget(self) -> None:
-        """Forget what is outstanding, as the producer does whenever it is told 0.
+        """Discard what is outstanding, as the producer does whenever it is told 0.
 
         What the application still holds of it earns nothing when it is released.
         """
@@ -188,7 +188,7 @@ class Window:
     # --- the thread that works
 
     def take(self, frame_bytes: int) -> None:
-        """Take a delivery out of the queue.
+        """Count a delivery as taken out of the queue.
 
         Raises:
             LocalProtocolError: so much was not delivered.
@@ -199,7 +199,7 @@ class Window:
         self.taken += frame_bytes
 
     def give(self, frame_bytes: int) -> None:
-        """Give its rows to the sink.
+        """Count its rows as given to the sink.
 
         Raises:
             LocalProtocolError: so much was not taken.
@@ -210,7 +210,7 @@ class Window:
         self.given += frame_bytes
 
     def release(self, frame_bytes: int) -> None:
-        """Be done with it.
+        """Count its bytes as released.
 
         Raises:
             LocalProtocolError: it is more than is held: bytes were released twice.
@@ -247,7 +247,7 @@ class FlowControl:
         self.streams: dict[int, Window] = {}
         self.stream_window_bytes = 0
         self.counts_streams = False
-        """Whether the producer counts what it sends to each stream, as far as we know."""
+        """True if the producer counts what it sends to each stream, as far as we know."""
         self._acknowledges_streams = False
         self._undelivered: list[Window] = []
         self._released: deque[Window] = deque()  # between the two threads; appends are atomic
@@ -257,7 +257,7 @@ class FlowControl:
     # --- the thread that reads
 
     def begin(self, now: float) -> None:
-        """Be connected: acknowledgements that time makes due are so from here on."""
+        """Start the acknowledgement timer: the connection is up."""
         self.connection.last_ack_at = now
 
     def receive(self, frame_bytes: int, now: float) -> None:
@@ -286,7 +286,7 @@ class FlowControl:
                 self._undelivered.append(window)
 
     def deliver(self) -> tuple[Share, ...]:
-        """Return what came since the last time, to be taken, given and released as one."""
+        """Return the bytes received since the last call, to be taken and released together."""
         undelivered, self._undelivered = self._undelivered, []
         shares = [(window, window.deliver()) for window in (self.connection, *undelivered)]
         return tuple(share for share in shares if share[1])
@@ -319,7 +319,7 @@ class FlowControl:
 
     @property
     def deadline(self) -> float:
-        """When to acknowledge; inf while nothing is released."""
+        """The time of the next acknowledgement; inf while nothing is released."""
         return min(self._look_at, self.connection.due_at(self.settings))
 
     def end_stream(self, opaque: int) -> None:
@@ -333,7 +333,7 @@ class FlowControl:
 
     @property
     def full_streams(self) -> int:
-        """How many streams may not go on before we acknowledge; from any thread."""
+        """The number of streams that cannot continue before we acknowledge; from any thread."""
         return sum(window.is_full for window in list(self.streams.values()))
 
     # --- sizes
@@ -362,7 +362,7 @@ class FlowControl:
     # --- the thread that works
 
     def release(self, shares: Iterable[Share]) -> bool:
-        """Be done with a delivery; return whether the thread that reads should acknowledge now.
+        """Release a delivery; return whether the reading thread should acknowledge now.
 
         Raises:
             LocalProtocolError: it is more than is held: bytes were released twice.

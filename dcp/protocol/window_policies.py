@@ -1,4 +1,4 @@
-"""How large the windows of all DCP consumers of one process are: kv_engine's policies.
+"""Sizes the windows of all DCP consumers of one process by kv_engine's policies.
 
 Q is the memory for the quota, n the consumers that are connected, lo and hi are ``size_bytes`` and
 ``most_bytes``, clamp(x) is lo below lo and hi above hi. Sizes are cut to whole bytes.
@@ -43,7 +43,7 @@ _MIB: Final = 1024 * 1024
 
 
 class Policy(StrEnum):
-    """Who gets which window."""
+    """The rule that sizes each consumer's window."""
 
     NONE = "none"
     STATIC = "static"
@@ -89,7 +89,7 @@ def as_float32(value: float) -> float:
 
 
 def window_of_each(settings: WindowPolicySettings, quota_bytes: int, consumers: int) -> int:
-    """Return the window of each of so many consumers, at least one, where nobody else ever came.
+    """Return the window of each of so many consumers, at least one, if no others ever connected.
 
     With ``dynamic`` it is that of the last to come: those before may have another.
     """

@@ -1,4 +1,4 @@
-"""Another window for a connection that lives: said by a DCP_CONTROL, one at a time.
+"""Resizes the window of a live connection: by DCP_CONTROL, one request at a time.
 
     wanted    what the application asked for last
     asked     what the CONTROL under way says, None while none is
@@ -25,7 +25,7 @@ CONNECTION_WINDOW = "connection_buffer_size"
 
 @dataclass(frozen=True, slots=True)
 class WindowResize:
-    """Where the sizes of one connection's window stand."""
+    """The wanted, asked and confirmed size of one connection's window."""
 
     told_bytes: int
     wanted_bytes: int
@@ -44,7 +44,7 @@ class WindowResize:
         return self.asked_bytes
 
     def want(self, window_bytes: int) -> "WindowResize":
-        """Take another wish; the last one counts.
+        """Set the wanted size; the last one counts.
 
         Raises:
             ValueError: no size that a producer can be told.
@@ -53,7 +53,7 @@ class WindowResize:
         return replace(self, wanted_bytes=window_bytes)
 
     def ask(self) -> "WindowResize":
-        """Return what follows: ``asked_bytes`` is what a CONTROL is to say now, if one is due."""
+        """Return the state with ``asked_bytes`` set to the size to ask for now, if one is due."""
         if self.asked_bytes is not None or self.wanted_bytes == self.told_bytes:
             return self
         return replace(self, asked_bytes=self.wanted_bytes)

@@ -1,1 +1,1 @@
-"""A replica server: each vbucket comes once from a cluster, and goes to any number of consumers."""
+"""A replica server: streams each vbucket from a cluster once, and serves it to many consumers."""

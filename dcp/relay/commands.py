@@ -1,4 +1,4 @@
-"""What a relay's node answers otherwise than a node of a cluster: it takes no writes and no orders.
+"""The commands that a relay's node answers otherwise than a cluster's node: it refuses writes.
 
 SET ADD REPLACE DELETE TOUCH     EACCESS, with the reason
 DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at;
@@ -36,7 +36,7 @@ _QUESTIONS_OF_BRANCHES: Final = (
 
 
 class Audience(Protocol):
-    """Who knows the relay's consumers, and all else there is to tell."""
+    """The relay's registry of consumers, as its commands use it."""
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Let a consumer belong to the group with a tag; EINVAL for what is none."""
@@ -45,10 +45,10 @@ class Audience(Protocol):
         """Return what STAT ``relay`` answers."""
 
     def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Know that a consumer asked for a stream that cannot be yet."""
+        """Note that a consumer requested a stream that the relay cannot serve yet."""
 
     def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Know that a consumer got the stream that it may have waited for, or gave it up."""
+        """Note that a consumer got the stream that it waited for, or gave it up."""
 
 
 def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, CommandHandler]:

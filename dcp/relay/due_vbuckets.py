@@ -1,4 +1,4 @@
-"""Which vbuckets a relay's regulator looks at next.
+"""Selects the vbuckets that the relay's regulator looks at next.
 
     when                                             which
     something came, was sent, streams came or went   that one (``touch``)
@@ -6,7 +6,7 @@
     who was silent moves again                       those where it has streams, or waits
     who is there or silent, or its tag, changes      all, where a group has a least size
 
-What nothing happens to is not looked at, and costs nothing. Used under the bucket's lock.
+A vbucket without events is not looked at, and costs nothing. Used under the bucket's lock.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from dcp.relay.vbucket_flow_control import VbucketFlowControl
 
 
 class DueVbuckets:
-    """The vbuckets that changed, and whoever else is to be looked at."""
+    """The vbuckets that changed, and those with consumers to look at again."""
 
     def __init__(self, gates: Sequence[VbucketFlowControl], receivers: Receivers) -> None:
         """Begin with none."""
         self.wanted = asyncio.Event()
-        """Whether any vbucket changed since the last time."""
+        """True if any vbucket changed since the last time."""
         self._gates = gates
         self._receivers = receivers
         self._touched: set[int] = set()
         self._states: dict[int, tuple[int | None, bool]] = {}
 
     def touch(self, vbucket: int) -> None:
-        """Have a vbucket looked at as soon as may be."""
+        """Schedule a vbucket for the next pass."""
         self._touched.add(vbucket)
         self.wanted.set()
 
     def look_again(self, vbucket: int) -> None:
-        """Have a vbucket looked at whenever any is."""
+        """Schedule a vbucket for the next pass, whenever that is."""
         self._touched.add(vbucket)
 
     def take_changed(self) -> list[int]:
@@ -71,7 +71,7 @@ class DueVbuckets:
             yield from (v for v, gate in enumerate(self._gates) if gate.is_waiting(number))
 
     def _have_groups_changed(self, consumers: Iterable[DcpConnection], now_ns: int) -> bool:
-        """Whether one is gone, or counts otherwise; a new one's streams tell of themselves."""
+        """Return whether a consumer is gone, silent or has another tag than before."""
         if not self._gates or not self._gates[0].group.spec.group_min_size:
             return False
         before = self._states

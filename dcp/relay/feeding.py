@@ -1,6 +1,6 @@
-"""What fills a relay's bucket beside its node: the links upstream, and who regulates them.
+"""Runs the links that fill a relay's bucket, and the regulator of their flow control.
 
-Says now and then in the log how everything stands.
+Logs the relay's statistics now and then.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Feeding:
     # --- beside the node, in the loop
 
     async def opening(self) -> None:
-        """Let clients wait until it is known which branches there are, or for ten seconds."""
+        """Let clients wait until the branches are known, or for ten seconds."""
         with self._bucket.lock:
             self.upstream.start(self.regulator)
         self._tasks.append(asyncio.ensure_future(keep_running("upstream", self.upstream.run)))
@@ -55,12 +55,12 @@ class Feeding:
                 await self.upstream.is_informed.wait()
 
     def opened(self) -> None:
-        """Regulate, and watch."""
+        """Start the regulator and the log of statistics."""
         self._tasks.append(asyncio.ensure_future(keep_running("regulator", self.regulator.run)))
         self._tasks.append(asyncio.ensure_future(keep_running("relay watch", self._watch)))
 
     async def ending(self) -> None:
-        """End the links, and all else."""
+        """End the links and all tasks."""
         await self.upstream.stop()
         for task in self._tasks:
             task.cancel()
@@ -68,7 +68,7 @@ class Feeding:
         self._tasks.clear()
 
     async def _watch(self) -> None:
-        """Say now and then how everything stands."""
+        """Log the relay's statistics now and then."""
         await asyncio.sleep(_FIRST_TOLD_SECONDS)
         while True:
             self._tell()
@@ -97,11 +97,11 @@ class Feeding:
     # --- what commands and people ask
 
     def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Count a consumer as there that could not have a stream."""
+        """Note a consumer whose requested stream the relay cannot serve yet."""
         self.regulator.came_early(consumer, vbucket)
 
     def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Know that a consumer got the stream that it may have waited for, or gave it up."""
+        """Note that a consumer got the stream that it waited for, or gave it up."""
         self.regulator.waits_no_more(consumer, vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
@@ -113,6 +113,6 @@ class Feeding:
         return self.snapshot().statistics()
 
     def snapshot(self) -> RelaySnapshot:
-        """Return how everything stands."""
+        """Return the relay's statistics."""
         with self._bucket.lock:
             return snapshot_of(self._bucket, self.regulator, self.upstream, self._settings)

@@ -1,4 +1,4 @@
-"""How much memory a relay may take, as a formula; ``docs/memory.md`` explains it.
+"""Bounds a relay's memory by a formula; ``docs/memory.md`` explains it.
 
 It serves its consumers as a producer does (``dcp/producer/commands/memory.py``), and holds besides
 what its links to the cluster bring: a window and a message each, as the cluster waits for
@@ -42,7 +42,7 @@ def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
 
 
 def relay_bytes_in_words(settings: RelaySettings) -> str:
-    """Say what the formula comes to, for who must give a relay its memory."""
+    """Return the formula's terms in words, for the operator who sizes the machine."""
     nothing = Load(0, connections=0)
     node = relay_bytes(settings, nothing, 2) - relay_bytes(settings, nothing, 1)
     words = in_words(lambda load: relay_bytes(settings, load))

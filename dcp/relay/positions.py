@@ -1,12 +1,12 @@
-"""The bytes that one vbucket's stream brought, as positions in a space of their own.
+"""Maps the seqnos of one vbucket's stream to byte positions.
 
     received   R: all that ever came
     freed      D: so much of it the relay is done with; it never goes back
 
 A consumer's position is the byte behind the last seqno that it was sent. Bytes are known in blocks,
 each of which ends with a seqno: a consumer inside a block stands at its beginning. Small blocks
-become one up to a part of the window; blocks more than one window behind what is freed are
-forgotten, and who stands there is *far behind*.
+become one up to a part of the window; blocks more than one window behind the freed position are
+forgotten; a consumer there is *far behind*.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ _BLOCKS_OF_WINDOW: Final = 16
 
 
 class Positions:
-    """R, D and the blocks around D; plain arithmetic."""
+    """Received and freed bytes, and the blocks around the freed position; plain arithmetic."""
 
     __slots__ = (
         "_block_bytes",
@@ -37,7 +37,7 @@ class Positions:
 
     @property
     def held_bytes(self) -> int:
-        """What came and is not freed."""
+        """Bytes received and not freed."""
         return self.received_bytes - self.freed_bytes
 
     @property
@@ -59,19 +59,19 @@ class Positions:
             self._seqnos[-1], self._ends[-1] = last_seqno, self.received_bytes
 
     def _may_grow(self) -> bool:
-        """Whether the last block is a small one of which nothing is freed."""
+        """Return whether the last block is a small one of which nothing is freed."""
         if len(self._ends) == 1:
             return False
         begin = self._ends[-2]
         return begin >= self.freed_bytes and self.received_bytes - begin <= self._block_bytes
 
     def position_of(self, seqno: int) -> int:
-        """Return where a consumer stands that was sent everything up to a seqno."""
+        """Return the position of a consumer that was sent everything up to a seqno."""
         index = bisect_right(self._seqnos, seqno) - 1
         return self._ends[index] if index >= 0 else self.far_behind
 
     def free_to(self, position: int) -> int:
-        """Free all up to a position, of what came; return how many bytes that frees."""
+        """Free received bytes up to a position; return how many bytes that frees."""
         before = self.freed_bytes
         self.freed_bytes = max(before, min(position, self.received_bytes))
         known_from = self.freed_bytes - self._window_bytes
@@ -81,5 +81,5 @@ class Positions:
         return self.freed_bytes - before
 
     def begin_again(self, seqno: int) -> None:
-        """Know only that a stream stands at a seqno with all that came, as it went back there."""
+        """Restart after a rollback: all received bytes end at this seqno."""
         self._seqnos, self._ends = [seqno], [self.received_bytes]

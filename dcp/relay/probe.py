@@ -1,4 +1,4 @@
-"""What the cluster says of the bucket before the relay has one: its uuid and its vbuckets."""
+"""Asks the cluster for the bucket's uuid and vbuckets, before the relay has the bucket."""
 
 import secrets
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ _NAME_BYTES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class BucketFacts:
-    """What a relay's bucket must have in common with the cluster's; an old server tells no uuid."""
+    """The uuid and vbucket count of the cluster's bucket; an old server tells no uuid."""
 
     uuid: str
     vbuckets: int
 
 
 def ask_cluster(settings: RelaySettings, credentials: Credentials) -> BucketFacts:
-    """Return what the first node says that answers.
+    """Return the answer of the first node that answers.
 
     Raises:
         NodeUnavailableError: none does; names each with the reason.

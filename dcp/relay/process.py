@@ -1,4 +1,4 @@
-"""A relay as a process: says when it is ready, ends on SIGTERM or SIGINT, or when it must."""
+"""Runs a relay as a process: announces readiness, ends on SIGTERM or SIGINT or an error."""
 
 import json
 import logging
@@ -56,7 +56,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
 
 
 def _is_stopped(within_seconds: float) -> bool:
-    """Wait a little for a signal to stop; whether one came.
+    """Wait a little for a signal to stop; return whether one came.
 
     Halted meanwhile and for longer, CPython answers with what is no signal at all (3.11).
     """

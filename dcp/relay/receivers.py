@@ -1,8 +1,8 @@
-"""The relay's consumers as its strategies see them: numbers, tags, and signs of life.
+"""Tracks the relay's consumers for its flow-control strategies: numbers, tags, signs of life.
 
-A consumer is one DCP connection. It names its group's tag by the control ``receiver_group_tag``
-or, where its client cannot, by its connection's name, in which ``#gtag=1001`` stands somewhere:
-clients put their own behind what they are told, after anything but a letter, a digit or a dot.
+A consumer is one DCP connection. It names its group's tag by the control ``receiver_group_tag`` or,
+where its client cannot, by its connection's name, in which ``#gtag=1001`` stands somewhere: clients
+append their own text to a configured name, after anything but a letter, a digit or a dot.
 
 Signs of life: it acknowledges, its TCP buffer takes bytes, or there is nothing to send. Where a
 stream's own window is full only what is acknowledged to that one is a sign, whatever the other
@@ -60,7 +60,7 @@ def named_tag(name: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Stand:
-    """What of a consumer moves when it does, and the look since which that stands still."""
+    """The counters of a consumer, and the time since which they have not changed."""
 
     values: tuple[int, ...]
     since_ns: int
@@ -70,7 +70,7 @@ class Receivers:
     """All consumers; used under the bucket's lock. Times are nanoseconds of the caller's clock."""
 
     def __init__(self, ack_ns: int, timeout_ns: int) -> None:
-        """Begin with nobody.
+        """Begin with no consumer.
 
         ``ack_ns``: how long one may take to acknowledge what it has done with; ``timeout_ns``:
         how long one may be unheard before it is silent.
@@ -84,7 +84,7 @@ class Receivers:
         self._looked_at_ns = 0
         self._fresh = count(1)
         self.names: dict[int, str] = {}
-        """What consumers are called, by number; of all that there ever were, until ``forget``."""
+        """The consumers' names, by number; of all that there ever were, until ``forget``."""
 
     def number(self, consumer: DcpConnection) -> int:
         """Return the number by which strategies know a consumer."""
@@ -95,7 +95,7 @@ class Receivers:
         return found
 
     def forget_others(self, numbers: Iterable[int]) -> None:
-        """Forget the names of all but these, and of who is there."""
+        """Forget all consumers but these."""
         kept = {*numbers, *self._numbers.values()}
         self.names = {number: name for number, name in self.names.items() if number in kept}
 
@@ -116,9 +116,10 @@ class Receivers:
     def look(
         self, clients: Iterable[AcceptedConnection], now_ns: int
     ) -> list[tuple[DcpConnection, int | None]]:
-        """Learn who has moved since the last look, or has nothing to move for.
+        """Note which consumers have moved since the last call, or have nothing to send.
 
-        Return who had been silent: with all its streams (None), or with those of an opaque.
+        Return the consumers that had been silent: with all their streams (None), or with those of
+        an opaque.
         """
         found = list[tuple[DcpConnection, int | None]]()
         self._looked_at_ns = now_ns
@@ -148,7 +149,7 @@ class Receivers:
         return stand.since_ns + self._ack_ns + self._timeout_ns < now_ns
 
     def was_away(self, away_ns: int) -> None:
-        """Count nobody's silence for a time in which we were halted, and heard none."""
+        """Exclude the time in which the relay's process was halted from all silences."""
         for consumer, stand in self._stands.items():
             self._stands[consumer] = _Stand(stand.values, stand.since_ns + away_ns)
         for stands in self._full.values():
@@ -191,7 +192,7 @@ class Receivers:
     def states(
         self, consumers: Iterable[DcpConnection], now_ns: int
     ) -> dict[int, tuple[int | None, bool]]:
-        """Return by number what groups go by: a consumer's tag, and whether it is silent."""
+        """Return by number the state that groups use: a consumer's tag, and if it is silent."""
         return {
             self.number(each): (
                 self.tag(each),

@@ -1,16 +1,16 @@
-"""How far the cluster may send: reports consumers to each vbucket's gate, and frees what it frees.
+"""Regulates how much the cluster may send: reports consumers to each vbucket's flow control.
 
-Which vbuckets are looked at says ``due_vbuckets.py``. Meanwhile others have their turns: with many
-consumers a pass takes its time, and the next one waits as much longer.
+``due_vbuckets.py`` selects the vbuckets to look at. Other connections have their turns during a
+pass: with many consumers it takes long, and the next one is delayed in proportion.
 
-Who has a place in a vbucket's group says ``vbucket_flow_control.py``. A consumer's position is that
-of its stream that is farthest behind. A consumer waiting for new data is placed at the end, or
-relay and consumer would wait for each other. Each report is as old as the consumer's last sign of
-life, and one that is older than the receivers' timeout is none: so nobody is given up or taken back
-for how often a vbucket is looked at, and who is silent is so in all its vbuckets at once (but for
-those whose own windows are full). Consumers' signs of life are noted at each tick, and until the
-next one no time passes for the gates: a pass between two ticks cannot take a silence that it has
-not looked at.
+``vbucket_flow_control.py`` decides which consumers have a place in a vbucket's group. A consumer's
+position is that of its stream that is farthest behind. A consumer waiting for new data is placed at
+the end, or relay and consumer would wait for each other. Each report is as old as the consumer's
+last sign of life, and one that is older than the receivers' timeout is none: so ejections do not
+depend on how often a vbucket is looked at, and a silent consumer is silent in all its vbuckets at
+once (except those whose own windows are full). Consumers' signs of life are noted at each tick, and
+until the next one no time passes for the gates: a pass between two ticks cannot take a silence that
+it has not looked at.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _FEW_NAMES: Final = 64
 
 
 class Source(Protocol):
-    """Where the bytes come from."""
+    """The upstream side of the regulator, which acknowledges bytes to the cluster."""
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
         """Let so many more of a vbucket's bytes be acknowledged, as soon as the disk keeps up."""
@@ -59,7 +59,7 @@ class Source(Protocol):
 
 
 class Regulator:
-    """The gates of all vbuckets. Methods run in the loop's thread, with the bucket's lock held."""
+    """The flow control of all vbuckets. Its methods run in the loop, under the bucket's lock."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Regulator:
         self._tick_ns = now_ns()
         self._due = DueVbuckets(self.gates, self.receivers)
         self.waits_for_disk = False
-        """Whether nothing is freed because too much is not on disk yet."""
+        """True if nothing is freed because too much is not on disk yet."""
         bucket.origin.on_sent.add(self._due.touch)
 
     def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
@@ -95,24 +95,24 @@ class Regulator:
     # --- what the links tell
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
-        """Know that a stream brought bytes; the bucket has settled what they hold."""
+        """Note bytes of a stream; the bucket has stored the items in them."""
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.gates[vbucket].positions.receive(high_seqno, frame_bytes)
         self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
-        """Know that the stream is over: no consumer is waited for with what it held."""
+        """Note that the stream is over: its bytes are freed."""
         self._free(vbucket, self.gates[vbucket].free_all())
         self._due.touch(vbucket)  # the disk may still be
 
     def rolled_back(self, vbucket: int) -> None:
-        """Know that seqnos begin again lower."""
+        """Note that seqnos begin again lower."""
         self.ended(vbucket)
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.gates[vbucket].positions.begin_again(high_seqno)
 
     def holds(self, vbucket: int) -> bool:
-        """Whether there shall be no stream of a vbucket now."""
+        """Return whether a vbucket shall have no stream now."""
         return self.gates[vbucket].is_held
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:
@@ -122,12 +122,12 @@ class Regulator:
     # --- what consumers do
 
     def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Count a consumer as there that could not have a stream yet, until it has it."""
+        """Note a consumer whose stream cannot be served yet, until it has it."""
         self.gates[vbucket].came_early(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Know that a consumer got the stream that it may have waited for, or gave it up."""
+        """Note that a consumer got the stream that it waited for, or gave it up."""
         self.gates[vbucket].waits_no_more(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
@@ -143,7 +143,7 @@ class Regulator:
     # --- passes
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Run passes until cancelled."""
         loop = asyncio.get_running_loop()
         tick_at = loop.time()
         while True:
@@ -173,7 +173,7 @@ class Regulator:
         return away_seconds
 
     async def look(self, *, is_tick: bool) -> float:
-        """Look once: at what changed, and with each tick at all that time can change.
+        """Run one pass: over changed vbuckets, and on a tick over all that time can change.
 
         Return how many seconds that took, without those in which all of us was halted.
         """
@@ -201,7 +201,7 @@ class Regulator:
         return loop.time() - began - halted_seconds
 
     def _tick(self) -> list[int]:
-        """Note who has moved; return the vbuckets to look at."""
+        """Note which consumers have moved; return the vbuckets to look at."""
         self._tick_ns = self._now_ns()
         moving = self.receivers.look(self._clients(), self._tick_ns)
         consumers = self._bucket.dcp_connections.values()
@@ -222,7 +222,7 @@ class Regulator:
         self._free(vbucket, freed_bytes)
 
     def _report_all(self, gate: VbucketFlowControl, vbucket: int, now_ns: int) -> set[int]:
-        """Report who has to do with a vbucket; return their numbers. All others leave it."""
+        """Report a vbucket's consumers to its flow control; return their numbers."""
         leaving = set(gate.receivers)
         present = set()
         for consumer in self._bucket.dcp_connections.values():
@@ -244,7 +244,7 @@ class Regulator:
     def _standings(
         self, consumer: DcpConnection, vbucket: int, now_ns: int
     ) -> tuple[dict[Hashable, int], int]:
-        """Return where a consumer's streams stand, and its last sign of life there."""
+        """Return the positions of a consumer's streams, and its last sign of life there."""
         positions = self.gates[vbucket].positions
         heard_at_ns, found = now_ns, dict[Hashable, int]()
         for stream in consumer.streams.of({vbucket}):
@@ -260,7 +260,7 @@ class Regulator:
     # --- what is told
 
     def _note_disk(self, *, has_room: bool) -> None:
-        """Say that the cluster waits for the disk, or does no more: once each."""
+        """Log once each when the cluster begins, or ceases, to wait for the disk."""
         if has_room == self.waits_for_disk:  # what was said last is not true any more
             self.waits_for_disk = not has_room
             if has_room:

@@ -1,4 +1,4 @@
-"""A relay in a thread of its own: one bucket in a data folder, its links upstream, and its node.
+"""Runs a relay in a thread of its own: its bucket, its links upstream, and its node.
 
 ``start``, ``stop`` and ``snapshot`` may be called from any thread; what ``feeding`` has is the
 loop's, with the bucket's lock held. Clients can connect when it is known of every vbucket
@@ -50,12 +50,12 @@ class Relay(Serving):
         super().__init__(nodes, feeding)
 
     def snapshot(self) -> RelaySnapshot:
-        """Return how everything stands."""
+        """Return the relay's statistics."""
         return self.feeding.snapshot()
 
 
 def _facts_of(settings: RelaySettings) -> BucketFacts:
-    """Return what the cluster says of the bucket; where no node answers, what the folder says."""
+    """Return the cluster's bucket facts; where no node answers, those of the data folder."""
     try:
         return ask_cluster(settings, settings.credentials)
     except NodeUnavailableError as error:
@@ -67,7 +67,7 @@ def _facts_of(settings: RelaySettings) -> BucketFacts:
 
 
 def _recorded(record: Path) -> BucketFacts | None:
-    """Return which bucket a data folder was filled from; None where it has none yet.
+    """Return the facts of the bucket that a data folder was filled from, if any.
 
     Raises:
         ConfigError: the record is damaged.

@@ -1,7 +1,7 @@
-"""The bucket of a relay: its vbuckets are copies that another cluster fills, and take no writes.
+"""The bucket of a relay: its vbuckets are copies that another cluster fills; it takes no writes.
 
 On disk they are replicas, so that no restart begins a branch: the only branches are the cluster's.
-Clients are told that they are active, as of each there is but this one here.
+Clients see them as active, since the relay has just one copy of each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class FilledByCluster:
         """Told of a vbucket that a client was sent something of, to decide how far it may go."""
 
     def begin(self, vbucket: Vbucket) -> None:
-        """Let clients take it for active; only the cluster lets documents expire."""
+        """Present it to clients as active; documents expire on the cluster only."""
         vbucket.show_as(VbucketState.ACTIVE)
         vbucket.documents.leave_expired()
 
@@ -69,7 +69,7 @@ class FilledByCluster:
         return copies
 
     def sent(self, vbucket: int) -> None:
-        """Tell who decides how far the vbucket may go."""
+        """Notify the vbucket's flow control that items were sent."""
         self.on_sent(vbucket)
 
 
@@ -95,11 +95,11 @@ class RelayBucket(Bucket):
 
     @property
     def all_copies(self) -> Mapping[int, ReplicaCopy]:
-        """What the cluster fills, by vbucket."""
+        """The copies that the cluster fills, by vbucket."""
         return self.copies.of_node(NODE)
 
     def copy(self, vbucket: int) -> ReplicaCopy:
-        """Return what the cluster fills."""
+        """Return the copy of a vbucket that the cluster fills."""
         found = self.copies.at(NODE, vbucket)
         if found is None:
             raise AssertionError(f"vbucket {vbucket}: every vbucket is a copy here")
@@ -110,11 +110,11 @@ class RelayBucket(Bucket):
         self.dcp_connections.end_streams(vbucket, NODE, reason=reason)
 
     def is_known(self, vbucket: int) -> bool:
-        """Whether it is known which branches there are."""
+        """Return whether the failover log of the vbucket is known."""
         return self.copy(vbucket).has_history
 
     def take_log(self, vbucket: int, log: FailoverLog) -> None:
-        """Learn the branches of a vbucket of which nothing is known yet."""
+        """Take the failover log of a vbucket that has none yet."""
         if not self.is_known(vbucket):
             self.copy(vbucket).take_log(log)
 
@@ -129,7 +129,7 @@ class RelayBucket(Bucket):
             self.collections.take(manifest)
 
     def is_too_early(self, vbucket: int, request: ResumeRequest) -> bool:
-        """Whether a client must wait: the relay has not got yet what it stands at, and will.
+        """Return whether a client must wait because the relay has not reached its position yet.
 
         A client may be ahead of a relay that was begun again. Only the branches decide whether it
         must go back, as if the relay had all that there is of the newest.

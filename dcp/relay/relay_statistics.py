@@ -38,7 +38,7 @@ from dcp.relay.vbucket_ranges import ranges_of
 
 @dataclass(frozen=True, slots=True)
 class LinkSnapshot:
-    """A connection to a node of the cluster: its window, and who keeps it from going on."""
+    """A connection to a node of the cluster: its window, and the consumer that holds it back."""
 
     node: str
     is_ready: bool
@@ -115,7 +115,7 @@ def snapshot_of(
     upstream: Upstream,
     settings: RelaySettings,
 ) -> RelaySnapshot:
-    """Return how everything stands; the bucket's lock is held."""
+    """Return the relay's statistics; the bucket's lock is held."""
     streams = [
         stream
         for consumer in bucket.dcp_connections.values()
@@ -143,7 +143,7 @@ def snapshot_of(
 
 
 def _load(bucket: RelayBucket) -> Load:
-    """Return what the relay holds and serves now."""
+    """Return the relay's present load, for the memory formula."""
     connections = bucket.dcp_connections.values()
     keys, key_bytes = keys_of([vbucket.data.newest.keys for vbucket in bucket.vbuckets])
     streams = sum(len(each.streams) for each in connections)

@@ -1,4 +1,4 @@
-"""What a relay may be told: where its bucket comes from, where it serves it, and how fast."""
+"""The settings of a relay: its upstream, the address it serves on, and its limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ class RelaySettings:
         return ConnectionSettings(self.bucket, tls=self.tls)
 
     def served(self, bucket_uuid: str, vbuckets: int) -> ClusterSettings:
-        """Return what the consumers see: a cluster of one node."""
+        """Return the settings of the cluster of one node that consumers see."""
         own = {self.credentials.username: self.credentials.password.reveal()}
         has_tls = self.listen_tls is not None
         return ClusterSettings(

@@ -1,7 +1,7 @@
-"""Which consumers are waited for no more as they are stuck: each is counted and told of once.
+"""Logs and counts each consumer that is stuck (ejected by flow control) once.
 
 It is stuck until no vbucket is left that gave it up: in each it counts again, or left it, or is
-gone. Then it may get stuck anew. It is told of one tick later, with all the vbuckets that gave it
+gone. Then it may get stuck anew. It is reported one tick later, with all the vbuckets that gave it
 up by then: they are looked at one after the other.
 """
 
@@ -12,11 +12,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class StuckConsumers:
-    """Who is stuck, by number, and in which vbuckets; used under the bucket's lock."""
+    """The stuck consumers, by number, with their vbuckets; used under the bucket's lock."""
 
     def __init__(self) -> None:
         self.ejections = 0
-        """How often a consumer got stuck."""
+        """The number of times that a consumer got stuck."""
         self._given_up: dict[int, set[int]] = {}
         self._untold: dict[int, int] = {}
         """By how many vbuckets at once, at the most."""
@@ -40,12 +40,12 @@ class StuckConsumers:
                 del self._given_up[consumer]
 
     def keep(self, present: Collection[int]) -> None:
-        """Forget all others."""
+        """Forget all other consumers."""
         for consumer in self._given_up.keys() - set(present):
             del self._given_up[consumer]
 
     def tell(self, names: Mapping[int, str]) -> None:
-        """Say who got stuck before the last time; to be called at each tick."""
+        """Log the consumers that got stuck before the last call; call it at each tick."""
         for consumer in self._due:
             vbuckets = self._untold.pop(consumer)
             _LOG.warning(

@@ -1,8 +1,8 @@
-"""Where the relay's bucket comes from: a link to each node that owns vbuckets, as the map has it.
+"""Keeps the relay's links: one to each node that owns vbuckets, by the cluster map.
 
 Maps come from every connection when it is made, from pushes, from refusals, and are asked for when
 a stream was refused or a node is lost. While no node answers the addresses that were given at first
-are tried, too. A map of another bucket ends it all: what is here is not that bucket's.
+are tried, too. A map of another bucket ends all links: the relay's data is not that bucket's.
 """
 
 import asyncio
@@ -34,19 +34,19 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class StreamRegulator(Protocol):
-    """Who decides when bytes are freed, and which streams there may be; the lock is held."""
+    """Decides when bytes are freed, and which streams may exist; the bucket's lock is held."""
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
-        """Know that a stream brought bytes; the bucket has settled what they hold."""
+        """Note bytes of a stream; the bucket has stored the items in them."""
 
     def ended(self, vbucket: int) -> None:
-        """Know that the stream is over: free what it held."""
+        """Note that the stream is over: free its bytes."""
 
     def rolled_back(self, vbucket: int) -> None:
-        """Know that seqnos begin again lower."""
+        """Note that seqnos begin again lower."""
 
     def holds(self, vbucket: int) -> bool:
-        """Whether there shall be no stream of a vbucket now."""
+        """Return whether a vbucket shall have no stream now."""
 
 
 class Upstream:
@@ -64,7 +64,7 @@ class Upstream:
         """Whose connection brought the bytes of each vbucket that are not freed."""
         self._runs = False
         self.failure: DcplakeError | None = None
-        """Why the cluster cannot be followed any more, whatever is tried."""
+        """The reason why the cluster cannot be followed any more."""
         most_bytes = settings.window_bytes
         self._windows = SharedWindows(
             WindowPolicySettings(
@@ -82,7 +82,7 @@ class Upstream:
     # --- life
 
     def start(self, regulator: StreamRegulator) -> None:
-        """Have links from now on; the bucket's lock is held."""
+        """Begin to connect; the bucket's lock is held."""
         self._regulator = regulator
         self._runs = True
         self.reconcile()
@@ -106,7 +106,7 @@ class Upstream:
     # --- who is followed
 
     def reconcile(self) -> None:
-        """Have the links and streams that map and regulator want; the bucket's lock is held."""
+        """Bring links and streams in line with map and regulator; the bucket's lock is held."""
         if not self._runs or self._regulator is None:
             return
         for vbucket in self._bucket.all_copies:
@@ -184,7 +184,7 @@ class Upstream:
     # --- what links tell
 
     def arrived(self, link: UpstreamLink, arrived: Sequence[Arrived]) -> None:
-        """Settle what streams brought; act on what else the connection has learned."""
+        """Store received items; act on other messages of the connection."""
         connection = link.connection
         if connection is None or self._regulator is None:
             return
@@ -243,9 +243,10 @@ class Upstream:
         connection.learned.logs.clear()
 
     def _take_seqnos(self, connection: UpstreamConnection) -> None:
-        """Promise clients what the cluster has of vbuckets that no stream brings now.
+        """Announce to clients the high seqnos of vbuckets that have no stream now.
 
-        Who plans by seqnos asks for streams then, and is of the group that is waited for.
+        Clients that plan by high seqnos then request streams, and join the group that is waited
+        for.
         """
         if self._regulator is None:
             return
@@ -272,7 +273,7 @@ class Upstream:
                 self._links[owner][0].write()
 
     async def run(self) -> None:
-        """Ask now and then for what no stream tells, until cancelled."""
+        """Ask now and then for state that no stream carries, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             with self._bucket.lock:
@@ -282,7 +283,7 @@ class Upstream:
                     self._ask_for_maps()
 
     def _ask_for_seqnos(self) -> None:
-        """Ask how far those vbuckets are that are held, so that no stream tells."""
+        """Ask for the high seqnos of held vbuckets, which have no stream."""
         if self._map is None or self._regulator is None:
             return
         held = {self._map.owner(v) for v in self._bucket.all_copies if self._regulator.holds(v)}
@@ -304,7 +305,7 @@ class Upstream:
             _LOG.warning("collections manifest: it cannot be saved: %s", error)
 
     def lost(self, link: UpstreamLink) -> None:
-        """Free what the streams of its connection held."""
+        """Free the bytes of the streams of its connection."""
         for vbucket, charged in list(self._charged.items()):
             if charged is link:
                 del self._charged[vbucket]
@@ -312,18 +313,18 @@ class Upstream:
                     self._regulator.ended(vbucket)
 
     def unreachable(self, _: UpstreamLink) -> None:
-        """Ask the others who has a node's vbuckets now, and the nodes that were there at first."""
+        """Ask other nodes, and the first seeds, for the new owner of a node's vbuckets."""
         self._ask_for_maps()
         self.reconcile()
 
     def may_open(self) -> bool:
-        """Whether streams may be asked for: not while what came waits for the disk."""
+        """Return whether streams may be requested: not while received items wait for the disk."""
         return self._bucket.writes.make_room()
 
     # --- what the regulator decides
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
-        """Wait for nobody with bytes of a vbucket any more, if their connection is still there.
+        """Free a vbucket's bytes, if their connection is still there.
 
         They are released when the disk keeps up, at once if it does: the stream may be over, but
         what it brought is in memory.
@@ -335,7 +336,7 @@ class Upstream:
                 self._release(link)
 
     def release(self) -> None:
-        """Release what waited for the disk only, as that keeps up."""
+        """Release the bytes that waited for the disk only, as far as it keeps up."""
         for link in self.links:
             self._release(link)
 

@@ -1,4 +1,4 @@
-"""The relay's DCP connection to one node of the cluster, sans-I/O: bytes and time go in and out.
+"""The relay's DCP connection to one node of the cluster, sans-I/O.
 
     follow(copies)     have a passive stream into each of these copies, and no other
     feed(block, now)   frames of the node; returns what arrived, stream by stream
@@ -10,8 +10,8 @@
 The protocol is the consumer machine's, and so are the counters of the window: *given* is what the
 relay has freed, *released* what is on disk as well or may be soon. The connection signs in as any
 consumer does and asks for all that a consumer can be told: no prepares, which are for the cluster's
-own nodes. What belongs to no stream is released at once; what a stream brought is freed by whoever
-was told of it. What to do about a refused or ended stream is the client's table
+own nodes. What belongs to no stream is released at once; bytes of a stream are freed by the
+receiver of ``Arrived``. What to do about a refused or ended stream is the client's table
 (``dcp/client/reactions.py``). Messages that fit no stream end the connection.
 """
 
@@ -51,7 +51,7 @@ _BOOTSTRAP_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """What a connection says of itself, and how it connects."""
+    """The settings of a connection: bucket, credentials and TLS."""
 
     bucket: str
     credentials: Credentials
@@ -60,12 +60,12 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Bytes of a stream that one block brought, and what became of it."""
+    """Bytes of a stream that one block brought, and whether they begin a branch."""
 
     stream: PassiveStream
     frame_bytes: int = 0
     begins_branch: bool = False
-    """Whether the stream was accepted just now on another branch than the copy knew."""
+    """True if the stream was accepted just now on another branch than the copy knew."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Learned:
     logs: dict[int, FailoverLog] = field(default_factory=dict)
     seqnos: dict[int, int] = field(default_factory=dict)
     wants_map: bool = False
-    """Whether the cluster has changed: a new map is needed."""
+    """True if the cluster has changed: a new map is needed."""
     ended: list[int] = field(default_factory=list)
     """Vbuckets whose stream is over, asked for again or not."""
 
@@ -118,18 +118,18 @@ class UpstreamConnection:
         self.streams = PassiveStreams(self._machine, may_open)
         self.learned = Learned()
         self.arrived: dict[int, Arrived] = {}
-        """What the last block brought, by vbucket; also where ``feed`` came to no end of it."""
+        """Bytes of the last block, by vbucket; also if ``feed`` failed amid it."""
 
     # --- where it stands
 
     @property
     def is_ready(self) -> bool:
-        """Whether streams may be asked for."""
+        """True if streams may be requested."""
         return self._machine.is_ready
 
     @property
     def awaits_closed(self) -> bool:
-        """Whether the node has not ended all streams yet."""
+        """True if the node has not ended all streams yet."""
         return self._machine.awaits_closed
 
     @property
@@ -140,7 +140,7 @@ class UpstreamConnection:
     # --- streams
 
     def follow(self, copies: Mapping[int, ReplicaCopy], now: float) -> None:
-        """Fill exactly these copies, by vbucket."""
+        """Have a stream into exactly these copies, by vbucket."""
         self.learned.ended += [each.vbucket for each in self.streams.follow(copies, now)]
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class UpstreamConnection:
     # --- input
 
     def feed(self, block: FrameBlock, now: float) -> list[Arrived]:
-        """Act on frames; return what came for which streams, each once, as ``arrived`` has it.
+        """Act on frames; return the received bytes by stream, each stream once.
 
         Raises:
             RemoteProtocolError: the node broke the protocol.
@@ -185,7 +185,7 @@ class UpstreamConnection:
         return list(self.arrived.values())
 
     def _count(self) -> None:
-        """Tell the bytes of each stream; nobody is waited for with those of none."""
+        """Count received bytes by stream; bytes of no stream are freed at once."""
         unclaimed_bytes = 0
         for window, frame_bytes in self._machine.flow.deliver():
             if window is self.window:
@@ -262,30 +262,30 @@ class UpstreamConnection:
     # --- flow control and time
 
     def free(self, frame_bytes: int) -> None:
-        """Wait for nobody with these bytes any more."""
+        """Free bytes: no consumer needs them any more."""
         self.window.give(frame_bytes)
 
     @property
     def unreleased_bytes(self) -> int:
-        """What was freed and waits for the disk only."""
+        """Bytes that are freed and wait for the disk only."""
         return self.window.given - self.window.released
 
     def release(self, now: float) -> None:
-        """Be done with all that was freed; acknowledge when it is time."""
+        """Release all freed bytes; acknowledge when it is due."""
         self._machine.flow.release([(self.window, self.unreleased_bytes)])
         self._machine.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
-        """Have another window from now on."""
+        """Change the window's size."""
         self._machine.resize_window(window_bytes, now)
 
     @property
     def deadline(self) -> float:
-        """When ``tick`` has something to do."""
+        """The time at which ``tick`` has work to do."""
         return self.streams.deadline
 
     def tick(self, now: float) -> None:
-        """Do what time demands.
+        """Do what is due by time.
 
         Raises:
             NodeUnavailableError: the node is silent for too long, or not ready within the time.

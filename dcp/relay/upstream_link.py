@@ -1,4 +1,4 @@
-"""The asyncio edge of the relay's connection to one node: connects, reads, writes, and again.
+"""The asyncio edge of the relay's connection to one node: connects, reads, writes, reconnects.
 
 What was received is handed to the follower under the bucket's lock, at most 64 KiB at a time.
 """
@@ -41,23 +41,23 @@ _NONCE_BYTES: Final = 24
 
 
 class Follower(Protocol):
-    """Who is told what a link received; the bucket's lock is held."""
+    """The receiver of a link's data; the bucket's lock is held."""
 
     def arrived(self, link: "UpstreamLink", arrived: Sequence[Arrived]) -> None:
-        """Take what streams brought, and whatever else the connection has learned."""
+        """Take received items, and other messages of the connection."""
 
     def lost(self, link: "UpstreamLink") -> None:
-        """Know that its connection is over, with all streams."""
+        """Note that its connection is over, with all streams."""
 
     def unreachable(self, link: "UpstreamLink") -> None:
-        """Know that there is no connection to the node now."""
+        """Note that the node cannot be connected now."""
 
     def may_open(self) -> bool:
-        """Whether streams may be asked for."""
+        """Return whether streams may be requested."""
 
 
 class UpstreamLink:
-    """The connection to one node, whichever it is just now. Methods run in the loop's thread."""
+    """The link to one node, over successive connections. Methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class UpstreamLink:
         self.address = address
         self.name = f"{name} to {address}"
         self.trouble = "not connected yet"
-        """Why there is no connection; empty while there is one."""
+        """The reason why there is no connection; empty while there is one."""
         self.connection: UpstreamConnection | None = None
         self._became_ready = False
         self._full_seconds = 0.0
@@ -91,23 +91,23 @@ class UpstreamLink:
 
     @property
     def is_ready(self) -> bool:
-        """Whether streams can be asked for."""
+        """True if streams can be requested."""
         return self.connection is not None and self.connection.is_ready
 
     def full_seconds(self, now: float) -> float:
-        """How long the windows of all connections to the node were full."""
+        """Return how long the windows of all connections to the node were full."""
         connection = self.connection
         window_seconds = 0.0 if connection is None else connection.window.full_seconds(now)
         return self._full_seconds + window_seconds
 
     def _resize_window(self, window_bytes: int) -> None:
-        """Have another window, as other links came or went; the bucket's lock is held."""
+        """Change the window as other links come or go; the bucket's lock is held."""
         if self.connection is not None:
             self.connection.resize_window(window_bytes, monotonic())
             self.write()
 
     def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
-        """Fill exactly these copies; the bucket's lock is held."""
+        """Have a stream into exactly these copies; the bucket's lock is held."""
         self._copies = copies
         if self.connection is not None:
             self.connection.follow(copies, monotonic())
@@ -150,7 +150,7 @@ class UpstreamLink:
         self.trouble = trouble
 
     async def _converse(self) -> bool:
-        """Connect and receive until the connection is lost; whether it ever got ready."""
+        """Connect and receive until the connection is lost; return whether it ever got ready."""
         loop, address = asyncio.get_running_loop(), self.address
         async with asyncio.timeout(_CONNECT_SECONDS):
             reader, self._writer = await asyncio.open_connection(
@@ -221,7 +221,7 @@ class UpstreamLink:
             self.write()
 
     def write(self) -> None:
-        """Send what the connection has to say: requests and acknowledgements, never much."""
+        """Send queued requests and acknowledgements, never much."""
         if self.connection is not None and self._writer is not None:
             data = self.connection.output()
             if data:

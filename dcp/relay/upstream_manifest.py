@@ -1,4 +1,4 @@
-"""A collections manifest as another server tells it: the JSON of GET_COLLECTIONS_MANIFEST."""
+"""Parses another server's collections manifest: the JSON of GET_COLLECTIONS_MANIFEST."""
 
 from types import MappingProxyType
 from typing import Any

@@ -1,9 +1,9 @@
-"""How far the cluster may go on with one vbucket: what its consumers have, by Aeron's strategies.
+"""Flow control of one vbucket: frees bytes as its consumers advance, by Aeron's strategies.
 
-    report(receiver, …)    what a consumer has to do with the vbucket now
+    report(receiver, …)    a consumer's streams of the vbucket now
     came_early(receiver)   it asks for what has not come yet
     leave(receiver)        it has nothing to do with it any more
-    settle(now)            eject who was silent; free the bytes that no counted consumer still needs
+    settle(now)            eject silent ones; free the bytes that no counted consumer still needs
 
 A consumer has a *place* in the vbucket's group, or none:
 
@@ -25,8 +25,8 @@ the relay's disk. Below the group's size nothing is freed, and after a time the 
 it shall have no stream.
 
 A sign of life is the caller's (``receivers.py``); place and group have that of the newest report.
-So all are reported before ``settle``, which alone looks at the time: who is silent then is ejected,
-and nobody else. Time is nanoseconds of any clock that never goes back.
+So all are reported before ``settle``, which alone looks at the time: it ejects the consumers that
+are silent then, and no others. Time is nanoseconds of any clock that never goes back.
 """
 
 from collections.abc import Hashable, Mapping
@@ -42,7 +42,7 @@ _NO_STREAMS: Final[frozenset[Hashable]] = frozenset()
 
 @dataclass(slots=True)
 class _Place:
-    """Where a consumer stands, when it was heard, and by which of its streams; none: it waits."""
+    """A consumer's position in the group, its last sign of life and its streams; none: it waits."""
 
     tag: int | None
     streams: frozenset[Hashable]
@@ -52,7 +52,7 @@ class _Place:
 
 
 class VbucketFlowControl:
-    """One vbucket's group, and what it holds."""
+    """The receiver group of one vbucket, and the bytes that it holds."""
 
     __slots__ = (
         "_hold_ns",
@@ -71,7 +71,7 @@ class VbucketFlowControl:
         self.positions = Positions(window_bytes)
         self.group = ReceiverGroup(spec)
         self.is_held = not self.group.has_required
-        """Whether there shall be no stream; until the group is complete for the first time."""
+        """True if there shall be no stream; until the group is complete for the first time."""
         self.newcomers_refused = 0
         self._window_bytes = window_bytes
         self._hold_ns = hold_ns
@@ -82,25 +82,25 @@ class VbucketFlowControl:
 
     @property
     def receivers(self) -> frozenset[int]:
-        """Whoever has a place, counted or not."""
+        """The consumers that have a place, counted or not."""
         return frozenset(self._places.keys() | self._waiting)
 
     @property
     def gating_receiver(self) -> int | None:
-        """Who is waited for; None where nobody is, or nothing."""
+        """The consumer that is waited for; None if no byte is held for one."""
         gating = self.group.gating_receiver
         return None if gating is None or not self.positions.held_bytes else gating.receiver_id
 
     def came_early(self, receiver: int) -> None:
-        """Give a consumer a place that waits for what has not come yet."""
+        """Give a place to a consumer whose stream cannot be served yet."""
         self._waiting.add(receiver)
 
     def waits_no_more(self, receiver: int) -> None:
-        """Know that a consumer got its stream, or gave it up."""
+        """Note that a consumer got its stream, or gave it up."""
         self._waiting.discard(receiver)
 
     def is_waiting(self, receiver: int) -> bool:
-        """Whether a consumer was refused a stream and got none since."""
+        """Return whether a consumer was refused a stream and got none since."""
         return receiver in self._waiting
 
     def report(
@@ -111,7 +111,7 @@ class VbucketFlowControl:
         heard_at_ns: int,
         now_ns: int,
     ) -> None:
-        """Take where a consumer's streams stand (it waits, without any), and when it was heard."""
+        """Take the positions of a consumer's streams (none: waiting), and its last sign of life."""
         place = self._places.get(receiver)
         if place is not None and _is_over(place, streams, tag):
             self._end(receiver)
@@ -137,7 +137,7 @@ class VbucketFlowControl:
         self.newcomers_refused += place.is_refused and not was_refused
 
     def _is_told(self, receiver: int, tag: int | None, heard_at_ns: int) -> bool:
-        """Whether a sign of life is all that the group need know of one that has not moved."""
+        """Return whether the consumer has not moved, so that only its sign of life is news."""
         if self.group.heard(receiver, heard_at_ns) or not self.group.is_tracking:
             return True
         return self.group.receiver_count > 0 and not self.group.counts(tag)
@@ -145,7 +145,7 @@ class VbucketFlowControl:
     def _counted(
         self, place: _Place | None, streams: Mapping[Hashable, int]
     ) -> dict[Hashable, int]:
-        """Return the streams that a consumer's position goes by: not those that came far behind."""
+        """Return the streams that a consumer's position is computed from: not those far behind."""
         before = _NO_STREAMS if place is None else place.streams
         gating = self.group.gating_receiver
         if gating is None or (place is not None and not before):
@@ -164,7 +164,7 @@ class VbucketFlowControl:
         return edge < other_edge - self._window_bytes
 
     def _make_way(self, receiver: int, place: _Place) -> None:
-        """Let those count no more who did while nobody else was there, and are far behind this."""
+        """Stop counting consumers that were alone in the group and are far behind this one."""
         gating, freed_bytes = self.group.gating_receiver, self.positions.freed_bytes
         if gating is None or gating.edge >= freed_bytes or self.group.tracks(receiver):
             return
@@ -189,7 +189,7 @@ class VbucketFlowControl:
         self._limit = self.group.on_status_message(message, self._limit, now_ns)
 
     def settle(self, now_ns: int) -> int:
-        """Eject who was silent; free what may be, and return how many bytes that is."""
+        """Eject silent consumers; free what may be freed, and return its bytes."""
         self._limit = self.group.on_idle(self._limit, now_ns)
         if not self.group.has_required:
             self._note_incomplete(now_ns)
@@ -209,20 +209,20 @@ class VbucketFlowControl:
         return any(not self.is_silent(each.heard_at_ns, now_ns) for each in self._places.values())
 
     def is_silent(self, heard_at_ns: int, now_ns: int) -> bool:
-        """Whether who was heard then is silent for longer than the receivers' timeout."""
+        """Return whether the last sign of life is older than the receivers' timeout."""
         return heard_at_ns + self.group.spec.receiver_timeout_ns < now_ns
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether time alone changes something: the hold is over."""
+        """Return whether time alone changes something: the hold is over."""
         since_ns = self._incomplete_since_ns
         return since_ns is not None and not self.is_held and now_ns - since_ns >= self._hold_ns
 
     def free_all(self) -> int:
-        """Free all that came: the stream is over, or nobody is there; return how many bytes."""
+        """Free all received bytes (stream over, or no consumer); return how many."""
         return self.positions.free_to(self.positions.received_bytes)
 
 
 def _is_over(place: _Place, streams: Mapping[Hashable, int], tag: int | None) -> bool:
-    """Whether what a consumer has now is another place than the one that it had."""
+    """Return whether a consumer's streams are another place than the one that it had."""
     had_streams = bool(place.streams)
     return place.tag != tag or (had_streams and place.streams.isdisjoint(streams))

@@ -1,4 +1,4 @@
-"""Numbers of vbuckets as people write them: ``0-63,70``."""
+"""Formats numbers of vbuckets as ranges: ``0-63,70``."""
 
 from collections.abc import Iterable
 

@@ -1,1 +1,1 @@
-"""Bytes to messages and back: the memcached binary protocol with its DCP commands."""
+"""Encodes and decodes the memcached binary protocol with its DCP commands."""

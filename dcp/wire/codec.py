@@ -36,7 +36,7 @@ NOT_SUPPORTED: Final = frozenset({Opcode.DCP_FLUSH})
 
 
 class Side(Enum):
-    """Which conversation a frame belongs to; an opcode means something else in each."""
+    """The conversation that a frame belongs to; an opcode means something else in each."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -68,7 +68,7 @@ NO_EXTRAS: Final = (Extras("", ""),)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one kind of frame is laid out. ``extras`` lists the allowed forms, shortest first."""
+    """The layout of one kind of frame. ``extras`` lists the allowed forms, shortest first."""
 
     body: type[m.Body]
     extras: tuple[Extras, ...] = NO_EXTRAS
@@ -255,7 +255,7 @@ SPECIAL_ANSWERS: Final[dict[tuple[int, int], Row]] = {
 
 
 def decode(frame: Frame) -> m.Body:
-    """Return what ``frame`` says.
+    """Return the body of ``frame``.
 
     An unsuccessful answer becomes a ``Refusal`` (bar ``SPECIAL_ANSWERS``); a command that the table
     does not know becomes ``Unknown``, since a peer may be newer than we are.
@@ -297,7 +297,7 @@ def encode(  # noqa: PLR0913 - the header's fields, by name
     datatype: int = 0,
     framing_extras: bytes = b"",
 ) -> Frame:
-    """Return the frame that says ``body``; the inverse of ``decode``.
+    """Return the frame of ``body``; the inverse of ``decode``.
 
     Raises:
         TypeError: ``body`` is not what the row of this opcode and status holds, or its optional

@@ -1,4 +1,4 @@
-"""Stream messages to columns: mutations, deletions and expirations without an object per field.
+"""Decodes mutations, deletions and expirations into columns, without an object per field.
 
 The buffer they were received in serves as the data of one Arrow array whose segments are, frame by
 frame, key, value and what lies between; Arrow's ``take`` picks keys and values out of it. The fixed

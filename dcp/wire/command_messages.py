@@ -1,4 +1,4 @@
-"""What commands and their answers say: documents, connection set-up, seqnos.
+"""Bodies of commands and their answers: documents, connection set-up, seqnos.
 
 Field names are those of kv_engine ``docs/BinaryProtocol.md``; seqnos and uuids are unsigned 64-bit,
 expiry is in seconds.
@@ -58,7 +58,7 @@ class MutationAnswer(Body):
 
 @dataclass(frozen=True, slots=True)
 class Hello(Body):
-    """HELLO: who we are and which features we ask for."""
+    """HELLO: the client's name and the features it asks for."""
 
     agent: bytes
     features: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Values to documents: snappy, then xattrs, then the body; what is left of the datatype is JSON.
+"""Decodes values to documents: Snappy, then xattrs, then the body.
 
 The order is kv_engine's (``docs/Document.md``): a value is compressed as a whole, xattrs included.
 """

@@ -1,4 +1,4 @@
-"""Framing extras: the small tagged notes of the alternative framing (stream id, durations…).
+"""Encodes and decodes framing extras: tagged fields of the alternative framing (stream id, …).
 
 Each is one byte ``id << 4 | length`` and then ``length`` bytes. A nibble of 15 is an escape: the
 next byte, plus 15, is the number; the id's escape byte comes before the length's. Unknown ids are

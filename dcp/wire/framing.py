@@ -1,9 +1,9 @@
-"""Chunks of bytes to whole frames: finds where frames begin and end, and nothing else.
+"""Splits chunks of bytes into whole frames.
 
 A ``FrameSplitter`` takes what a socket gives, in any pieces, and returns ``FrameBlock``s: whole
 frames back to back in one buffer. A chunk that begins at a frame is not copied; what it ends with,
 and the chunks that complete that, are appended to one growing buffer. So a byte is copied once or
-twice however many chunks a large frame takes. Who reads from a socket does better: ``take_back``
+twice however many chunks a large frame takes. A socket's reader avoids both copies: ``take_back``
 puts the beginning of a frame in front of what is read next, and ``room`` is where the rest of a
 large one belongs, so that it is held once, in a buffer of just its length.
 """
@@ -164,7 +164,7 @@ class FrameSplitter:
 
     @property
     def unfinished_frame_bytes(self) -> int:
-        """How long the frame will be that is not whole yet; 0 where its header is not there."""
+        """Length of the unfinished frame when whole; 0 where its header is not there."""
         is_known = self._large is not None or len(self._tail) >= HEADER_BYTES
         return self._wanted_bytes if is_known else 0
 

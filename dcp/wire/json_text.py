@@ -1,11 +1,12 @@
-"""Whether bytes are one JSON text in UTF-8 (RFC 8259), found out without a tree of what is in them.
+"""Checks that bytes are one JSON text in UTF-8 (RFC 8259), without building a tree of it.
 
 Regular expressions pass over what is small, many values at a time; a stack holds what is open of
 the rest, ``[`` and ``{``. No NaN, no Infinity, no byte order mark; names may come twice, escaped
-surrogates alone; numbers have as many digits as they like. What Python's ``json`` reads is JSON
-here, and nothing else, but for the depth: there it hangs on who calls, here it is ``MOST_DEPTH``.
+surrogates alone; numbers have as many digits as they like. It accepts exactly what Python's
+``json`` reads, except for the depth: there it depends on the caller's stack, here it is
+``MOST_DEPTH``.
 
-``json_steps`` yields again and again, so that whoever drives it can let others have their turn. Its
+``json_steps`` yields again and again, so that its caller can give other connections their turn. Its
 memory is bounded, whatever the text is.
 """
 
@@ -67,7 +68,7 @@ _IS: Final = re.compile(_COLON)
 
 
 class _Expected(Enum):
-    """What comes next in the text."""
+    """The kind of token that may come next in the text."""
 
     VALUE = "a value"
     MEMBER = "a name of an object, with its value"
@@ -101,7 +102,7 @@ def is_json_steps(value: bytes) -> Generator[None, None, bool]:
 
 
 def is_json_text(text: bytes) -> bool:
-    """Return what ``json_steps`` finds out, all at once."""
+    """Return the result of ``json_steps``, in one go."""
     steps = json_steps(text)
     while True:
         try:
@@ -125,7 +126,7 @@ def json_steps(text: bytes) -> Generator[None, None, bool]:
 
 
 class _Reader:
-    """Where we are in a text, what is open there, and what comes next."""
+    """The reading position in a text, its open brackets, and the tokens that may come next."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -171,7 +172,7 @@ class _Reader:
 
     @property
     def _is_deep(self) -> bool:
-        """Whether what is small may be too deep here."""
+        """True if small values may be too deep here."""
         return len(self._open) > MOST_DEPTH - _SMALL_DEPTH
 
     def _wanted_inside(self) -> _Expected:

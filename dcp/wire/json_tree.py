@@ -23,7 +23,7 @@ _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def json_tree(text: bytes | str, most_bytes: int = MOST_TREE_BYTES) -> Any:
-    """Return what a JSON text in UTF-8 says.
+    """Return the Python objects of a JSON text in UTF-8.
 
     Raises:
         ValueError: it is no JSON, or too long or too deep to be read.
@@ -37,7 +37,7 @@ def json_tree(text: bytes | str, most_bytes: int = MOST_TREE_BYTES) -> Any:
 
 
 def is_deeper(text: str, most_depth: int) -> bool:
-    """Whether more lists and objects than that are open somewhere in the text."""
+    """Return whether more lists and objects than that are open somewhere in the text."""
     if text.count("[") + text.count("{") <= most_depth:
         return False
     depth = 0

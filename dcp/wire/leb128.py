@@ -1,4 +1,4 @@
-"""Document keys as sent: the collection id in front, unsigned LEB128, and how long they may be.
+"""Encodes and decodes the collection id (unsigned LEB128) in front of a document key.
 
 Seven bits per byte, least significant group first, top bit set in all but the last byte. kv_engine
 accepts the shortest encoding only (``include/mcbp/protocol/unsigned_leb128.h``), and so do we. It

@@ -1,4 +1,4 @@
-"""Snappy raw blocks: how values with datatype bit 0x02 are compressed.
+"""Compresses and inflates Snappy raw blocks: values with datatype bit 0x02.
 
 A block begins with its inflated length as a varint; the limit is checked on that, before anything
 is inflated. Source: google/snappy ``format_description.txt``, kv_engine ``docs/BinaryProtocol.md``.

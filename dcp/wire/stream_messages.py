@@ -1,4 +1,4 @@
-"""What DCP says: opening connections and streams, snapshot markers, documents, events.
+"""Bodies of DCP messages: opening connections and streams, snapshot markers, documents, events.
 
 Field names are those of kv_engine ``docs/dcp/documentation/commands``; seqnos, uuids and CAS are
 unsigned 64-bit, expiry and delete times are seconds since 1970.

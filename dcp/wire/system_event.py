@@ -21,7 +21,7 @@ _ONE_ID = Struct(">QI")
 
 @dataclass(frozen=True, slots=True)
 class ManifestEvent:
-    """What happened to a collection or scope, under the manifest ``manifest_uid``.
+    """A change of a collection or scope, under the manifest ``manifest_uid``.
 
     Manifest uids are those of the last complete change: when one change makes several events, only
     the last of them carries the new uid.

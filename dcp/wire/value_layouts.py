@@ -19,7 +19,7 @@ Encoder = Callable[[Any, tuple[str, ...]], bytes]
 
 @dataclass(frozen=True, slots=True)
 class ValueLayout:
-    """How a value fills the fields ``names`` of a body, and how they become bytes again."""
+    """The layout of a value that fills the fields ``names`` of a body, in both directions."""
 
     names: tuple[str, ...]
     reader: Decoder

@@ -30,12 +30,12 @@ class Magic(IntEnum):
 
     @property
     def is_response(self) -> bool:
-        """Whether bytes 6..7 hold a status rather than a vbucket id."""
+        """True if bytes 6..7 hold a status rather than a vbucket id."""
         return self in _RESPONSE_MAGICS
 
     @property
     def is_alternative(self) -> bool:
-        """Whether byte 2 is the framing-extras length and byte 3 the key length."""
+        """True if byte 2 is the framing-extras length and byte 3 the key length."""
         return self in (Magic.ALT_REQUEST, Magic.ALT_RESPONSE)
 
 
@@ -166,7 +166,7 @@ class Status(IntEnum):
 
 
 class Datatype(IntFlag):
-    """What a value's bytes are; several bits may be set at once."""
+    """The encoding of a value's bytes; several bits may be set at once."""
 
     RAW = 0x00
     JSON = 0x01

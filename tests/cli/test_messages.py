@@ -1,4 +1,4 @@
-"""What a user gets wrong, as it is said: found, expected, what to do, and the exit code."""
+"""Error messages for a user's mistakes: found, expected, what to do, and the exit code."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""How an open connection ends: silence, the node, the application; received rows come first."""
+"""The end of an open connection: silence, the node, the application; received rows come first."""
 
 import threading
 from time import monotonic

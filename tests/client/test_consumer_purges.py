@@ -1,4 +1,4 @@
-"""Which purge seqno a consumer names: the one it was started with, then the newest marker's."""
+"""The purge seqno in a consumer's requests: the one it started with, then the newest marker's."""
 
 from dataclasses import replace
 from random import Random

@@ -1,4 +1,4 @@
-"""What a consumer makes of a refusal: try again, end the vbucket, or end altogether."""
+"""A consumer's reactions to refusals: try again, end the vbucket, or end altogether."""
 
 import pytest
 

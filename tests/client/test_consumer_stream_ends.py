@@ -1,4 +1,4 @@
-"""How a vbucket's stream ends for good: a rollback, its end seqno, or the application's wish."""
+"""The final end of a vbucket's stream: a rollback, its end seqno, or the application's wish."""
 
 from time import monotonic
 

@@ -1,4 +1,4 @@
-"""What Aeron's Java driver does otherwise than its C driver, and we: to know its answers again.
+"""Differences of Aeron's Java driver from its C driver and from us, to recognise its answers.
 
 - An error frame without the group's tag changes nothing there.
 - Its idle pass overwrites a slot with that of the last receiver, also where that one was dropped in

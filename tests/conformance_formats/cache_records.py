@@ -1,4 +1,4 @@
-"""The records in a DCP_CACHE_TRANSFER message: documents of a cache, in no order.
+"""Encodes and decodes the records in a DCP_CACHE_TRANSFER message: cached documents, in no order.
 
 Source: kv_engine ``docs/dcp/documentation/cache-transfer.md``,
 ``include/mcbp/protocol/dcp_cache_transfer_buffer.h``.

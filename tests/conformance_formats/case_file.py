@@ -1,4 +1,4 @@
-"""What all formats of case files share: the parsed file, a case's result, a format's interface."""
+"""Common parts of all case file formats: the parsed file, a case's result, a format's interface."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What the frames of one recorded server claim together: a contradiction between them is a finding.
+"""Collects the claims of one recorded server's frames: a contradiction between them is a finding.
 
 A single frame is judged by ``require_known``; an answer by what it answers and by what was granted
 before it (no bucket without a login, no stream without DCP_OPEN); a stream's message by those of

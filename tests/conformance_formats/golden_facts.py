@@ -1,4 +1,4 @@
-"""What a frame says, as named facts: header, framing extras, body, and what the body's bytes mean.
+"""Extracts a frame's contents as named facts: header, framing extras, body, and the decoded body.
 
 A fact is a list of readings; a case file may mean any of them (a key with or without its collection
 prefix, a value as sent or inflated).

@@ -1,4 +1,4 @@
-"""Whether a fact of a frame is what a case file says, in whichever way it says it.
+"""Compares a fact of a frame with a case file's notation of it, in any of its forms.
 
 Case files write one number as 4096, "0x1000" or "0x1 producer", bytes as text or hex, a status by
 its name, a failover log as pairs or objects. All of these compare by what they mean; the text

@@ -15,7 +15,7 @@ whether they live. Files of Aeron's cases (``tests/conformance.py``) ask for it 
 
 
 class ReceiverLiveness:
-    """When each receiver was heard last."""
+    """The time of each receiver's last status message."""
 
     __slots__ = ("_heard_at_ns",)
 
@@ -24,7 +24,7 @@ class ReceiverLiveness:
 
     @property
     def has_live_receiver(self) -> bool:
-        """Whether anybody is there, as of the last idle pass."""
+        """True if a receiver was live at the last idle pass."""
         return bool(self._heard_at_ns)
 
     def on_status_message(self, receiver_id: int, now_ns: int) -> None:
@@ -36,19 +36,19 @@ class ReceiverLiveness:
         return self._heard_at_ns.pop(receiver_id, None) is not None
 
     def on_idle(self, timeout_ns: int, now_ns: int) -> None:
-        """Forget who was not heard for the timeout."""
+        """Forget the receivers that were not heard within the timeout."""
         for receiver_id, heard_at_ns in tuple(self._heard_at_ns.items()):
             if heard_at_ns + timeout_ns <= now_ns:
                 del self._heard_at_ns[receiver_id]
 
 
 def is_acceptable(position: int, sender_position: int, term_bytes: int) -> bool:
-    """Whether a status message may be meant: not farther than half a term from the sender."""
+    """Return whether a status message is plausible: within half a term of the sender."""
     return abs(position - sender_position) <= term_bytes // 2
 
 
 def is_connected(
     has_live_receiver: bool, has_required: bool, has_spies: bool, spies_count: bool
 ) -> bool:
-    """Whether a sender has somebody to send to."""
+    """Return whether a sender has a receiver to send to."""
     return (has_live_receiver and has_required) or (has_spies and spies_count)

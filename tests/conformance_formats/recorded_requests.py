@@ -1,4 +1,4 @@
-"""What a recorded client asked for, in the terms of our machines: its set-up steps and its streams.
+"""Translates a recorded client's requests into the terms of our machines: set-up steps and streams.
 
 A recorded client may send what ours never would. Then the nearest that ours can say is returned, or
 ``ValueError`` says that there is nothing like it.

@@ -1,4 +1,4 @@
-"""What every official client has to do with the producer, whatever its language.
+"""The scenarios that every official client runs against the producer, whatever its language.
 
 Each function takes a cluster and a way to start a driver on it. What the client holds is compared
 with ``state_at``, what it counted with what there was to send.

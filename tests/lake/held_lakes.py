@@ -1,4 +1,4 @@
-"""What a driver leaves that is killed at one of several steps, for one start of Spark.
+"""Lakes as a driver leaves them that is killed at one of several steps, for one start of Spark.
 
 The driver is held at one step after the other. What a kill would leave is what is on the disk then:
 a copy of the lake is taken while all its processes are stopped.

@@ -1,4 +1,4 @@
-"""What a lake's tables hold, next to what the producer held."""
+"""Compares the contents of a lake's tables with the producer's."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a client of durable writes negotiates, and how it says what it wants."""
+"""Requests of a client of durable writes: its negotiation and its framing extras."""
 
 from dcp.wire.frame_info import FrameInfo, RequestInfo, encode_frame_infos
 from dcp.wire.vocabulary import HelloFeature

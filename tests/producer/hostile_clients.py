@@ -1,4 +1,4 @@
-"""What hostile clients do: the same list for every server, a producer's node and a relay.
+"""Hostile clients: the same list for every server, a producer's node and a relay.
 
 They send garbage, flood, or never read. `another_reads_on` is the client beside them that must get
 everything, in order.

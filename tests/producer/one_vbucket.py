@@ -1,4 +1,4 @@
-"""What tests do with a cluster's only vbucket, and with the messages of its streams."""
+"""Helpers of tests with a cluster of one vbucket, and with the messages of its streams."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What the relay's tests do with it: settings, consumers behind it, and the comparison of both."""
+"""Common parts of the relay's tests: settings, consumers behind it, and the comparison of both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a relay is told wrongly, on its command line and by its consumers: refused in words.
+"""Bad input to a relay, on its command line and by its consumers: refused in words.
 
 What is wrong with numbers and names of single messages is tested where they are read
 (``tests/protocol/test_flow_spec.py``, ``tests/producer/commands/test_handshake.py``,

@@ -1,4 +1,4 @@
-"""Who is of a vbucket's group, since when and until when: over real sockets."""
+"""Membership of a vbucket's group, from when and until when: over real sockets."""
 
 from collections.abc import Callable
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What the regulator looks at, behind a relay whose group has a least size: what changed."""
+"""The vbuckets that the regulator looks at, behind a relay whose group has a least size."""
 
 from collections.abc import Callable
 from contextlib import closing

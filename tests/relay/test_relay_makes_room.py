@@ -1,4 +1,4 @@
-"""What a relay frees and writes, and when: a lost link's bytes at once, on demand to disk."""
+"""The relay's freeing and writing: a lost link's bytes at once, on demand to disk."""
 
 from collections.abc import Callable
 from pathlib import Path

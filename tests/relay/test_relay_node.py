@@ -1,4 +1,4 @@
-"""What a relay's node answers: it is asked as the active node of a cluster, and takes no writes."""
+"""The answers of a relay's node: asked as the active node of a cluster, it takes no writes."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Who slows the cluster down, and who does not: all strategies, over real sockets."""
+"""Consumers that slow the cluster down, and those that do not: all strategies, real sockets."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What may happen in a simulation and how likely that is, drawn from the seed; and what really did.
+"""The faults of a simulation and their probabilities, drawn from the seed; and those that happened.
 
 As in swarm testing each seed has only some kinds of faults: all of them at once would hide those
 that need quiet around them.

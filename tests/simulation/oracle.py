@@ -1,4 +1,4 @@
-"""What must be true after every commit, and when all is calm again: the promises of docs/design.md.
+"""Checks the promises of docs/design.md after every commit, and when all is calm again.
 
 The producer records every branch that a vbucket ever had: it is asked what was there.
 """

@@ -1,4 +1,4 @@
-"""What all seeds of a run came to, as a table; and which faults there must have been."""
+"""Summarises all seeds of a run as a table; and checks that certain faults happened."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the product's edges hold instead of sockets: ports, channels, asyncio's transport."""
+"""Replaces sockets at the product's edges: ports, channels, asyncio's transport."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is JSON, against Python's ``json``; nothing is asserted on time, but on steps and memory."""
+"""JSON checks, against Python's ``json``; nothing is asserted on time, but on steps and memory."""
 
 import json
 import tracemalloc

@@ -21,7 +21,7 @@ _KEPT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happens to the airports between the two replications."""
+    """The changes of the airports between the two replications."""
 
     updated: tuple[Document, ...]
     deleted: tuple[bytes, ...]
@@ -70,7 +70,7 @@ def changes(
 
 @dataclass(frozen=True, slots=True)
 class LostWrites:
-    """What is written to a node right before it dies; ``kept`` is written on the new branch."""
+    """The writes to a node right before it dies; ``kept`` is written on the new branch."""
 
     new: tuple[Document, ...]
     updated: tuple[Document, ...]

@@ -1,4 +1,4 @@
-"""Where log records of a command go: our own warnings to standard error, all else nowhere.
+"""Configures a command's logging: our own warnings to standard error, nothing else.
 
 A service may let more through (the relay does, of its own).
 

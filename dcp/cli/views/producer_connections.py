@@ -1,4 +1,4 @@
-"""What a producer tells of each of its DCP connections, read from STAT ``dcp``."""
+"""Reads a producer's DCP connections from STAT ``dcp``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

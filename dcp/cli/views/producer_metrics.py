@@ -1,4 +1,4 @@
-"""What a producer, or a relay, tells of its consumers, as metrics for Prometheus.
+"""Exports a producer's, or a relay's, statistics as Prometheus metrics.
 
 Labels are bounded by what there is now: connections, groups, nodes of the cluster. A group is a
 number, since consumers come and go: which vbuckets are in it is told by one metric of its own. What

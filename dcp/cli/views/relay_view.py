@@ -1,4 +1,4 @@
-"""What a lake's source says when it is a relay: why rows do not come, for ``dcplake status``.
+"""Reads the statistics of a lake's source if it is a relay, for ``dcplake status``.
 
 The lake's own seeds are asked for STAT ``relay``, with its user, certificates and mechanisms. All
 are asked at once, in threads that nobody waits for beyond a deadline: the status of a lake never
@@ -30,7 +30,7 @@ _MOST_SEEDS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What the first seed that answers says of itself as a relay: nothing, where it is none.
+    """The relay statistics of the first seed that answers: none, if it is no relay.
 
     ``trouble`` says why nobody was asked, or nobody answered.
     """

@@ -1,4 +1,4 @@
-"""What a run prints while it goes on: lines and bars for a person, JSON for a machine."""
+"""Prints the progress of a run: lines and bars for people, JSON for machines."""
 
 from dataclasses import asdict
 from time import monotonic
@@ -28,7 +28,7 @@ class _Repeated:
         self._told_at = 0.0
 
     def is_news(self, text: str, *, again: bool) -> bool:
-        """Whether to tell it: it changed, or (``again``) was last told a while ago."""
+        """Return whether to print it: it changed, or (``again``) was last printed a while ago."""
         now = monotonic()
         if text == self._told and not (again and now >= self._told_at + _AGAIN_SECONDS):
             return False

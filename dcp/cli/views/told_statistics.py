@@ -1,4 +1,4 @@
-"""What a node answered to STAT, as the views read it: groups that only ours have, and numbers."""
+"""Reads a node's answers to STAT for the views: groups that only ours have, and numbers."""
 
 from collections.abc import Mapping
 

@@ -1,1 +1,1 @@
-"""From the change log to the replica tables, rollbacks included."""
+"""Applies the change log to the replica tables, rollbacks included."""

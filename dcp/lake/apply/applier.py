@@ -1,4 +1,4 @@
-"""Applies what is pending to the replicas of one lake, and knows where each of them stands.
+"""Applies pending changes to the replica tables of one lake, and keeps the status of each table.
 
 Tables that are due are applied to side by side, each by a thread with a Spark session of its own,
 since what fences a statement is a setting of its session.
@@ -39,7 +39,7 @@ TABLES_AT_ONCE: Final = 4
 
 
 class Applier:
-    """Applies to the replicas that it knows.
+    """Applies pending changes to the replica tables that it was given.
 
     `know` and `learn` are for the thread that plans rounds, `apply` is for the one that applies,
     which may be another.
@@ -72,22 +72,24 @@ class Applier:
 
     @property
     def replicas(self) -> tuple[ReplicaTable, ...]:
-        """The tables that it applies to."""
+        """The replica tables that it applies to."""
         return self._replicas
 
     @property
     def stale(self) -> dict[int, int]:
-        """The vbuckets that a table shows as they were at an older round, and that round."""
+        """The vbuckets whose rows a table shows as of an older round, and that round."""
         return stale_vbuckets(self._newest.values())
 
     def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
-        """Apply to these tables from now on."""
+        """Replace the list of replica tables to apply to."""
         known = set(self._replicas)
         self.learn(each for each in replicas if each not in known)
         self._replicas = replicas
 
     def learn(self, replicas: Iterable[ReplicaTable] | None = None) -> None:
-        """Look where tables stand; write the audit that a driver may have died before."""
+        """Read the status of the tables; write an audit that is missing because a driver died
+        before it.
+        """
         for replica in self._replicas if replicas is None else replicas:
             status = replica_status(self._lake, replica)
             if status.applied is not None:
@@ -144,7 +146,7 @@ class Applier:
         return made
 
     def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
-        """Whether it is known that nothing is to be done for a table."""
+        """Return whether a replica is known to have nothing pending up to ``to_round``."""
         return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(
             self._lakes[0], replica, to_round
         )
@@ -207,7 +209,7 @@ class Applier:
         return session
 
     def leave_the_rest(self) -> None:
-        """Begin with no further table; what is under way goes on."""
+        """Start no further table; applies under way continue."""
         self._waiting.clear()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Bring a replica table from the round it stands at to a later one, in one MERGE commit.
+"""Brings a replica table from the round it stands at to a later one, in one MERGE commit.
 
 The fence is a Delta transaction id, (lake and table, the version that put the table where it stands
 + 1): a driver with a stale plan can never publish it, and a table that was restored to an older
@@ -119,7 +119,7 @@ def plan_apply(
 
 
 def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
-    """Whether a MERGE that names its keys costs less than one that joins their vbuckets."""
+    """Return whether a MERGE that names its keys costs less than one that joins their vbuckets."""
     if not keys:
         return False
     share = len(keys.vbuckets) / lake.identity.vbucket_count
@@ -129,7 +129,7 @@ def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Readable:
-    """What brings a replica to a round: the keys, if few, and old rows of those that are lost."""
+    """A slice of the log for an apply, with its keys if they are few, and old rows of lost keys."""
 
     stretch: Stretch
     keys: Keys | None

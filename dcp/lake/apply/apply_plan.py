@@ -1,4 +1,4 @@
-"""What one apply of a replica table does, as pure data. No Spark.
+"""The plan of one apply of a replica table: one MERGE, as pure data. No Spark.
 
 The rules that decide it are in `dcp.lake.apply.stretch_rules`.
 """
@@ -18,10 +18,10 @@ TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
 
 @dataclass(frozen=True, slots=True)
 class RowBudget:
-    """What the driver may hold of one apply: places of so many rows, and so many bytes of those.
+    """The driver's memory limits for one apply: row references and document bytes.
 
-    The places are of all rows that changed, the bytes of the newest one of each key. Beyond that
-    Spark's tasks read the rows that are merged.
+    ``rows`` limits references to all changed rows, ``bytes`` the newest row of each key. Beyond
+    that Spark's tasks read the rows that are merged.
     """
 
     rows: int = 20_000
@@ -56,13 +56,13 @@ class LostKey:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Every key that an apply touches, by what becomes of it."""
+    """Every key that an apply touches: with a newest live row, or without."""
 
     winners: tuple[Winner, ...] = ()
     lost: tuple[LostKey, ...] = ()
 
     def __len__(self) -> int:
-        """How many keys."""
+        """Return the number of keys."""
         return len(self.winners) + len(self.lost)
 
     @property
@@ -118,7 +118,7 @@ class ApplyPlan:
 
     @property
     def method(self) -> str:
-        """How rows find their target: ``key literals`` or ``hash join``."""
+        """The join strategy of the MERGE: ``key literals`` or ``hash join``."""
         return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:

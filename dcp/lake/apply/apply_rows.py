@@ -1,4 +1,4 @@
-"""The rows that a small apply merges, read to the driver: Spark then has nothing to look for.
+"""Reads the rows of a small apply to the driver, so that its MERGE scans no log files.
 
 A MERGE evaluates its source three times. Of few changes the source is a table in memory: for each
 key that the apply touches its newest live row in the log, or its row in the old version of the

@@ -1,4 +1,4 @@
-"""The SQL of an apply: from a plan to one MERGE statement. No Spark."""
+"""Builds the SQL of an apply: from a plan to one MERGE statement. No Spark."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace

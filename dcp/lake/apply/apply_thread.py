@@ -1,7 +1,7 @@
-"""The thread of a continuous run that applies, while the run's own goes on receiving.
+"""Runs the applies of a continuous run in a thread of their own, while it receives rounds.
 
-It is handed the newest round whenever there may be something to apply; of those that come while it
-is busy, it goes on with the last one.
+Rounds are handed over to it. Of those that come while an apply is under way, only the newest is
+used.
 """
 
 import logging
@@ -58,7 +58,7 @@ class ApplyThread:
                 _LOG.warning("an apply failed, too: %s", another)
 
     def is_busy(self) -> bool:
-        """Whether an apply is under way, or will be at once."""
+        """Return whether an apply is under way or handed over."""
         with self._changed:
             return self._is_busy or self._wanted is not None
 

@@ -1,4 +1,4 @@
-"""The audit of rollbacks: key by key what an apply took back, kept in the lake's table ``undone``.
+"""Writes the audit of rollbacks: key by key what an apply undid, in the lake's table ``undone``.
 
 It is the difference of two versions of the replica, the one before the apply and the apply's own,
 written after it. A driver that dies between the two leaves no gap: the next one writes the audit of
@@ -85,7 +85,7 @@ def _states_before(lake: LakeTables, round_number: int) -> Mapping[int, VbucketP
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """An apply and when it was made; the first round that it read; its keys, where they are few.
+    """An apply to audit: its time, the first round that it read, and its keys where they are few.
 
     ``states`` are the vbuckets' in the round that the table held before.
     """
@@ -99,7 +99,7 @@ class Audited:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What an audit compares: each a query in brackets, or the name of a view.
+    """The states and deletions that an audit compares: queries in brackets, or names of views.
 
     ``before`` and ``after`` are the rows of the vbuckets that were taken back, ``deletions`` are
     theirs in the rounds that the apply read and had published before.
@@ -181,7 +181,7 @@ def audit_sql(audit_table_sql: str, table_sql: str, sources: Sources, audited: A
     Where a flush or drop was undone, it had ended the keys that the version gone back to has: one
     of them that is only there afterwards is back by that, whatever its row is.
 
-    Where a vbucket was replaced as a whole nobody knows the fork. There a row was undone if its key
+    Where a vbucket was replaced as a whole the fork is unknown. There a row was undone if its key
     has none any more, or an older one; and a key that is only there afterwards was deleted on the
     dead branch if its row lies at or below what had been read.
     """

@@ -1,4 +1,4 @@
-"""When pending changes are merged into a replica: a pure rule, and the facts it needs."""
+"""Decides when pending changes are merged into a replica: a pure rule, and the facts it needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _NO_AGE: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a replica table has not taken over yet.
+    """Changes that a replica table has not merged yet.
 
     ``takes_back``: the apply removes rows that the source has no more, or changes which vbuckets
     are stale. That never waits.
@@ -31,12 +31,12 @@ class Pending:
 
     @property
     def is_some(self) -> bool:
-        """Whether an apply would publish something."""
+        """True if an apply would publish something."""
         return self.rows > 0 or self.takes_back
 
 
 def is_due(settings: ApplySettings, pending: Pending) -> bool:
-    """Whether it is time to apply, by the settings."""
+    """Return whether it is time to apply, by the settings."""
     if pending.takes_back:
         return True
     if pending.rows == 0:

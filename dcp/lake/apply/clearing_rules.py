@@ -63,7 +63,7 @@ def keeps_dropped_rows(
     epoch_before: int,
     forks: Sequence[Fork],
 ) -> bool:
-    """Whether the rows of a vbucket stay although it was streamed again from its beginning.
+    """Return whether a vbucket's rows stay although it was streamed again from its beginning.
 
     They do where the collection was dropped, the rows are kept, and the new stream, whose row
     ranges these are, does not tell that it exists again. ``epoch_before`` is the last one before

@@ -1,4 +1,4 @@
-"""Tells which replicas have nothing to take from new rounds, by one question for all of them.
+"""Finds the replicas for which new rounds brought nothing, with one query for all of them.
 
 Of a bucket with many collections few change in a round. To plan an apply of each of the others
 would cost some queries a table.
@@ -15,7 +15,7 @@ from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A table's version, and the round up to which nothing was to be published to it."""
+    """A table version, and the round up to which it has nothing pending."""
 
     version: int
     round: int
@@ -34,7 +34,7 @@ class _Touched:
 
 
 class QuietTables:
-    """What one driver knows of the tables that it applies to; its threads share it."""
+    """Replicas known to have nothing pending, for one driver; shared by its threads."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -53,7 +53,7 @@ class QuietTables:
             self._seen[replica.name] = _Seen(version, round_number)
 
     def is_quiet(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
-        """Whether that is still so at ``to_round``, and nobody has changed the table since."""
+        """Return whether the replica still has nothing pending at ``to_round`` and is unchanged."""
         seen = self._seen.get(replica.name)
         if seen is None or history(lake.table(replica.name), 1)[0].version != seen.version:
             return False

@@ -1,4 +1,4 @@
-"""What a decision about an apply asks of a real lake (`dcp.lake.log.stretch.ReplicaFacts`)."""
+"""Reads the facts that an apply's decision needs (`dcp.lake.log.stretch.ReplicaFacts`)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
 class LakeFacts:
-    """The facts of one replica, read as they are asked for.
+    """The facts of one replica, read from its lake on demand.
 
     Whether an old version can be read shows when the keys are known that must be read from it: it
     counts as readable until it is found in ``unreadable``.
@@ -96,7 +96,7 @@ class LakeFacts:
         return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
 
     def is_readable(self, version: int, vbucket: int) -> bool:
-        """Whether the rows of a vbucket in an old version can be read, as far as is known."""
+        """Return whether a vbucket's rows in an old version can be read, as far as is known."""
         return (version, vbucket) not in self.unreadable
 
     def try_to_read(
@@ -153,7 +153,7 @@ _MISSING: tuple[str, ...] = (
 
 
 def is_missing_version(error: Exception) -> bool:
-    """Whether reading an old version failed because its log or its files are gone.
+    """Return whether reading an old version failed because its log or its files are gone.
 
     In tasks, and under Spark Connect, only the text tells.
     """

@@ -1,4 +1,4 @@
-"""Which rows of the log bring a replica to a later round, rollbacks included. Pure, no Spark.
+"""Decides which rows of the log bring a replica to a later round. Pure, no Spark.
 
 For each vbucket the replica stands at a (epoch, complete seqno) and shall come to b:
 
@@ -48,7 +48,7 @@ _BEGINNING: Final = HeldVersion(EMPTY_TABLE, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What a version holds of one vbucket: its state at a round."""
+    """The state of one vbucket that a version of the replica holds."""
 
     round: int
     state: VbucketProgress
@@ -60,7 +60,7 @@ class _Standing:
         return self.state.first_pending_round or self.round + 1
 
     def is_live(self, to: VbucketProgress, forks: Iterable[Fork]) -> bool:
-        """Whether it is on the history that leads to ``to``; ``forks`` are those since then."""
+        """Return whether it is on the history of ``to``; ``forks`` are those since then."""
         return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
 
 
@@ -75,7 +75,7 @@ def stretch_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> St
 
 
 class _Decision:
-    """One decision while it is made, vbucket by vbucket."""
+    """Builds the slice of the log for one apply, vbucket by vbucket."""
 
     def __init__(self, held: HeldVersion, to_round: int, facts: ReplicaFacts) -> None:
         self._facts = facts
@@ -327,7 +327,7 @@ def row_ranges(
 
 
 def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -> bool:
-    """Whether the log can hold something of this vbucket to publish, in the same epoch.
+    """Return whether the log can hold rows of this vbucket to publish, in the same epoch.
 
     That is a document row, or the flush or drop of a collection.
     """

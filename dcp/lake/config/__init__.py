@@ -1,1 +1,1 @@
-"""Settings: of a run, where they come from, and the memory and windows that follow from them."""
+"""The settings of a run, their sources, and the memory and windows that follow from them."""

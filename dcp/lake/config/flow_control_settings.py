@@ -19,7 +19,7 @@ LEAST_WINDOW_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class FlowControlSettings(Section):
-    """How much may be under way between a node and the tables: the bound on Python's memory."""
+    """Limits of the data under way between a node and the tables: the bound on Python's memory."""
 
     window_policy: str = key(
         "static",

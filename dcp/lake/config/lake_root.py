@@ -1,4 +1,4 @@
-"""Where a lake's root is: a folder of this machine, or another store."""
+"""Resolves a lake's root: a folder of this machine, or another store."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a section of the configuration is made of: keys with their facts, and the check of values.
+"""Defines the keys of a configuration section, and checks their values.
 
 A setting's default, meaning, unit and allowed range stand beside it (``key``); a section checks all
 of its values when it is made.

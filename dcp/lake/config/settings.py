@@ -202,7 +202,7 @@ class RoundSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings(Section):
-    """Where the tables are and how long the past stays readable."""
+    """The place of the tables, and how long the past stays readable."""
 
     root: str = key("lake", "Folder of the tables (a path or a URI that Spark can write to).")
     schema: str = key(
@@ -239,7 +239,7 @@ class LakeSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class ApplySettings(Section):
-    """When pending changes are merged into the replica tables."""
+    """The cadence of merging pending changes into the replica tables."""
 
     when: str = key(
         "every_round",
@@ -255,7 +255,7 @@ class ApplySettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings(Section):
-    """What to do where there is a choice."""
+    """The choices of a lake: rollbacks and dropped collections."""
 
     rollback: str = key(
         "rewrite",

@@ -1,4 +1,4 @@
-"""Which Spark masters there are, and how many tasks run at once under each."""
+"""Parses a Spark master, and derives how many tasks run at once under it."""
 
 import os
 import re

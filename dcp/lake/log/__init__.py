@@ -1,1 +1,1 @@
-"""The change log: what a round plans, appends and records, and which rounds were applied."""
+"""The change log: plans and records of rounds, and the index of applied rounds."""

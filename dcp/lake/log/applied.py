@@ -1,4 +1,4 @@
-"""Which version of a replica table holds which rounds: from its history, and as rows of the log.
+"""Maps versions of a replica table to the rounds they hold: from its history and the log's index.
 
 The history is the truth; where Delta's log cleanup took an apply, a heartbeat after it repeats what
 that said. Its index are the ``applied`` rows of ``changes``, which the first round that is planned
@@ -27,8 +27,8 @@ class AppliedVersion:
     What it lacks of a later round is in the log from ``log_from_round`` on: that is ``to_round``,
     or the oldest round with a row that still waited for its snapshot's end then. ``stale`` are
     (vbucket, round) of those that it holds as they were at an older round, ``undone`` are those
-    that it took back. What is not compared is told by the commit alone: in ``cleared`` vbuckets it
-    emptied the collection, in ``revived`` ones it undid that.
+    that it took back. Fields that are not compared come from the commit alone: in ``cleared``
+    vbuckets it emptied the collection, in ``revived`` ones it undid that.
     """
 
     table: str
@@ -60,13 +60,13 @@ class AppliedVersion:
 
     @property
     def held(self) -> HeldVersion:
-        """What it holds of each vbucket."""
+        """The round that this version holds, and older rounds of stale vbuckets."""
         return HeldVersion(self.version, self.to_round, dict(self.stale))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """Where a replica table stands.
+    """The status of a replica table: the apply whose rows it has, and its history.
 
     ``applied`` is the apply whose rows it has (None before the first); after a RESTORE that is not
     the newest one. ``since_version`` is the version that put the table there (-1 before the first
@@ -84,7 +84,7 @@ class ReplicaStatus:
 
     @property
     def held(self) -> HeldVersion:
-        """What the table's newest version holds of each vbucket."""
+        """The round that the table's newest version holds, and older rounds of stale vbuckets."""
         stale = dict(self.applied.stale) if self.applied else {}
         return HeldVersion(self.version, self.round, stale)
 
@@ -132,9 +132,10 @@ def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | N
 
 
 def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
-    """Return the vbuckets that a table shows as they were at an older round, and that round.
+    """Return the vbuckets whose rows a table shows as of an older round, and that round.
 
-    Those that its newest version says so of, and those that began anew since and are not whole.
+    These are the stale ones of its newest version, and those that began anew since and are not
+    complete.
     """
     held = status.held
     anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)

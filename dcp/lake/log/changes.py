@@ -195,7 +195,7 @@ def _committed(lake: LakeTables, round_number: int, writer_id: str) -> TableComm
 def _after_failure(
     lake: LakeTables, round_number: int, writer_id: str, error: Exception
 ) -> TableCommit | None:
-    """Decide by what is there: an append that reported a failure may have committed.
+    """Look for the commit: an append that reported a failure may have committed.
 
     Returns None where it may be tried again: another commit came first, and it was no round.
     """

@@ -1,4 +1,4 @@
-"""What the change log says about epochs: recorded forks, and snapshot ends on the live history."""
+"""Reads epochs from the change log: recorded forks, and snapshot ends on the live history."""
 
 from collections.abc import Collection, Mapping
 from typing import Final

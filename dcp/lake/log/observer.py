@@ -1,4 +1,4 @@
-"""What a run tells while it goes on; the command line prints it, tests collect it."""
+"""The callbacks of a run: the command line prints them, tests collect them."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,25 +13,25 @@ NEXT_ROUND: Final = "the next round"
 
 
 class Observer:
-    """Hears of each step of a run; this one ignores all. Methods must return quickly.
+    """Base class of run observers: does nothing on each step. Methods must return quickly.
 
-    ``applied`` is called by the threads that apply, the others by the one that runs the rounds.
+    ``applied`` is called by the threads that apply, the others by the thread that runs rounds.
     """
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
-        """Hear that a round begins; ``progress`` tells how far it is, where that is known."""
+        """Called when a round begins; ``progress`` reads its progress, where that is known."""
 
     def committed(self, report: "RoundReport") -> None:
-        """Hear that a round is durable."""
+        """Called when a round is durable."""
 
     def idle(self, idle: "Idle") -> None:
-        """Hear that there is nothing to stream."""
+        """Called when there is nothing to stream."""
 
     def applied(self, version: "AppliedVersion") -> None:
-        """Hear that a replica table has a new version."""
+        """Called when a replica table has a new version."""
 
     def waiting(self, seconds: float, reason: str) -> None:
-        """Hear that the run waits, and what for."""
+        """Called when the run waits, with the reason."""
 
     def ended(self) -> None:
-        """Hear that the run is over, however it ended."""
+        """Called when the run is over, however it ended."""

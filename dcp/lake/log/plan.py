@@ -1,4 +1,4 @@
-"""Plans a round before it does anything.
+"""Plans a round: which vbuckets are streamed, by which task, from which position to which target.
 
 ``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
 vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
@@ -33,10 +33,9 @@ CLUSTER_TASKS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LakePosition:
-    """Where a lake stands: its newest round, and each vbucket's state there.
+    """The position of a lake: its newest round, and each vbucket's state after it.
 
-    ``restarts`` says of vbuckets that must begin a new epoch in which state they do, or why they
-    cannot.
+    ``restarts`` has, for vbuckets that must begin a new epoch, its first state, or why they cannot.
     """
 
     lake_id: str
@@ -45,7 +44,7 @@ class LakePosition:
     restarts: Mapping[int, VbucketProgress | Standstill] = field(default_factory=dict)
 
     def state(self, vbucket: int) -> VbucketProgress:
-        """Return the vbucket's state; the beginning where the lake has not met it yet."""
+        """Return the vbucket's state; seqno 0 where the lake has no position of it yet."""
         return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
 
 
@@ -125,7 +124,7 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
 
 
 def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
-    """Whether rows up to ``target_seqno`` may be missing, or wait for their snapshot's end.
+    """Return whether rows up to ``target_seqno`` may be missing or pending.
 
     A vbucket that began anew and may be empty by now must prove it, so that its old rows can go.
     """
@@ -135,7 +134,7 @@ def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
 
 
 def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
-    """Whether the producer seems to be on another history than what was read: it must be asked.
+    """Return whether the producer may be on another history than the one read: it must be asked.
 
     It holds less than we do, or writes on a branch that the log accepted with our data lacks. The
     seqnos alone do not tell: a new branch may have come to the very seqno of the lost one.
@@ -206,7 +205,7 @@ def _tasks(
 
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
-    """Largest backlog first; the nodes take turns among equals, so that no task gets one node's."""
+    """Return the streams by backlog, largest first; nodes alternate among equals."""
     turn: dict[NodeAddress, int] = {}
     ranked = []
     for stream in sorted(streams, key=lambda stream: (-stream.backlog, stream.vbucket)):
@@ -216,5 +215,5 @@ def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
 
 
 def _longest_waiting(stream: StreamPlan) -> tuple[int, int]:
-    """Streams open in this order: a task that runs out of budget serves the others next time."""
+    """Sort key of the streams of a task: what ran out of budget last time opens first."""
     return stream.state.last_data_round or 0, stream.vbucket

@@ -1,4 +1,4 @@
-"""The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
+"""Plans the next round of a lake from its durable state and the cluster's high seqnos."""
 
 from collections.abc import Callable, Iterable, Mapping
 

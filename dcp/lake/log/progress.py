@@ -1,4 +1,4 @@
-"""How far the tasks of a round are, for a person to see: two numbers of each, in a file of its own.
+"""Reports the progress of a round: two counters of each task, in a file of its own.
 
 Only for tasks on this machine (a local master): others could not write where the driver reads. What
 is shown decides nothing; a file that cannot be read counts as 0.
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Seqnos that vbuckets have moved on, and the bytes on the wire that brought it."""
+    """The progress of streams: seqnos passed, and bytes received on the wire."""
 
     seqnos: int = 0
     frame_bytes: int = 0
@@ -21,18 +21,18 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class RoundProgress:
-    """What each task of a round has handed to Spark, as files in ``folder``."""
+    """The progress files of a round's tasks in ``folder``."""
 
     folder: str
 
     def note(self, task: int, done: Done) -> None:
-        """Write down how far a task is; a repeated task begins anew."""
+        """Write the progress of a task; a repeated task begins again."""
         written = Path(self.folder) / f"{task}.new"
         written.write_text(f"{done.seqnos} {done.frame_bytes}")
         written.replace(Path(self.folder) / f"{task}.task")
 
     def done(self) -> Done:
-        """Return how far all tasks are together."""
+        """Return the progress of all tasks together."""
         seqnos = frame_bytes = 0
         for file in Path(self.folder).glob("*.task"):
             try:

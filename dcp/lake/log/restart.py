@@ -1,4 +1,4 @@
-"""Where a vbucket goes on after its producer ordered a rollback: a pure decision.
+"""Decides at which state a vbucket resumes after its producer ordered a rollback. Pure.
 
 The new epoch forks at E, the newest complete seqno on the live history at or below the seqno that
 was ordered. The uuid that goes with E is that of the newest entry at or below it in the failover
@@ -9,9 +9,10 @@ A producer that does not know the branch of a request orders a rollback to 0. Ne
 common history all the same, so the first retry is at the newest common ancestor of both logs, with
 its uuid. (kv_engine's own replication does the like, ``dcp/passive_stream.cc``.)
 
-A producer that has purged tombstones may order back to 0 whoever resumes inside the first snapshot,
-and so again and again where that is larger than a round. Such an order is fruitless, too: after it
-the vbucket is read to its first snapshot's end in one round, whatever the budget.
+A producer that has purged tombstones may order every consumer back to 0 that resumes inside the
+first snapshot, and so again and again if that snapshot is larger than a round. Such an order is
+fruitless, too: after it the vbucket is read to its first snapshot's end in one round, whatever the
+budget.
 """
 
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ FRUITLESS_MOST: Final = 2
 
 
 class RollbackPolicy(StrEnum):
-    """What a lake does about a rollback."""
+    """The configured reaction to a rollback."""
 
     REWRITE = "rewrite"
     """Undo exactly what is lost; stream on from the common history."""
@@ -39,7 +40,7 @@ class RollbackPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How far back to go: to a complete seqno of at most ``seqno``, on one of these branches.
+    """The rollback target: a complete seqno of at most ``seqno``, on one of these branches.
 
     ``log`` says which branch holds a seqno.
     """
@@ -54,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """Nothing can be done about the order; the vbucket stays as it is, for this reason."""
+    """The reason why a rollback order cannot be followed; the vbucket stays as it is."""
 
     reason: str
     detail: str

@@ -1,4 +1,4 @@
-"""A round's plan: what each task streams, and how that reads for people and for machines.
+"""The plan of a round: the streams of each task; as text and as JSON.
 
 Pure data. It holds no secret.
 """
@@ -36,7 +36,7 @@ class StreamPlan:
 
     @property
     def reads_on(self) -> bool:
-        """Whether no budget ends it inside its first snapshot (`dcp.lake.log.restart` says why)."""
+        """True if no budget ends it inside its first snapshot (`dcp.lake.log.restart` says why)."""
         return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
 
     @property

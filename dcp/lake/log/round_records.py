@@ -1,4 +1,4 @@
-"""Reads what committed rounds say.
+"""Reads the records of committed rounds, and caches the newest ones of an open lake.
 
 A round never changes once it is committed, so an open lake remembers the newest ones it has read.
 """

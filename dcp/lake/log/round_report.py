@@ -1,4 +1,4 @@
-"""What a committed round brought, and how that reads."""
+"""The report of a committed round: rows, bytes and the outcome of each vbucket."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +13,7 @@ _WORTH_A_LINE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What a committed round brought."""
+    """The result of a committed round."""
 
     round: int
     version: int

@@ -1,4 +1,4 @@
-"""What a task received of one vbucket: why its stream ended, and the state that follows from it."""
+"""The result of one vbucket's stream in a task: its outcome, counters and next state."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class StreamResult:
     largest_bytes: int = 0
     escaped_keys: int = 0
     brought_collections: bool = False
-    """Whether a collection began, was flushed or was dropped."""
+    """True if a collection began, was flushed or was dropped."""
     undecodable_values: int = 0
     window_full: float = 0.0
     """The part of its task's time in which the node could send nothing: the window was full."""
@@ -58,21 +58,21 @@ class StreamResult:
 
     @property
     def position(self) -> Position:
-        """Where the vbucket stands: behind the rows that were taken."""
+        """The position behind the last row that was taken."""
         return self.position_of(self.plan.vbucket)
 
     @property
     def target_reached(self) -> bool:
-        """Whether the end of a snapshot at or beyond the target was reached."""
+        """True if the end of a snapshot at or beyond the target was reached."""
         return self.position.complete_seqno >= self.plan.target_seqno
 
     @property
     def reads_on(self) -> bool:
-        """Whether it must not end before a snapshot's end."""
+        """True if the stream must not end before a snapshot's end."""
         return self.plan.reads_on and self.position.complete_seqno == 0
 
     def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
-        """Note why this vbucket gets no more in this round."""
+        """Note the outcome of this vbucket, which gets no more rows in this round."""
         self.outcome, self.reason, self.detail = outcome, reason, detail
 
     def state(self, round_number: int) -> VbucketProgress:

@@ -1,4 +1,4 @@
-"""What an apply takes from the log, as data, and what must be known to decide it. No Spark.
+"""A slice of the log: the row ranges of an apply, and the facts that decide them.
 
 The rules are in `dcp.lake.apply.stretch_rules`.
 """
@@ -16,7 +16,7 @@ EMPTY_TABLE: Final = 0
 
 
 class Role(StrEnum):
-    """What rows of the log are, seen from the round to come to."""
+    """The role of log rows in an apply: new, kept, or undone by a rollback."""
 
     FRESH = "fresh"
     """Live, and not published yet."""
@@ -54,7 +54,7 @@ class CollectionEvent:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Undo:
-    """How a vbucket was taken back: what was above ``fork_seqno`` is undone.
+    """The rollback of a vbucket in a replica: rows above ``fork_seqno`` are undone.
 
     ``version`` is the one that its lost rows come from; 0 is the empty table, -1 says that the
     vbucket was replaced as a whole.
@@ -66,13 +66,13 @@ class Undo:
 
     @property
     def is_replacement(self) -> bool:
-        """Whether the whole vbucket was replaced."""
+        """True if the whole vbucket was replaced."""
         return self.version == REPLACED
 
 
 @dataclass(frozen=True, slots=True)
 class HeldVersion:
-    """A version of a replica: it holds ``round``; of the vbuckets in ``stale``, older rounds."""
+    """A version of a replica and the round it holds; ``stale`` vbuckets are at older rounds."""
 
     version: int
     round: int
@@ -84,7 +84,7 @@ class HeldVersion:
 
 
 class ReplicaFacts(Protocol):
-    """What is known of one replica and of the log."""
+    """The facts about one replica and the log from which a slice is decided."""
 
     @property
     def cleaned_round(self) -> int:
@@ -105,12 +105,12 @@ class ReplicaFacts(Protocol):
         """Return the versions that could be read as they were, newest first."""
 
     def is_readable(self, version: int, vbucket: int) -> bool:
-        """Whether the rows of a vbucket in an old version can still be read."""
+        """Return whether the rows of a vbucket in an old version can still be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The rows that an apply takes from the log, and what it does beside.
+    """The row ranges that an apply takes from the log, and what it does to each vbucket.
 
     What a vbucket is listed in says what becomes of the rows that the table has of it:
 
@@ -156,7 +156,7 @@ class Stretch:
 
     @property
     def names_its_keys(self) -> bool:
-        """Whether the log names every key that it may touch."""
+        """True if the log names every key that it may touch."""
         return not (self.cleared or self.replaced or self.revived)
 
     @property
@@ -166,5 +166,5 @@ class Stretch:
 
     @property
     def has_work(self) -> bool:
-        """Whether it can change a row."""
+        """True if it can change a row."""
         return bool(self.ranges or self.undone or self.cleared)

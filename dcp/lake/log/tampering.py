@@ -1,4 +1,4 @@
-"""What others did to a lake's tables behind our back, read off their histories. No Spark.
+"""Detects changes that others made to a lake's tables, by their histories. No Spark.
 
 ``changes`` is append-only but for our own cleaning: any other change of its rows makes the lake's
 state untrue, and stops every run. A VACUUM that kept less than the horizon took files of old
@@ -18,7 +18,7 @@ from dcp.lake.tables.lineage import Lineage
 
 @dataclass(frozen=True, slots=True)
 class Tampering:
-    """A commit of others that took something from us: of which table, which commit, and what.
+    """A commit of others that damaged a table: the table, the commit, and the harm.
 
     ``sound_version`` is the one to take the table back to, where that helps.
     """
@@ -59,7 +59,7 @@ def log_tampering(commits: Sequence[TableCommit]) -> Tampering | None:
 
 
 def is_settled(commits: Sequence[TableCommit]) -> bool:
-    """Whether no older commit can change what `log_tampering` says."""
+    """Return whether no older commit can change the result of `log_tampering`."""
     ours = next((commit for commit in commits if commit.is_log_write), None)
     reaches = ours is not None and ours.base >= commits[-1].version
     return reaches or (bool(commits) and commits[-1].version == 0)
@@ -100,8 +100,9 @@ def short_vacuums(
 ) -> tuple[Tampering, ...]:
     """Return the VACUUMs that took files of versions within the horizon, newest first.
 
-    Whoever ran them, and whatever the horizon was then. Delta writes no commit for a VACUUM on S3
-    unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: there they go unseen.
+    It does not matter who ran them, nor the horizon at that time. Delta writes no commit for a
+    VACUUM on S3 unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: there they go
+    unseen.
     """
     found = []
     for commit in commits:

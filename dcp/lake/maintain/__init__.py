@@ -1,1 +1,1 @@
-"""Keeping a lake small: compaction, cleaning, retention."""
+"""Maintenance of a lake: compaction, cleaning, retention."""

@@ -1,4 +1,4 @@
-"""The step of maintenance that removes from ``changes`` what nothing needs; rules: cleaning.py."""
+"""Removes from ``changes`` the rows that nothing needs; the rules are in ``cleaning.py``."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Which rows of ``changes`` no rollback within the horizon and no apply can need. No Spark.
+"""Decides which rows of ``changes`` no rollback or apply can need any more. No Spark.
 
 Rows are judged by what the replicas held at the horizon, never by their age. Let R be the oldest
 round that a version of any replica within the horizon stands at, the one that was current when it
@@ -29,7 +29,7 @@ from dcp.printable import number_ranges
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Document rows of one vbucket up to here, on this epoch or an earlier one, are not needed."""
+    """Document rows of one vbucket up to this seqno, in this epoch or earlier, may be removed."""
 
     epoch: int
     seqno: int
@@ -37,7 +37,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What may go: document rows up to ``to_round`` within ``bounds``; positions before ``keep``.
+    """The rows to remove: documents up to ``to_round`` and ``bounds``; older positions.
 
     ``bounds`` are by vbucket, for all of them; ``replicas`` are those whose rows may go.
     """
@@ -70,7 +70,7 @@ class CleaningPlan:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """Nothing may be removed, and why."""
+    """The reason why nothing may be removed."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""The steps of maintenance that deal in files: OPTIMIZE writes few large ones, VACUUM deletes old.
+"""Compacts tables (OPTIMIZE) and deletes files that no kept version needs (VACUUM).
 
 VACUUM goes by the table property that holds the horizon, and is not run where that is not right.
 """

@@ -1,4 +1,4 @@
-"""Heartbeats: a new version of a quiet table, with the rows of the last one.
+"""Makes a new version of a quiet table with the same rows: a heartbeat.
 
 Delta's log cleanup takes versions by the age of their commit (`dcp.lake.tables.horizon`). Before an
 apply changes a table whose newest version is old, a heartbeat gives the rows that it replaces a

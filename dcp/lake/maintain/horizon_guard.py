@@ -1,4 +1,4 @@
-"""Keeps the horizon while a driver runs: properties, heartbeats, and a look at what others did.
+"""Keeps the rollback horizon during a run: properties, heartbeats, and a tampering check.
 
 The driver looks at ``changes`` before it plans a round, and at the replicas before it applies to
 them. The first look reads the properties and histories of all tables; later ones read nothing until
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class HorizonGuard:
-    """Looks after the horizon of one open lake, for one process."""
+    """Keeps the rollback horizon of one open lake, for one process."""
 
     def __init__(
         self,

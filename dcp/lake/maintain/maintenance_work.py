@@ -1,4 +1,4 @@
-"""What the steps of maintenance share: what they work on, and how each reports."""
+"""The input and the reports that the steps of maintenance share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from dcp.lake.tables.transaction import is_conflict
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One maintenance of a lake: its tables, its horizon, and how long to keep things.
+    """The input of one maintenance: the lake's tables, its horizon, and how long to keep things.
 
     ``kept`` is the horizon or more, and ``now`` the moment from which both count back. With
     ``dry_run`` nothing is written.
@@ -47,7 +47,7 @@ def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did to one table (``done``), or would do, or why it did nothing."""
+    """The report of one step on one table: done, would be done, or why nothing was done."""
 
     step: str
     table: str

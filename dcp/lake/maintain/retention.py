@@ -1,4 +1,4 @@
-"""Table properties that hold the horizon: compared with the setting, and put right."""
+"""Compares the table properties that hold the horizon with the setting, and corrects them."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ def keep_retention(
 ) -> dict[str, str]:
     """Make Delta keep ``changes`` and the replicas for the horizon; return by table what changed.
 
-    Somebody may have changed the properties, or the setting is another one since the last run. It
-    is told through the log as well.
+    Somebody may have changed the properties, or the setting is another one since the last run. The
+    change is logged, too.
     """
     told = {}
     for table, wrong in wrong_properties(lake, replicas, horizon).items():

@@ -1,4 +1,4 @@
-"""Keeps the files of a lake's tables few while a driver runs: each round and each apply adds some.
+"""Compacts a lake's tables while a driver runs, since each round and each apply adds small files.
 
 What a MERGE reads grows with them, and so does Delta's own log. After every `COMMITS` commits of a
 table OPTIMIZE makes a large file of its small ones; what is large already stays as it is.
@@ -28,7 +28,7 @@ _LOOK_BACK: Final = 4
 
 
 class SmallFiles:
-    """Compacts tables when it is time to, for one process."""
+    """Compacts tables after every `COMMITS` commits, for one process."""
 
     def __init__(self) -> None:
         self._due: dict[str, int] = {}  # by table, the version from which on it may be time

@@ -1,1 +1,1 @@
-"""A running task as others see it: live files, and metrics."""
+"""Monitoring of running tasks: live files, and metrics."""

@@ -1,4 +1,4 @@
-"""What one receiving task sees at a moment: its connections, its stages, and what gates whom.
+"""A sample of one receiving task: its connections, its stages, and the stage that gates them.
 
 What a connection waits for is the first of these that holds:
 
@@ -161,7 +161,7 @@ def _connection(found: Mapping[str, Any]) -> Connection:
 
 @dataclass(frozen=True, slots=True)
 class NodeStreams:
-    """What a task knows of its vbuckets at one node: open ones, and those inside a snapshot."""
+    """Counts of a task's vbuckets at one node: open ones, and those inside a snapshot."""
 
     streaming: int = 0
     in_snapshot: int = 0

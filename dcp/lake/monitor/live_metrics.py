@@ -1,4 +1,4 @@
-"""What the tasks of a lake see, as metrics: Prometheus' text format, one exposition.
+"""Exports the samples of a lake's tasks in Prometheus' text format.
 
 Labels are bounded: the task's number, the node, the stage. Counters begin anew with each task, as
 those of a process that was started again. The names are those of flow control in the field.

@@ -1,4 +1,4 @@
-"""Where the tasks of a lake write down what they see, and who looks for it: one folder per lake.
+"""Locates the folder of a lake's live files: one folder per lake.
 
 By default it is on the machine where the task runs, below the system's folder for temporary files
 and readable by its user only. A cluster names a folder that its executors and the operator share

@@ -21,7 +21,7 @@ from dcp.lake.monitor.live_look import Connection, NodeStreams, TaskLook, connec
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """What a task tells of itself."""
+    """The state of a task, as it reports it."""
 
     vbuckets: int
     open_vbuckets: int

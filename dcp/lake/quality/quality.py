@@ -1,4 +1,4 @@
-"""Data quality of a replica table: a suite's expectations over the version that is read.
+"""Checks the data quality of a replica table: a suite's expectations over one version.
 
 All rows come from one version (later applies do not disturb a run), together with what the log
 says about that version: the round that it was brought to, and each vbucket's complete seqno then.

@@ -1,4 +1,4 @@
-"""What a data-quality run found: typed, readable, and as JSON."""
+"""The report of a data-quality run: typed, as text and as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class ExpectationResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the check ran and no row breaks it."""
+        """True if the check ran and no row breaks it."""
         return self.violations == 0
 
     def __str__(self) -> str:

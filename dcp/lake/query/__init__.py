@@ -1,1 +1,1 @@
-"""SQL on a lake, its views, and what it tells of itself."""
+"""SQL on a lake: its views, its status, its rollbacks."""

@@ -1,4 +1,4 @@
-"""Opens a lake for people: its tables under their plain names, its views, and the answers.
+"""Opens a lake for queries: its tables under their plain names, its views, and SQL answers.
 
 A folder lake's tables get their names in a database of their own, in the session's catalog where
 that one ends with the session; so ``docs VERSION AS OF 3`` works as it does in a catalog schema.
@@ -88,7 +88,9 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
 
 
 def catalog_ends_with_session(spark: SparkSession) -> bool:
-    """Whether the session's own catalog is in memory: what is made there touches nobody else."""
+    """Return whether the session's own catalog is in memory, so that names in it affect nobody
+    else.
+    """
     return (
         spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
         and spark.conf.get(f"spark.sql.catalog.{_SESSION_CATALOG}", "") == DELTA_CATALOG

@@ -1,4 +1,4 @@
-"""What rollbacks did to a lake: read from its audit and its log, for ``dcplake rollbacks``."""
+"""Reads a lake's rollbacks and the rows they undid, for ``dcplake rollbacks``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NEWEST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A vbucket's history went on elsewhere: at which seqno, in which round, and by which order."""
+    """The beginning of a vbucket's epoch: its fork seqno, its round, and the order behind it."""
 
     vbucket: int
     epoch: int
@@ -42,7 +42,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class UndoneKey:
-    """A key that an apply took back; a state is (seqno, vb_uuid, value), None where there was none.
+    """A key that an apply undid; a state is (seqno, vb_uuid, value), None where there was none.
 
     ``restored_version`` is the version of the table that its row came from: 0 is the empty table,
     -1 says that the vbucket was replaced as a whole.

@@ -1,4 +1,4 @@
-"""Where a lake stands: its rounds, its replicas, what waits, and what the newest round left out."""
+"""Reads the status of a lake: its rounds, its replicas, and vbuckets that wait or were left out."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

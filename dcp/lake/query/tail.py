@@ -1,4 +1,4 @@
-"""The newest document changes of a lake, as they become durable."""
+"""Reads the newest document changes of a lake, as they become durable."""
 
 import heapq
 import itertools

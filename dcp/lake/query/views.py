@@ -1,4 +1,4 @@
-"""Views of a lake for people who query it: documents, what is pending, positions, rounds.
+"""Registers the views of a lake: documents, pending changes, positions, rounds.
 
 In a catalog schema they are made there, once; for a folder they are temporary views of the session.
 ``rounds`` reads Delta's history, which no view can, so it is always a view of the session and shows

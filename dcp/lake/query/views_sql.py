@@ -1,4 +1,4 @@
-"""The SQL of the lake's views. No Spark.
+"""Builds the SQL of the lake's views. No Spark.
 
 All of them find the rounds they need by themselves, so that a view once made stays right.
 """

@@ -1,1 +1,1 @@
-"""One task: streams in, batches of the change log out."""
+"""Receives streams in a task, and yields batches of the change log."""

@@ -1,4 +1,4 @@
-"""Arrow's memory in the processes that receive: given back soon after it is free."""
+"""Configures Arrow in receiving processes to return freed memory to the system soon."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""From stream events to Arrow batches of ``changes``: documents as columns, all else as lists.
+"""Builds Arrow batches of ``changes`` from stream events: documents columnwise.
 
 Documents are millions, all else is a few rows for each snapshot and vbucket. An Arrow column costs
 as much for one row as for hundreds, so deliveries wait as they came, and each column is built once,
@@ -50,7 +50,7 @@ _Rows = Mapping[str, Sequence[pa.Array]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Documents that came together, with the branches that held then."""
+    """Documents of one delivery, with the epoch and branch of each at that time."""
 
     documents: StoredDocuments
     epochs: NDArray[np.int32]

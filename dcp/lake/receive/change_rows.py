@@ -1,4 +1,4 @@
-"""From the events of a task's streams to rows of ``changes``."""
+"""Converts the events of a task's streams into rows of ``changes``."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,6 @@
-"""From settings to what the client needs, and the look at the cluster before a round."""
+"""Derives client settings from the lake's settings, and asks the cluster for its map before a
+round.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Document values as the lake stores them; what cannot be decoded survives as it was sent."""
+"""Decodes document values for the lake (Snappy, xattrs); undecodable ones stay as sent."""
 
 from dataclasses import dataclass, replace
 from typing import Final

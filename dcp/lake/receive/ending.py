@@ -1,11 +1,11 @@
-"""When a vbucket gets no more in this round: at its target, out of budget, proven empty, or stuck.
+"""Decides when a vbucket ends in a round: target reached, budget used, caught up or stuck.
 
 Silence proves nothing: a node that died, hangs, or prepares a backfill is as silent as one that has
 no more for us. So a node that was silent for a while is asked for its high seqnos, over the very
 connection that carries the streams, and only its answer ends a vbucket as caught up: everything up
 to the high seqno that it told is here. A vbucket whose node does not answer, or that stays short of
-what the node says it holds, is stopped with that reason at ``deadline_seconds``. Where there is no
-open stream at all the consumer judges, which knows what it tried (``stream_keeper.py``).
+what the node says it holds, is stopped with that reason at ``deadline_seconds``. Where no stream is
+open the consumer decides by its own attempts (``stream_keeper.py``).
 
 Silence is counted only while we listen: not while Spark holds our batches, whose bytes may fill the
 window. Parts of a large document are no silence either.
@@ -23,7 +23,7 @@ from dcp.lake.tables.round_record import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one task may receive before it ends its part."""
+    """The most that one task may receive: bytes and seconds."""
 
     target_bytes: int
     target_seconds: float
@@ -34,16 +34,16 @@ UNLIMITED: Final = Budget(target_bytes=2**62, target_seconds=7 * 86400.0)
 
 
 class Streams(Protocol):
-    """What is asked of the consumer."""
+    """The consumer's interface for the stop policy."""
 
     def is_streaming(self, vbucket: int) -> bool:
-        """Whether the vbucket has an open stream."""
+        """Return whether the vbucket has an open stream."""
 
     def trouble(self, vbucket: int) -> str:
         """Return why a vbucket has no stream; empty where it has one, or none was tried."""
 
     def data_heard_at(self, node: NodeAddress) -> float:
-        """When the node sent data last, even part of a message (``time.monotonic``)."""
+        """Return when the node last sent data, even part of a message (``time.monotonic``)."""
 
     def request_high_seqnos(self, node: NodeAddress) -> bool:
         """Ask for the node's high seqnos; False where there is no connection to ask over."""
@@ -51,7 +51,7 @@ class Streams(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A vbucket that ends now, and why."""
+    """The end of a vbucket's stream in this round, and the reason."""
 
     vbucket: int
     outcome: Outcome
@@ -61,7 +61,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a node said that it holds: high seqnos by vbucket."""
+    """The high seqnos by vbucket that a node answered, and when."""
 
     at: float
     seqnos: Mapping[int, int]
@@ -98,7 +98,7 @@ class EndPolicy:
         self._answers[node] = _Answer(now, seqnos)
 
     def handed_over(self, now: float) -> None:
-        """Note that Spark had our thread until ``now``: we were not listening."""
+        """Note that the thread was busy with Spark until ``now`` and did not read."""
         self._listening_since = now
 
     # What follows

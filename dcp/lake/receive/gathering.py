@@ -1,6 +1,6 @@
-"""What a task gathers for Spark, and when it is handed over.
+"""Collects a task's rows into batches for Spark, and decides when they are flushed.
 
-A batch is handed over when one of these is so; each alone would leave somebody waiting:
+A batch is flushed when one of these holds; each of them alone would leave a node or Spark waiting:
 
     it has no rows                              nothing would come of it: its bytes go back at once
     it has ``batch_rows`` rows                  Spark takes no more at once
@@ -9,10 +9,10 @@ A batch is handed over when one of these is so; each alone would leave somebody 
     it holds so much of a stream's window       that stream waits likewise (``flush_bytes``)
     ``batch_seconds`` are over                  rows would wait for those that do not come
 
-All that was gathered is handed over then, one batch after the other, and its deliveries are
-released when Spark has taken the last one. So a node waits for what Spark holds and for nothing
-else: a document larger than a batch and a delivery larger than its window pass, since nothing more
-of them has to come first. Nothing is gathered meanwhile. Nothing here knows of sockets or Spark.
+All collected rows are flushed then, one batch after the other, and their deliveries are released
+when Spark has taken the last batch. So a node waits for what Spark holds and for nothing else: a
+document larger than a batch and a delivery larger than its window pass, since nothing more of them
+has to come first. Nothing is gathered meanwhile. Nothing here knows of sockets or Spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,12 +27,12 @@ from dcp.protocol.window import CONNECTION, Window
 
 
 class Gathering:
-    """The rows of one task and the receipts of their deliveries, until Spark has taken them."""
+    """The collected rows of one task, with the receipts of their deliveries."""
 
     def __init__(
         self, flow: FlowControlSettings, batches: BatchBuilder, clock: Callable[[], float]
     ) -> None:
-        """Begin with nothing; rows are added to ``batches`` by who reads the deliveries."""
+        """Begin with nothing; the caller adds rows to ``batches``."""
         self._flow = flow
         self._batches = batches
         self._clock = clock
@@ -44,7 +44,7 @@ class Gathering:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no delivery is here, not even one without bytes."""
+        """True if no delivery is held, not even one without bytes."""
         return not self._receipts
 
     @property
@@ -55,11 +55,11 @@ class Gathering:
 
     @property
     def due_at(self) -> float:
-        """When what is here is due at the latest."""
+        """The time at which the held rows must be flushed at the latest."""
         return self._began_at + self._flow.batch_seconds
 
     def take_in(self, delivery: Delivery) -> None:
-        """Take a delivery in; its rows follow, its events are not kept."""
+        """Add a delivery; the caller adds its rows, and its events are not kept."""
         if delivery.receipt is None:
             return
         if self.is_empty:
@@ -71,7 +71,7 @@ class Gathering:
                 self._connections.add(window)
 
     def is_due(self) -> bool:
-        """Whether it must be handed over now."""
+        """Return whether the held rows must be flushed now."""
         return not self.is_empty and (
             self._batches.rows == 0
             or self._batches.rows >= self._flow.batch_rows
@@ -88,7 +88,7 @@ class Gathering:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
 
     def hand_over(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that is here; who asks for the next batch has taken the last."""
+        """Yield all held batches; asking for the next batch says that the last one was taken."""
         receipts, self._receipts = self._receipts, []
         self._gathered.clear()
         for receipt in receipts:

@@ -1,4 +1,4 @@
-"""Which branch each row belongs to: epochs and failover logs of the streamed vbuckets, as arrays.
+"""Looks up the branch of each row: epochs and failover logs of the streamed vbuckets, as arrays.
 
 A row's ``vb_uuid`` is the uuid of the newest failover entry at or below its seqno, in the log that
 was accepted with the stream (never in one that was fetched later).

@@ -1,4 +1,4 @@
-"""The documents of a bucket out of all that its streams brought: one row for each that is there."""
+"""Reduces all rows of a bucket's streams to its current documents: one row for each."""
 
 from collections.abc import Iterator
 from tempfile import TemporaryFile
@@ -51,7 +51,7 @@ def living_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _is_living(heads: pa.Table) -> NDArray[np.bool_]:
-    """Whether each row is the newest of its key and stores it, and no flush or drop came after."""
+    """Return for each row if it stores the newest state of its key, not flushed or dropped."""
     seqnos = pc.cast(heads["seqno"], pa.uint64()).fill_null(0).to_numpy()
     rows = heads.drop_columns("seqno").to_pandas().assign(seqno=seqnos)
     ends = rows[rows["kind"].eq("system_event") & rows["collection_id"].notna()]

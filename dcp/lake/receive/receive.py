@@ -1,4 +1,4 @@
-"""The executor's side of a round: streams to Arrow batches, the positions last.
+"""Receives a round on the executors: from streams to Arrow batches, position rows last.
 
 Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
 control when Spark asks for the next batch, that is, when it has taken this one; until then the node
@@ -68,9 +68,9 @@ _HERE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SourceAccess:
-    """What a task needs beside the plan.
+    """The connection settings that a task needs besides its plan.
 
-    The password is not here but read where the task runs: Spark serves what tasks are made of.
+    The password is not among them: the task reads it where it runs, since Spark serves task data.
     """
 
     seeds: tuple[str, ...]
@@ -80,7 +80,7 @@ class SourceAccess:
     quiet_seconds: float
     dropped: DroppedPolicy = DroppedPolicy.DELETE
     live: LivePlace | None = None
-    """Where tasks show what they see; None: nowhere."""
+    """The folder of the tasks' live files; None: there are none."""
 
 
 def receive_function(
@@ -146,7 +146,7 @@ class TaskReceiver:
         self.results = {
             stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
         }
-        """What was received, by vbucket; each has its outcome when ``stream`` has ended."""
+        """The results by vbucket; each has its outcome when ``stream`` has ended."""
         self._open = set(self.results)
         self._server_logs: dict[int, FailoverLog] = {}
         flow, histories = access.flow_control, Histories()
@@ -166,7 +166,7 @@ class TaskReceiver:
 
     @property
     def done(self) -> Done:
-        """How far its vbuckets have moved on."""
+        """The progress of its vbuckets."""
         seqnos = sum(
             result.position.seqno - result.plan.state.position.seqno
             for result in self.results.values()
@@ -236,7 +236,7 @@ class TaskReceiver:
         yield from self._hand_over()
 
     def _is_used_up(self) -> bool:
-        """Whether the task has received enough, or long enough."""
+        """Return whether the task has used up its budget of bytes or seconds."""
         enough = self._gathering.taken_bytes >= self._budget.target_bytes
         return enough or monotonic() >= self._policy.ends_at
 

@@ -1,4 +1,4 @@
-"""``spark.read.format("dcp")``: a bucket's documents as they are now, for a look, without a lake.
+"""The Spark data source ``dcp``: reads a bucket's current documents, without a lake.
 
     spark.read.format("dcp").option("seeds", "host:11210").option("bucket", "b")
         .option("username", "u").option("password_env", "CB_PASSWORD").load()

@@ -1,4 +1,4 @@
-"""System events as ``changes`` keeps them: JSON, and the collection whose documents they end."""
+"""Converts system events for ``changes``: JSON, and the collection whose documents they end."""
 
 import json
 from dataclasses import fields
@@ -11,7 +11,7 @@ from dcp.wire.vocabulary import SystemEventKind
 
 
 class DroppedPolicy(StrEnum):
-    """What becomes of the rows of a collection that was dropped at the source."""
+    """The configured treatment of rows of a collection that was dropped at the source."""
 
     DELETE = "delete"
     """They leave the replica, in the commit of the snapshot that carries the drop."""
@@ -29,7 +29,7 @@ def collection_of(event: SystemEventReceived) -> int | None:
 def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicy) -> int | None:
     """Return the collection whose documents at lower seqnos of the vbucket are gone; or None.
 
-    A flush is told as the begin of a collection that exists, so every begin counts; of a new one
+    A flush arrives as the begin of a collection that exists, so every begin counts; of a new one
     there are no older documents.
     """
     if isinstance(event.meaning, CollectionEnded) and dropped is DroppedPolicy.KEEP:

@@ -1,4 +1,4 @@
-"""What a task counts of each vbucket's documents."""
+"""Counts the documents of each vbucket in a task."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +9,7 @@ from dcp.types import U16_MAX
 
 
 class VbucketCounts:
-    """Of each vbucket: its documents, their bytes on the wire, and what was special about them."""
+    """Counters by vbucket: documents, bytes on the wire, escaped keys and undecodable values."""
 
     def __init__(self) -> None:
         self.rows = np.zeros(U16_MAX + 1, np.int64)

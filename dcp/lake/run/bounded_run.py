@@ -1,4 +1,4 @@
-"""A run that ends: what it wants to reach, and which vbuckets it gives up. No Spark.
+"""Tracks a run that ends: the seqnos to reach, and the vbuckets it gives up. No Spark.
 
 It wants the seqnos that the cluster held at its start, lowered where a failover lost some of them.
 It gives up vbuckets that make no progress, so that it ends whatever a node does.

@@ -1,4 +1,4 @@
-"""One driver of one lake: plans, rounds and applies in the order that makes a run.
+"""Drives one lake: plans, rounds and applies in order.
 
 It can be killed at any instant: each step begins by reading what is durable.
 """
@@ -44,7 +44,7 @@ _CHECK_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class RunReport:
-    """What a run did."""
+    """The result of a run: rounds, applied versions and vbuckets left out."""
 
     rounds: list[RoundReport] = field(default_factory=list)
     applied: list[AppliedVersion] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the next round would do, without doing it: nothing is made and nothing is written."""
+"""Plans the next round without running it: nothing is made and nothing is written."""
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.spark_master import slots_of

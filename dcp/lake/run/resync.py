@@ -1,4 +1,4 @@
-"""``dcplake resync``: let vbuckets be streamed again from their beginning, whatever happened.
+"""Makes vbuckets stream again from their beginning (``dcplake resync``).
 
 It commits a round in which those vbuckets begin a new epoch at 0; nothing is streamed and no row of
 a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
@@ -36,7 +36,7 @@ from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress, states_t
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """What was committed: the round, and the vbuckets that begin anew in it."""
+    """The result of a resync: the committed round, and the vbuckets that begin an epoch in it."""
 
     round: int
     version: int

@@ -1,4 +1,4 @@
-"""One round: receive what the plan says, commit it in one append, read back what happened."""
+"""Runs one round: receives its streams, commits one append, and reads the commit back."""
 
 from time import monotonic
 from typing import Final

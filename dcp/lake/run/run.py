@@ -1,4 +1,4 @@
-"""A whole run: rounds and applies, until what the cluster held at the start is applied, or forever.
+"""Replicates a bucket: rounds and applies, until the seqnos at the start are applied, or forever.
 
 ``run`` is what ``dcplake run`` and ``jobs/replicate.py`` call. It can be killed at any instant and
 started again: each step begins by reading what is durable.

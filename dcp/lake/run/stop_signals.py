@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a wish to stop after the round under way; the second one stops at once."""
+"""Turns SIGTERM and SIGINT into a stop after the round under way; a second signal stops at once."""
 
 import signal
 import threading

@@ -1,1 +1,1 @@
-"""The Spark session, its Java and jars, and what goes wrong with them."""
+"""The Spark session, its Java and jars, and the errors they raise."""

@@ -43,10 +43,10 @@ _IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """A cause that we know: how its text is found, the error that it is, and what that says.
+    """A known cause of a failure: the pattern of its text, and the error and remedy it maps to.
 
-    A group of the pattern is the file that it names. Without ``what_to_do`` that goes by the table,
-    and by whether the file is one of its Delta log.
+    A group of the pattern is the file that it names. Without ``what_to_do`` the remedy follows from
+    the table, and from whether the file belongs to its Delta log.
     """
 
     pattern: re.Pattern[str]
@@ -112,7 +112,7 @@ _CAUSES: Final = (
 
 
 def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return what a failure means whose cause we know; None for any other.
+    """Return the error that a failure with a known cause means; None for any other.
 
     ``what`` was done, or where: the line begins with it. An error that a task
     raised as `TaskError` is returned as that error.
@@ -136,7 +136,7 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 
 
 def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return the same, and for other failures of Spark what it says; None for a bug of ours."""
+    """Return `known_error`, or Spark's own message in one line; None for a bug of ours."""
     if (known := known_error(failure, what)) is not None or not _is_of_spark(failure):
         return known
     named = f"{what}: " if what else ""
@@ -184,7 +184,7 @@ def _told(failure: BaseException) -> str:
 
 
 def innermost(failure: BaseException) -> str:
-    """Return the line that tells most: of what Java raised, the cause of all causes."""
+    """Return the most specific line of a failure: Java's innermost cause."""
     causes = re.findall(r"^(?:Caused by)?: (\S*(?:Exception|Error)\b.*)$", _told(failure), re.M)
     return causes[-1] if causes else str(failure).strip().partition("\n")[0]
 
@@ -210,7 +210,7 @@ _SHUTTING_DOWN: Final = re.compile(
 
 
 def _ended_jvm(failure: BaseException) -> str | None:
-    """Return how the JVM ended that this process started; None where it runs, or is another's."""
+    """Return how the JVM that this process started ended; None where it runs, or is another's."""
     for process in _jvms:
         is_ending = _SHUTTING_DOWN.search(_told(failure)) is not None
         if not is_ending and not any(map(_is_lost_connection, _chain(failure))):
@@ -231,6 +231,6 @@ def _signal_name(number: int) -> str:
 
 
 def _is_lost_connection(failure: BaseException) -> bool:
-    """Whether the JVM may have ended: it did not answer, where `Py4JJavaError` is an answer."""
+    """Return whether the JVM may have ended: it did not answer (`Py4JJavaError` is an answer)."""
     answers = isinstance(failure, Py4JJavaError)
     return isinstance(failure, Py4JError | ConnectionError | EOFError) and not answers

@@ -1,4 +1,4 @@
-"""JVM options, chosen by how much work is ahead: short commands compile less.
+"""Chooses JVM options by the amount of work ahead: short commands compile less.
 
 Measured (benchmarks/README.md): Java's optimising compiler takes 40 % of the CPU of a run that
 brings 100 changes; at a million documents it has paid for itself, and a run that brings three
@@ -21,7 +21,7 @@ _NO_EARLY_COLLECTIONS: Final = "-XX:MetaspaceSize=256m"
 
 
 def class_archive_path() -> Path:
-    """Where Java's archive of Spark's loaded classes is (AppCDS), if set-up made it.
+    """Return the path of Java's archive of Spark's loaded classes (AppCDS), if set-up made it.
 
     A JVM with Spark and Delta loads some 18,000 classes before its first commit; with the archive
     it finds them parsed and checked. One that it does not fit (another Java, other jars) does

@@ -1,4 +1,4 @@
-"""What a session that ends well leaves behind: nothing. Files that Spark makes and nobody needs."""
+"""Removes the files that Spark makes and nobody needs when a session ends well."""
 
 import atexit
 import os

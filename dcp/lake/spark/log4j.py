@@ -1,4 +1,4 @@
-"""Spark's logging while we start it: warnings to a file, nothing to the screen."""
+"""Configures Spark's logging: warnings to a file, nothing to the screen."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""What Spark needs from the machine: Java and the Delta jars, found, fetched, or named as missing.
+"""Finds or fetches Java and the Delta jars for Spark, or names what is missing.
 
 A session finds and fetches them by itself; ``python -m dcp.lake.spark.runtime`` does it ahead of
 time and says what there is, as `make setup` does. Only the standard library is imported here;
@@ -18,7 +18,7 @@ __all__ = ["Runtime", "delta_jars", "find_java_home", "prepare"]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a Spark session needs from the machine."""
+    """Java and the jars that a Spark session needs."""
 
     java_home: Path
     java_version: str

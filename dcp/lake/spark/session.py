@@ -1,4 +1,4 @@
-"""The only place that makes a Spark session, or takes one over, and sets it up for Delta.
+"""Makes a Spark session, or takes one over, and sets it up for Delta; nothing else does.
 
 Three cases, told apart here and nowhere else:
 
@@ -6,7 +6,7 @@ Three cases, told apart here and nowhere else:
 * ``spark-submit`` has started the JVM: its settings win, the Delta jars join its class path;
 * a session exists already (a notebook, a Spark Connect client): only what a session may set is set.
 
-Why each setting: the tables below. ``docs/operations.md`` says what an operator may change.
+The tables below give the reason of each setting, ``docs/operations.md`` what operators may change.
 """
 
 import os
@@ -191,9 +191,9 @@ def delta_settings() -> dict[str, str]:
 def guarding_settings(master: str) -> dict[str, str]:
     """Return what keeps strangers out of the processes of a session under this master.
 
-    Without it Spark's block manager gives whoever asks what tasks are made of, data included. Spark
-    makes a secret of its own for each session, but not under a standalone master: there it is that
-    of the cluster, which its owner sets.
+    Without it Spark's block manager serves task data to any client. Spark makes a secret of its own
+    for each session, but not under a standalone master: there it is that of the cluster, which its
+    owner sets.
     """
     if master.startswith("spark://"):
         return {}
@@ -374,7 +374,7 @@ def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str,
 
 
 def _keep_quiet_at_the_end(context: "SparkContext") -> None:
-    """When the JVM ends, let PySpark's accumulator server print no stack trace.
+    """Keep PySpark's accumulator server from printing a stack trace when the JVM ends.
 
     The call that fails then reports the same, in one line.
     """

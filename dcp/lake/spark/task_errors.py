@@ -1,4 +1,4 @@
-"""Typed errors on their way from a Spark task to the driver.
+"""Carries typed errors from a Spark task to the driver.
 
 Spark hands the driver the text of a failed task's Python traceback. An error of ours therefore
 travels as one marked line of JSON in that text, and becomes the same error again at the driver.

@@ -1,4 +1,4 @@
-"""A call in a thread of its own, beside what the caller goes on with."""
+"""Runs a call in a daemon thread."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -9,7 +9,7 @@ _Result = TypeVar("_Result")
 
 
 def in_thread(call: Callable[[], _Result]) -> "Future[_Result]":
-    """Begin a call; return what tells how it ends. A process that ends does not wait for it."""
+    """Begin a call; return the future of its result. A process that ends does not wait for it."""
     future: Future[_Result] = Future()
 
     def run() -> None:

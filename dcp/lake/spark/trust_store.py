@@ -1,4 +1,4 @@
-"""The machine's certificate authorities, as a file that Java can read.
+"""Writes the machine's certificate authorities into a key store that Java can read.
 
 A packaged Java trusts its own list of authorities and knows nothing of one that the machine's owner
 added, as companies do for their proxies. The download of the jars then fails where pip, git and a

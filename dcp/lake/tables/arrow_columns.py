@@ -1,4 +1,4 @@
-"""Whole columns from numpy to the Arrow types of the lake's tables, without an object per value."""
+"""Converts whole numpy columns to the Arrow types of the lake's tables."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which replica tables a bucket has: one for each collection of its manifest."""
+"""Derives the replica tables of a bucket from its manifest: one for each collection."""
 
 from typing import Any
 

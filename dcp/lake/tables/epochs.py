@@ -1,4 +1,4 @@
-"""Live history and dead branches: one definition for all of them. No Spark.
+"""Defines live history and dead branches of a vbucket, by its epochs. No Spark.
 
 Every rollback of a vbucket starts a new epoch of it, at a fork seqno. A row, or what a version of a
 replica holds, (epoch g, seqno s) is *live* when s <= the fork seqno of every later epoch; what is
@@ -39,7 +39,7 @@ def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
 def begun_anew(
     stale: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
 ) -> frozenset[int]:
-    """Return the stale vbuckets whose new history begins at 0 and is whole in the log.
+    """Return the stale vbuckets whose new history begins at 0 and is complete in the log.
 
     ``stale`` are vbuckets and the round that they are shown at. A beginning in a round that was
     cleaned may lack rows: that vbucket must begin once more.
@@ -54,5 +54,5 @@ def begun_anew(
 
 
 def is_live(epoch: int, seqno: int, newest_epoch: int, forks: Iterable[Fork]) -> bool:
-    """Whether (``epoch``, ``seqno``) is on the history that ``newest_epoch`` continues."""
+    """Return whether (``epoch``, ``seqno``) is on the history that ``newest_epoch`` continues."""
     return epoch <= newest_epoch and seqno <= live_up_to(epoch, newest_epoch, forks)

@@ -1,4 +1,4 @@
-"""What the Delta history of a lake's tables tells: our commits, and other people's.
+"""Reads the Delta history of a lake's tables: dcplake's commits, and those of others.
 
 Every commit of ours carries JSON in its user metadata:
 ``{"dcplake": {"lake": …, "writer": …, …}}``.
@@ -80,23 +80,23 @@ class TableCommit:
 
     @property
     def is_apply(self) -> bool:
-        """Whether it is one of our applies (OPTIMIZE may inherit the metadata of one)."""
+        """True if it is one of our applies (OPTIMIZE may inherit the metadata of one)."""
         return self.operation == "MERGE" and "to" in self.ours
 
     @property
     def is_heartbeat(self) -> bool:
-        """Whether it is an append of ours without rows: a new version with the rows of the last."""
+        """True if it is an append of ours without rows: a new version with the rows of the last."""
         rows = int(self.metrics.get("numOutputRows", "0") or 0)
         return self.operation == "WRITE" and HEARTBEAT in self.ours and rows == 0
 
     @property
     def is_cleaning(self) -> bool:
-        """Whether it is our removal of rows of ``changes`` that nothing needs any more."""
+        """True if it is our removal of rows of ``changes`` that nothing needs any more."""
         return self.operation == "DELETE" and CLEANING in self.ours
 
     @property
     def is_log_write(self) -> bool:
-        """Whether it is a commit of ours that changes rows of ``changes``, or accepts a change."""
+        """True if it is a commit of ours that changes rows of ``changes``, or accepts a change."""
         return self.round is not None or self.is_cleaning
 
     @property
@@ -106,7 +106,7 @@ class TableCommit:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether it leaves every row of the table as it is."""
+        """True if it leaves every row of the table as it is."""
         return self.operation in DATA_PRESERVING or self.is_heartbeat
 
 
@@ -151,7 +151,7 @@ def _commit(told: Mapping[str, Any]) -> TableCommit:
 
 
 def reaches_creation(commits: Sequence[TableCommit]) -> bool:
-    """Whether these commits go back to the table's first one, so that nothing older can exist."""
+    """Return whether these commits go back to the table's first one: nothing older exists."""
     return bool(commits) and commits[-1].version == 0
 
 

@@ -38,7 +38,7 @@ _PART: Final = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s+([a-z]+?)s?(?=\s|$)")
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """How far back rollbacks can be undone: any positive time here, an hour or more in settings."""
+    """The rollback horizon: any positive time here, an hour or more in settings."""
 
     seconds: float
 
@@ -63,7 +63,7 @@ class Horizon:
 
     @property
     def recorded(self) -> str:
-        """How the property `RECORDED` has it."""
+        """The value of the table property `RECORDED`."""
         return str(float(self.seconds))
 
     def properties(self) -> dict[str, str]:
@@ -124,7 +124,7 @@ def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a time shorter than the horizon would take from a table, oldest version first."""
+    """The versions that keeping less than the horizon would lose, oldest first."""
 
     table: str
     versions: tuple[TableCommit, ...]

@@ -1,4 +1,4 @@
-r"""Document keys as STRING, every key a different one, whatever its bytes are.
+r"""Encodes document keys as STRING, injectively, whatever their bytes are.
 
 Delta can neither cluster by BINARY nor keep statistics on it, so ``key`` is STRING. A DCP key is
 any 0..250 bytes. The rule (PostgreSQL's notation for bytes):

@@ -1,4 +1,4 @@
-"""One Delta table of a lake: what its log tells, and a few of its rows, without Spark where it can.
+"""One Delta table of a lake: reads its log and some rows, without Spark where possible.
 
 Where the table's folder is on this machine, delta-rs reads it in milliseconds and this process
 needs no JVM. Spark is asked where that is not so (another store, a catalog), and where delta-rs
@@ -53,7 +53,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class RememberedLog:
-    """The newest commits of a table, newest first, and the file of the newest one, as it was."""
+    """The newest commits of a table, newest first, and the identity of the newest commit's file."""
 
     commits: list[dict[str, Any]]
     limit: int
@@ -67,7 +67,7 @@ class RememberedLog:
         return cls(commits, limit, file, _identity(file))
 
     def is_newest(self) -> bool:
-        """Whether no commit has come since, and the table was not made anew."""
+        """Return whether no commit has come since, and the table was not made again."""
         following = _commit_file(self.file.parent.parent, int(self.file.stem) + 1)
         try:
             return _identity(self.file) == self.file_identity and not following.exists()
@@ -77,7 +77,7 @@ class RememberedLog:
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table: how SQL names it, how messages do, and its folder where that is on this machine.
+    """A table: its name in SQL and in messages, and its folder where that is on this machine.
 
     ``remembered`` is what an open lake has read of the logs of its tables, by the tables' names in
     SQL: it saves reading a log to which nobody has added anything.
@@ -90,7 +90,7 @@ class LakeTable:
     remembered: dict[str, RememberedLog] = field(default_factory=dict, repr=False, compare=False)
 
     def exists(self) -> bool:
-        """Whether there is a Delta table."""
+        """Return whether there is a Delta table."""
         if self.folder is not None and not (self.folder / "_delta_log").is_dir():
             return False
         # delta-rs also says no where the log is damaged; then Spark decides.
@@ -285,7 +285,7 @@ class LakeTable:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What delta-rs found; no table where that is too large."""
+    """The result of a delta-rs query; no table where that is too large."""
 
     table: pa.Table | None
 

@@ -1,4 +1,4 @@
-"""What the rows of a replica's versions go back to, read off its history. No Spark.
+"""Traces the rows of a replica's versions to the commits that wrote them. No Spark.
 
 A version has the rows of its *origin*: the newest commit up to it that changed rows. Maintenance
 and heartbeats change none; a RESTORE takes the origin of the version that it names. An origin is
@@ -34,12 +34,12 @@ class Lineage:
 
     @property
     def is_whole(self) -> bool:
-        """Whether these commits go back to the table's first one."""
+        """True if these commits go back to the table's first one."""
         return self.commits[-1].version == 0
 
     @property
     def is_settled(self) -> bool:
-        """Whether no older commit can change what is said about the newest version."""
+        """True if no older commit can change what is said about the newest version."""
         commit = self.commit(self.origin(self.newest))
         if commit is None:
             return self.is_whole
@@ -74,7 +74,7 @@ class Lineage:
                 return
 
     def told(self, version: int) -> Mapping[str, Any] | None:
-        """Return what a heartbeat says of the rows of ``version``; None where none does.
+        """Return what a heartbeat recorded of the rows of ``version``; None where none did.
 
         That is the content of `dcp.lake.maintain.heartbeat`. A heartbeat counts only if nothing can
         have come between it and the version that its driver had looked at.
@@ -106,7 +106,7 @@ class Lineage:
         return commit
 
     def have_same_rows(self, version: int, other: int) -> bool:
-        """Whether two versions have the same rows; what is older than the history counts as so."""
+        """Return whether two versions have the same rows; older than the history counts as so."""
         found, expected, oldest = self.origin(version), self.origin(other), self.commits[-1].version
         return found == expected or max(found, expected) < oldest
 

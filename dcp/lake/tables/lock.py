@@ -1,4 +1,4 @@
-"""A lock file in the root of a local lake: a second driver is told at once, before it reads.
+"""Locks a local lake with a file in its root, so that a second driver fails before it reads.
 
 It is a courtesy: what keeps two drivers from both committing is the fence of each
 commit. Lakes in object stores and catalogs have no lock file.

@@ -1,4 +1,4 @@
-"""Tables in this process's memory, as views that a statement names: Spark scans no file."""
+"""Registers tables in memory as views that a statement names: Spark scans no file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from dcp.lake.tables.sql import quoted
 
 @contextmanager
 def memory_view(spark: SparkSession, name: str, table: pa.Table) -> Iterator[str]:
-    """Give how SQL names a view of ``table``, which is there for the statements within."""
+    """Give the SQL name of a view of ``table``, which exists for the statements within."""
     # PySpark 4.2 loses every row behind an empty chunk.
     frame = spark.createDataFrame(table.combine_chunks(), spark_ddl(table.schema))
     frame.createOrReplaceTempView(quoted(name))

@@ -1,4 +1,4 @@
-"""Opens a lake as settings say: where it is, under which lock, and with which Spark."""
+"""Opens a lake by its settings: location, lock and Spark session."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -57,13 +57,13 @@ def spark_of(
     *,
     is_long: Callable[[], bool] = lambda: False,
 ) -> StartSpark:
-    """Return what returns ``spark``, or starts the session of these settings when it is needed.
+    """Return a function that returns ``spark``, or starts the session of these settings on first
+    use.
 
     ``is_long`` is asked then: see `jvm_options`. Of several threads that need it, one starts it.
 
     Raises:
         ConfigError: ``spark`` would hand the password to strangers.
-
     """
     if spark is not None:
         refuse_open_password(spark, settings.source)
@@ -111,7 +111,7 @@ def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
     """Refuse a session of somebody else that would hand the password to strangers.
 
     What ``spark.executorEnv`` names becomes a part of every task, the others are settings; and
-    Spark's processes give tasks and settings to whoever asks, unless they authenticate each other.
+    Spark's processes serve tasks and settings to any client, unless they authenticate each other.
 
     Raises:
         ConfigError: the password is in such a setting, and strangers are let in.

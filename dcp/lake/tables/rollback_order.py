@@ -1,6 +1,6 @@
-"""What a producer ordered when it answered a stream request with ROLLBACK, as a lake keeps it.
+"""A producer's ROLLBACK answer to a stream request, as a lake stores it.
 
-It stands in the vbucket's position row until the next plan has begun a new epoch because of it.
+It is stored in the vbucket's position row until the next plan has begun a new epoch for it.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class RollbackOrder:
 
     @property
     def is_for_unknown_branch(self) -> bool:
-        """Whether the server's log lacks the branch that the request named."""
+        """True if the server's log lacks the branch that the request named."""
         log = self.failover_log
         return log is not None and all(entry.vb_uuid != self.from_vb_uuid for entry in log.entries)
 

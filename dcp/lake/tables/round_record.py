@@ -1,4 +1,4 @@
-"""What a committed round says of each vbucket: its position, and how its part of it ended."""
+"""The record of a committed round by vbucket: its position, and the outcome of its stream."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ UNDECODABLE: Final = (
 
 
 class Outcome(StrEnum):
-    """Why a vbucket's part of a round ended; a ``status`` row tells it."""
+    """The reason why a vbucket's part of a round ended; a ``status`` row stores it."""
 
     REACHED = "reached"
     """The target seqno was reached, and the end of its snapshot."""
@@ -36,9 +36,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VbucketReport:
-    """What a round did for one vbucket, as its ``status`` row tells.
+    """The result of a round for one vbucket, from its ``status`` row.
 
-    Of a vbucket that was left out only the reason is told; its numbers are 0 here.
+    A vbucket that was left out has only a reason; its numbers are 0 here.
     """
 
     vbucket: int
@@ -58,7 +58,7 @@ class VbucketReport:
 
     @property
     def failed(self) -> bool:
-        """Whether the source kept it from going on."""
+        """True if the source kept it from going on."""
         return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED, Outcome.LEFT_OUT)
 
     @classmethod
@@ -103,7 +103,7 @@ class VbucketReport:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """A committed round: the state of every vbucket after it, and what it tells of some.
+    """A committed round: the state of every vbucket after it, and reports of some.
 
     These are the vbuckets that it streamed, and those that it should have streamed and could not.
     """

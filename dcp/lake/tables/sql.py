@@ -1,4 +1,4 @@
-"""SQL text from values: the one place where identifiers and literals are quoted.
+"""Quotes identifiers and literals for SQL text; nothing else does.
 
 The statements of the lake put values into their text because only literals prune files; nothing
 gets there except through these functions.

@@ -1,4 +1,4 @@
-"""The tables of a lake: where they are, how they are made, and that they are ours.
+"""Makes and opens the tables of a lake, and checks that they belong to it.
 
 A lake is a folder (a path or URI that Spark can write) or a catalog schema. Its identity is in the
 table properties of ``changes`` (``dcplake.*``); each replica names the lake it belongs to.
@@ -77,7 +77,7 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
 
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
-    """Which bucket a lake holds; fixed when the lake is made."""
+    """The bucket that a lake holds; fixed when the lake is made."""
 
     lake_id: str
     bucket: str
@@ -87,7 +87,7 @@ class LakeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
-    """Where a lake's tables are: exactly one of a folder and a catalog schema.
+    """The place of a lake's tables: exactly one of a folder and a catalog schema.
 
     A folder on this machine is made absolute, with ``~`` resolved, as its lock file's is.
     """
@@ -116,7 +116,7 @@ class LakeLocation:
         return f"{self.root.rstrip('/')}/{table}"
 
     def table_sql(self, table: str) -> str:
-        """Return how SQL names a table."""
+        """Return the SQL name of a table."""
         if self.schema is not None:
             return f"{dotted(self.schema)}.{quoted(table)}"
         return f"delta.{quoted(self.path(table))}"
@@ -129,7 +129,7 @@ class LakeLocation:
 
 @dataclass(frozen=True, slots=True)
 class LakeTables:
-    """An open lake: a place, the identity that was found there, and what starts Spark.
+    """An open lake: its location, its identity, and a function that starts Spark.
 
     ``remembered_rounds`` is for `dcp.lake.log.round_record` alone, ``remembered_logs`` for its
     tables.
@@ -162,11 +162,11 @@ class LakeTables:
 
     @property
     def changes_sql(self) -> str:
-        """How SQL names the change log."""
+        """The SQL name of the change log."""
         return self.location.table_sql("changes")
 
     def table_sql(self, table: str) -> str:
-        """How SQL names a table of this lake."""
+        """Return the SQL name of a table of this lake."""
         return self.location.table_sql(table)
 
 
@@ -242,7 +242,7 @@ def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
 
 
 def has_deletion_vectors(table: LakeTable) -> bool:
-    """Whether a table's rows are deleted by vectors: its files then stay as they are."""
+    """Return whether a table's rows are deleted by vectors: its files then stay as they are."""
     return table.properties().get(_DELETION_VECTORS) == "true"
 
 
@@ -381,7 +381,7 @@ def ensure_audit(lake: LakeTables) -> None:
 
 
 def audit_exists(lake: LakeTables) -> bool:
-    """Whether a rollback was ever undone in this lake."""
+    """Return whether a rollback was ever undone in this lake."""
     return lake.table(AUDIT_TABLE).exists()
 
 
@@ -447,8 +447,8 @@ def record_cleaned_round(
 ) -> None:
     """Note, before it is done, that document rows up to a round are removed. It never goes back.
 
-    Each round has properties of its own, and the largest one counts: whoever was stopped on the way
-    here, and notes an older round than others did since, takes nothing back.
+    Each round has properties of its own, and the largest one counts: a process that was paused
+    here, and notes an older round later, takes nothing back.
     """
     whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
     noted = {f"{key}.{round_number}": str(round_number) for key in whose}
@@ -477,7 +477,7 @@ def _cleaned_key(replica: ReplicaTable | None) -> str:
 
 
 def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
-    """Whether the replica table was made already."""
+    """Return whether the replica table was made already."""
     return lake.table(replica.name).exists()
 
 

@@ -1,4 +1,4 @@
-"""Session settings that fence one statement and say in its commit whose it is.
+"""Sets session settings that fence one statement and mark its commit as a driver's.
 
 Delta reads them for *every* write of the session, so they are set for one statement and put back as
 they were, whatever happens.
@@ -63,10 +63,9 @@ def transaction(
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a statement failed because another commit came in the same moment.
+    """Return whether a statement failed because another commit came in the same moment.
 
-    What class such an error has depends on where Spark's bridge met it; its condition is in the
-    text.
+    The class of such an error depends on where Spark's bridge met it; its condition is in the text.
     """
     is_taken = isinstance(error, VersionTakenError)
     return is_taken or any(condition in str(error) for condition in _CONFLICTS)

@@ -1,4 +1,4 @@
-"""What a lake knows about one vbucket after a round: the content of its ``position`` row.
+"""The state of one vbucket after a round, as its ``position`` row holds it.
 
 Pure data and pure transitions. All unsigned 64-bit values are Python ints here and DECIMAL(20,0) in
 tables; nothing passes through a float or a signed 64-bit integer on the way.
@@ -34,7 +34,7 @@ _ROUNDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VbucketProgress:
-    """One vbucket's position and what a round needs to go on from it.
+    """A vbucket's position, and the state that a round needs to continue from it.
 
     ``failover_log`` is the one that was accepted together with the data up to ``position``.
     ``first_pending_round`` may name an earlier round than needed, never a later one.
@@ -81,12 +81,12 @@ class VbucketProgress:
 
     @property
     def complete_seqno(self) -> int:
-        """Rows up to here may be published."""
+        """The newest complete snapshot end: rows up to it may be published."""
         return self.position.complete_seqno
 
     @property
     def is_whole(self) -> bool:
-        """Whether the rows up to ``complete_seqno`` are a state of the source, an empty one too."""
+        """True if the rows up to ``complete_seqno`` are a state of the source, an empty one too."""
         return self.complete_seqno > 0 or self.last_complete_round is not None
 
     def beginning_epoch(

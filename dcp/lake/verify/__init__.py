@@ -1,1 +1,1 @@
-"""Comparing a lake with its bucket."""
+"""Verifies a lake against its bucket."""

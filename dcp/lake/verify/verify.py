@@ -1,6 +1,6 @@
-"""Compare the replicas of a lake with the source: by key, seqno and CAS, vbucket by vbucket.
+"""Compares the replicas of a lake with the source: by key, seqno and CAS, vbucket by vbucket.
 
-Three looks, each at less:
+Three passes, each over less:
 
 1. all vbuckets by a digest: one metadata-only stream against one aggregate over the replicas;
 2. the vbuckets whose digests differ, key by key: what the source changed above the replica's
@@ -147,7 +147,7 @@ def _look(
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What one vbucket of one collection holds, in three numbers."""
+    """The digest of one vbucket of one collection: a count and two hashes."""
 
     documents: int
     hash_sum: int

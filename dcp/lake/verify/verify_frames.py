@@ -1,4 +1,4 @@
-"""The questions of a verification, as DataFrames over the source's rows and the replicas'.
+"""Builds the queries of a verification as DataFrames over the rows of source and replicas.
 
 First whole vbuckets are compared by a digest that no order and no partition changes: the number of
 documents, and sum and xor of a hash of (key, seqno, CAS). Only vbuckets whose digests differ are

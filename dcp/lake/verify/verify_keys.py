@@ -1,4 +1,4 @@
-"""The second and the third look of a verification: key by key, in vbuckets whose digests differ.
+"""Compares single keys where digests differ: second and third pass of a verification.
 
 Both ask the same question; the third one of what the second one found, with a fresh stream and the
 newest versions. The answers stay in Spark: a table that is wrong as a whole must not end up here.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeysCompared:
-    """How many keys differed at first, and which still do: counted by kind, the first listed."""
+    """The result of a key comparison: suspects, differences by kind, and the first of them."""
 
     suspects: int
     counts: dict[str, int]

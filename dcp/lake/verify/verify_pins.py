@@ -1,4 +1,4 @@
-"""What a verification compares: each replica at one version, each vbucket up to one seqno.
+"""Pins what a verification compares: each replica at one version, each vbucket up to one seqno.
 
 A replica's version holds every vbucket at its complete seqno in the round that was applied last.
 What the source has above it is not the replica's business yet: it waits for a round or an apply.

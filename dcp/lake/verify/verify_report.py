@@ -1,4 +1,4 @@
-"""What a verification found: for people, as JSON, and as the error that it is."""
+"""The report of a verification: as text, as JSON, and as an error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ DEFAULT_KEYS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class TableCompared:
-    """One replica table: the version that was compared first, and the documents that it holds."""
+    """One replica table: the version that was compared first, and its document count."""
 
     table: str
     version: int
@@ -70,7 +70,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was compared, what differs, and what could not be compared.
+    """The result of a verification: compared tables, differing keys, and vbuckets not compared.
 
     ``counts`` has all keys that differ, by kind; ``keys`` the first of them. ``suspects`` are those
     that differed at the first look. ``dropped`` and ``kept`` are tables of collections that the
@@ -92,12 +92,12 @@ class VerifyReport:
 
     @property
     def differing(self) -> int:
-        """How many keys differ."""
+        """The number of keys that differ."""
         return sum(self.counts.values())
 
     @property
     def result(self) -> str:
-        """In a word."""
+        """The result in one word."""
         if self.differing:
             return "different"
         return "incomplete" if self.not_compared else "equal"

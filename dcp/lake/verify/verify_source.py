@@ -1,4 +1,4 @@
-"""Reads vbuckets of the source for a verification, and remembers which could not be compared."""
+"""Reads vbuckets of the source for a verification, and notes those that could not be compared."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class VerifyObserver:
-    """Hears of each look at the source; this one ignores all. Methods must return quickly."""
+    """Base class of verification observers: ignores each pass. Methods must return quickly."""
 
     def reading(
         self, look: str, vbuckets: int, seqnos: int, progress: RoundProgress | None

@@ -1,4 +1,4 @@
-"""The executor's side of a verification: keys, seqnos and CAS of whole vbuckets, without values.
+"""Streams keys, seqnos and CAS of whole vbuckets on the executors, without values.
 
 Runs inside ``mapInArrow`` as a round does, with a round's streams (`dcp.lake.receive.receive`):
 each starts at seqno 0 and ends at the end of the snapshot that holds its target. Rows leave as they
@@ -44,7 +44,7 @@ _ITEM_KINDS: Final = pa.array(ITEM_KINDS)
 
 @dataclass(frozen=True, slots=True)
 class StreamEnding:
-    """How the stream of a vbucket ended.
+    """The outcome of a vbucket's stream in a verification.
 
     ``reason`` is empty where its target was reached, or the node proved that there is no more.
     """

@@ -1,1 +1,1 @@
-"""A bucket: its vbuckets and copies, what writes them to disk, and its DCP connections."""
+"""A bucket: its vbuckets and copies, its flusher, and its DCP connections."""

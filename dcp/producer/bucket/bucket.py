@@ -141,7 +141,7 @@ class Bucket:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its data folder was given up."""
+        """True if its data folder was closed."""
         return self._storage is not None and not self._storage.is_open
 
     def now(self) -> float:

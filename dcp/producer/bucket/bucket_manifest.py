@@ -1,4 +1,4 @@
-"""The manifest of a bucket: how it changes, and how its vbuckets come to it.
+"""Changes the manifest of a bucket, and brings its vbuckets up to it.
 
 An active vbucket comes to the bucket's manifest by system events at its next seqnos; any other does
 when it is active. A change is saved as a whole before any vbucket hears of it, with all the

@@ -17,7 +17,7 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class BucketOrigin(Protocol):
-    """What a bucket's vbuckets are, and who hears how far its clients are."""
+    """The source of a bucket's data, which is notified of its clients' progress."""
 
     @property
     def opened_state(self) -> VbucketState | None:

@@ -1,4 +1,4 @@
-"""Changes of state in a bucket, with all that follows from them for its streams and writes.
+"""Changes vbucket states in a bucket, with the effects on streams and writes.
 
     streams                      end: what is streamed is in that state no more
     the vbucket's own            branch, sync writes, what is saved (``Vbucket.change``)

@@ -1,4 +1,4 @@
-"""A bucket that keeps its data in a folder: how it begins, what it saves, how it ends.
+"""The data folder of a bucket: opens it, saves its record, and closes it.
 
 The record of what vbuckets share is written at once, under the bucket's lock, whenever it changes:
 that is as rare as changes of the cluster and its collections. So what a vbucket saves never names a
@@ -62,7 +62,7 @@ class BucketStorage:
 
     @property
     def starts(self) -> int:
-        """How often a process served the bucket before this one."""
+        """The number of processes that served the bucket before this one."""
         return self._record.starts
 
     @property

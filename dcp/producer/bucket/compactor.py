@@ -1,4 +1,4 @@
-"""Removes now and then what nobody needs: versions that were replaced, tombstones that are old.
+"""Compacts the vbuckets' logs now and then: replaced versions and old tombstones go.
 
 The lock is held to decide what stays of a vbucket and when that is done, never while its log is
 copied: that runs in a thread. Whoever writes to that vbucket meanwhile writes behind, or waits for

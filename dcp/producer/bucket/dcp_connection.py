@@ -105,7 +105,7 @@ class DcpConnection:
 
     @property
     def closes_when_stuck(self) -> bool:
-        """Whether it is closed for acknowledging nothing, NOOPs answered or not."""
+        """True if it is closed for acknowledging nothing, NOOPs answered or not."""
         regex = self._shared.settings.stuck_name_regex
         return bool(regex and re.fullmatch(regex, self.client.display_name))
 
@@ -120,7 +120,7 @@ class DcpConnection:
 
     @property
     def may_take_over(self) -> bool:
-        """Whether the client may have a vbucket handed over: it is dead here from then on.
+        """True if the client may take a vbucket over: it is dead here from then on.
 
         That is what consumers do that are nodes. Where kv_engine knows a user who may be one by the
         DcpConsumer privilege (``daemon/protocol/mcbp/dcp_open_executor.cc``), here it is our own
@@ -145,23 +145,23 @@ class DcpConnection:
 
     @property
     def paused_reason(self) -> str | None:
-        """Why nothing is being sent, as kv_engine calls it (``connhandler.cc``); None if it is."""
+        """The reason why nothing is being sent, as kv_engine names it (``connhandler.cc``)."""
         if not self.ready:
             return "BufferLogFull" if self.ready.full_windows else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
     def is_stuck(self, now: float) -> bool:
-        """Whether the client is to be closed, as it acknowledged nothing for too long."""
+        """Return whether to close the client, as it acknowledged nothing for too long."""
         return self.closes_when_stuck and self.flow.is_stuck(self.stuck_timeout_seconds, now)
 
     @property
     def has_room_for_stream(self) -> bool:
-        """Whether the client may open one more; those count too whose end it was not told yet."""
+        """True if the client may open one more stream; unannounced ends count too."""
         held = self.stream_windows.streams
         return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
-        """Whether there is such a stream that sends items; an ending one may be replaced."""
+        """Return whether there is such a stream that sends items; an ending one may be replaced."""
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
@@ -200,7 +200,7 @@ class DcpConnection:
 
     @property
     def over_acked_bytes(self) -> int:
-        """What was acknowledged beyond what was outstanding, of the connection and its streams."""
+        """Bytes acknowledged beyond the outstanding ones, of the connection and its streams."""
         return self.flow.over_acked_bytes + self.stream_windows.over_acked_bytes
 
     def close_stream(self, vbucket: int, stream_id: int | None) -> bool:

@@ -36,14 +36,14 @@ _LONGEST_RETRY_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a log could not be written when that was last tried, in seconds of a monotonic clock."""
+    """The last failure to write a log, and its time in seconds of a monotonic clock."""
 
     why: str
     tried_at: float
 
 
 class Flusher:
-    """What is not on disk yet; all but ``run`` and ``close`` is called with the lock held."""
+    """Flushes pending writes to disk. All but ``run`` and ``close`` needs the bucket's lock."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Flusher:
         self._is_stuck = False
         self._failing: dict[Vbucket, _Failure] = {}
         self._writing: Vbucket | None = None
-        """What the background writes now, unless it was forgotten meanwhile."""
+        """The write in the background, unless it was forgotten meanwhile."""
         self._hurry: Callable[[], object] = lambda: None
         self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
 
@@ -93,12 +93,12 @@ class Flusher:
 
     @property
     def failures(self) -> dict[int, str]:
-        """What cannot be written when it was last tried, by vbucket, and why."""
+        """The last failure of each vbucket that cannot be written."""
         return {vbucket.id: failure.why for vbucket, failure in self._failing.items()}
 
     @property
     def _broken_pending_bytes(self) -> int:
-        """What waits for logs that cannot be written."""
+        """The bytes that wait for logs that cannot be written."""
         return sum(self._pending.get(vbucket, 0) for vbucket in self._failing)
 
     def _note_room(self) -> None:
@@ -117,7 +117,7 @@ class Flusher:
 
     @property
     def has_room(self) -> bool:
-        """Whether little enough is pending for copies to receive more."""
+        """True if little enough is pending for copies to receive more."""
         return self.pending_bytes < self._most_bytes
 
     def make_room(self) -> bool:

@@ -1,4 +1,4 @@
-"""Large frames that are under way from clients: all connections together hold a quota of them.
+"""Bounds the memory of large frames that clients are sending: all connections share a quota.
 
 Room is taken by bytes that have arrived; what a header announces costs nothing. The first
 ``LARGE_FRAME_BYTES`` of a frame are free. Behind them one frame in the line has a place of its own,
@@ -38,7 +38,7 @@ class LargeFrames:
             )
         self.patience_seconds = patience_seconds
         self.shared_bytes = 0
-        """What all hold but the one that has a place of its own."""
+        """Bytes held by all but the one that has a place of its own."""
         self._quota_bytes = quota_bytes - MAX_FRAME_BYTES
         self._waiting: dict[FrameRoom, None] = {}
         self._first: FrameRoom | None = None
@@ -47,17 +47,17 @@ class LargeFrames:
 
     @property
     def held_bytes(self) -> int:
-        """What all hold."""
+        """The bytes held by all connections."""
         return self.shared_bytes + (self._first.held_bytes if self._first else 0)
 
     @property
     def waiting(self) -> int:
-        """How many have brought something that there is no room for."""
+        """The number of connections that wait for room."""
         return len(self._waiting)
 
     @property
     def shared_patience_seconds(self) -> float:
-        """How long somebody may bring little now: the shorter the more wait."""
+        """The time in which a frame may progress little: the shorter the more others wait."""
         patience = self.patience_seconds
         return min(patience, max(LEAST_PATIENCE_SECONDS, patience / (1 + self.waiting)))
 
@@ -111,7 +111,7 @@ class LargeFrames:
 
 
 class FrameRoom:
-    """What one connection holds of it, for one frame at a time.
+    """One connection's share, for one frame at a time.
 
     ``on_room`` is called when a frame that had to wait need not any more.
     """
@@ -127,12 +127,12 @@ class FrameRoom:
 
     @property
     def lacking_bytes(self) -> int:
-        """What of the frame has not arrived."""
+        """The bytes of the frame that have not arrived."""
         return max(0, self.frame_bytes - LARGE_FRAME_BYTES - self.asked_bytes)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has brought what there is no room for; then nothing more is to be read."""
+        """True if it has brought more than there is room for; then nothing more is to be read."""
         return self.asked_bytes > self.held_bytes
 
     def brought(self, arrived_bytes: int, frame_bytes: int, now: float) -> None:
@@ -171,7 +171,7 @@ class FrameRoom:
         self._is_whole = self._is_warned = False
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the client holds up others; to be asked again and again.
+        """Return whether the client holds up others; to be asked repeatedly.
 
         Only the second time in a row it is told: between the two whatever waits at the socket is
         read. So nobody is closed because we had no time for him.

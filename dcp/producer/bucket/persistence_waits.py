@@ -1,4 +1,4 @@
-"""Clients that wait until a seqno is on disk, each for a while; used under the bucket's lock.
+"""Answers clients that wait until a seqno is on disk; used under the bucket's lock.
 
 Once it is, they are told so; when their time is over, or the vbucket is there no more, ETMPFAIL
 (kv_engine ``engines/ep/src/ep_engine.cc``, handleSeqnoPersistence; ``vbucket.cc``,
@@ -37,7 +37,7 @@ class PersistenceWaits:
 
     @property
     def has_pending(self) -> bool:
-        """Whether anybody waits."""
+        """True if a client waits."""
         return bool(self._waits)
 
     def add(

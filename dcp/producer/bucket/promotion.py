@@ -1,4 +1,4 @@
-"""A copy becomes the vbucket: by a failover on a new branch, by a takeover on the one that is.
+"""Promotes a copy to the vbucket: by a failover on a new branch, by a takeover on the same one.
 
 Functions on the bucket, under its lock. What the copy holds is what the vbucket holds from then on;
 the record of branches and the floor of CAS values are handed over.

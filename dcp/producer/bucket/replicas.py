@@ -16,7 +16,7 @@ class Replicas(Protocol):
     """The replicas of all vbuckets of a bucket."""
 
     is_paused: bool
-    """Whether they stand still at what they hold."""
+    """True if they are paused at what they hold."""
 
     def behind(self, vbucket: int) -> Sequence[Copy | None]:
         """Return how far a vbucket's replicas are, for durable writes; None is an absent one."""

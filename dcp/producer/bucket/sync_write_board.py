@@ -1,4 +1,4 @@
-"""Which vbuckets of a bucket have sync writes under way; it lets them go on. Under the lock."""
+"""Tracks the vbuckets of a bucket with sync writes under way, and advances them. Under the lock."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ class SyncWriteBoard:
 
     @property
     def has_pending(self) -> bool:
-        """Whether any vbucket has a sync write under way."""
+        """True if a vbucket has a sync write under way."""
         return bool(self._pending)
 
     def require_possible(self, vbucket: int) -> None:

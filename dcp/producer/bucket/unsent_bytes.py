@@ -1,4 +1,4 @@
-"""What was encoded for clients and no socket has taken: a first batch for each, a quota for all.
+"""Bounds the encoded bytes that no socket has taken: a first batch each, and a common quota.
 
 A client that does not read holds the batch that was made for it, as long as it likes. So a batch is
 as large as a part of what its client has taken so far, and all batches that are larger than a first

@@ -56,7 +56,7 @@ class WritePath:
 
     @property
     def is_in_batch(self) -> bool:
-        """Whether writes wait for others to be one disk snapshot with them."""
+        """True if writes wait for others to be one disk snapshot with them."""
         return self._open_batches > 0
 
     def wrote(self, vbucket: int) -> None:
@@ -134,7 +134,7 @@ class WritePath:
 
     @property
     def has_room(self) -> bool:
-        """Whether copies may receive more: as long as clients may write."""
+        """True if copies may receive more: as long as clients may write."""
         return self.flusher is None or self.flusher.has_room
 
     def make_room(self) -> bool:

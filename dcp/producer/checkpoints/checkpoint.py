@@ -6,8 +6,8 @@ reader was shown and has not had yet: a snapshot that was announced is given as 
 
 An ``OpenCheckpoint`` takes items; ``close`` makes a ``Checkpoint`` of it, to which nothing can be
 added. Both can be read from any seqno on, and give up their oldest items (expel). Positions are
-seqnos, so no reader is moved when an item goes away: who had the replaced version gets the new one,
-and so does who had not, because the new one has the higher seqno.
+seqnos, so no reader is moved when an item goes away: every reader gets the new version, whether it
+had the replaced one or not, because the new one has the higher seqno.
 
 The open one has a key index. A replaced item leaves a hole; holes are squeezed out when they
 outnumber the items, so that adding costs O(1) amortised. DISK checkpoints have no index and no
@@ -30,7 +30,7 @@ _FEW_HOLES: Final = 32
 
 
 class Queued(Protocol):
-    """What is queued; none of these facts may change while it is."""
+    """An item of a checkpoint; none of these facts may change while it is queued."""
 
     @property
     def seqno(self) -> int:
@@ -38,11 +38,11 @@ class Queued(Protocol):
 
     @property
     def dedup_key(self) -> Hashable | None:
-        """What a newer item replaces it by; None if there never is one."""
+        """The key within which a newer item replaces it; None if no item ever does."""
 
     @property
     def is_deduplicated(self) -> bool:
-        """Whether another of its key may replace it, and it another; both must be of that kind."""
+        """True if items of its key of the same kind may replace it, and it may replace them."""
 
     @property
     def size_bytes(self) -> int:
@@ -53,7 +53,7 @@ Q = TypeVar("Q", bound=Queued)
 
 
 class CheckpointKind(Enum):
-    """Where the items come from."""
+    """The source of a checkpoint's items."""
 
     MEMORY = "memory"
     DISK = "disk"
@@ -62,7 +62,7 @@ class CheckpointKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointHead:
-    """What a checkpoint is from its beginning to its end.
+    """The facts of a checkpoint that are fixed when it begins.
 
     ``begins_after``: the vbucket's high seqno when it was begun; every item is above.
     ``snapshot_start``: where the snapshot starts, by the active or by the received marker.
@@ -127,7 +127,7 @@ class Checkpoint(Generic[Q]):
         return freed
 
     def _forget(self, gone: list[Q], count: int) -> None:
-        """Know no more of the first ``count`` places, at which ``gone`` were."""
+        """Remove the first ``count`` places, at which ``gone`` were."""
 
 
 class OpenCheckpoint(Checkpoint[Q]):
@@ -174,7 +174,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         return not is_awaited and held.is_deduplicated and item.is_deduplicated
 
     def extend(self, bounds: SnapshotRange) -> bool:
-        """Take another received MEMORY snapshot in, if it goes on from here; say whether."""
+        """Take in another received MEMORY snapshot, if it continues this one; return if it does."""
         goes_on = (
             self.is_received
             and self.head.kind is CheckpointKind.MEMORY
@@ -185,7 +185,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         return goes_on
 
     def is_full(self, max_items: int, max_bytes: int) -> bool:
-        """Tell whether it holds that much."""
+        """Return whether it has reached one of these limits."""
         return self.item_count >= max_items or self.memory_bytes >= max_bytes
 
     def close(self, snapshot_end: int) -> Checkpoint[Q]:

@@ -1,4 +1,4 @@
-"""How much memory the checkpoints of a bucket take, kept up to date write by write.
+"""Accounts for the memory of a bucket's checkpoints, kept up to date write by write.
 
 Recovery begins at the upper mark (``checkpoint_memory.py``). What it may not take, because a copy
 on another node or the disk still needs it, can grow up to the quota: then no more may be written,
@@ -18,7 +18,7 @@ _REFUSALS_PER_LOOK: Final = 64
 
 
 class CheckpointAccount:
-    """What the checkpoints of each vbucket took when they were last looked at."""
+    """The memory of each vbucket's checkpoints when they were last counted."""
 
     def __init__(self, quota_bytes: int) -> None:
         self._quota_bytes = quota_bytes
@@ -29,7 +29,7 @@ class CheckpointAccount:
         self._refusals = 0
 
     def note(self, manager: CheckpointManager[Any]) -> None:
-        """Look at the checkpoints of a vbucket that was written."""
+        """Count the checkpoints of a vbucket that was written."""
         now = manager.memory_bytes
         self.memory_bytes += now - self._bytes_of.get(manager.vbucket, 0)
         self._bytes_of[manager.vbucket] = now
@@ -46,7 +46,7 @@ class CheckpointAccount:
 
     @property
     def is_short(self) -> bool:
-        """Whether recovery must begin.
+        """True if recovery must begin.
 
         It looks at every vbucket: where it found too little to free, not again with each write.
         """
@@ -54,18 +54,18 @@ class CheckpointAccount:
 
     @property
     def is_full(self) -> bool:
-        """Whether the quota is used up, and writes must be refused."""
+        """True if the quota is used up, and writes must be refused."""
         return self.memory_bytes >= self._quota_bytes
 
     def relieve(self) -> None:
-        """Note that something went on: a cursor moved that may not be dropped, or the disk did.
+        """Note that memory may be free: a cursor or the disk advanced.
 
         So the next refused write tries recovery at once.
         """
         self._refusals = 0
 
     def looks_again(self) -> bool:
-        """Count a write that comes while it is full; whether recovery must be tried before it.
+        """Count a write that comes while it is full; return whether to try recovery before it.
 
         It looks at every vbucket: not with each write that is refused.
         """

@@ -1,4 +1,4 @@
-"""Named cursors: up to which seqno each reader had everything, and in which checkpoint it was.
+"""Named cursors: the seqno up to which each reader has everything, and its checkpoint.
 
 A cursor points at no item and at no checkpoint. De-duplication, expelling and removal need not move
 it, and it cannot point at what is gone.
@@ -12,7 +12,7 @@ from dcp.errors import LocalProtocolError
 
 @dataclass(slots=True)
 class Cursor:
-    """How far a reader is.
+    """A reader's progress.
 
     ``entered``: the id of the checkpoint of its last item, or in whose middle it was registered;
     an item of another one gets the CHECKPOINT flag.
@@ -68,16 +68,16 @@ class Cursors:
         self._by_name.pop(name, None)
 
     def lowest_seqno(self, high_seqno: int) -> int:
-        """Return what all cursors had; the high seqno if there are none."""
+        """Return the lowest seqno of all cursors; the high seqno if there are none."""
         return min((each.seqno for each in self._by_name.values()), default=high_seqno)
 
     def lowest_kept_seqno(self, high_seqno: int) -> int:
-        """Return what all cursors had that may not be dropped; the high seqno if there are none."""
+        """Return the lowest seqno of undroppable cursors; the high seqno without any."""
         kept = (each.seqno for each in self._by_name.values() if not each.is_droppable)
         return min(kept, default=high_seqno)
 
     def droppable_below(self, seqno: int) -> tuple[str, ...]:
-        """Return those that may be dropped and had less than ``seqno``, farthest behind first."""
+        """Return the cursors that may be dropped and are below ``seqno``, farthest behind first."""
         found = [
             (each.seqno, name)
             for name, each in self._by_name.items()

@@ -34,17 +34,17 @@ class CheckpointList(Generic[Q]):
 
     @property
     def memory_bytes(self) -> int:
-        """What all items take, with their overhead."""
+        """The memory of all items, with their overhead."""
         return self._closed_bytes + self.open.memory_bytes
 
     @property
     def item_count(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return sum(each.item_count for each in self)
 
     @property
     def has_closed(self) -> bool:
-        """Whether some are closed: all of those hold items."""
+        """True if some are closed: all of those hold items."""
         return bool(self._closed)
 
     @property

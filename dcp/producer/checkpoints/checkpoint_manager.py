@@ -1,4 +1,4 @@
-"""The checkpoint manager of one vbucket: what is queued, and the cursors that read it.
+"""The checkpoint manager of one vbucket: its checkpoints, and the cursors that read them.
 
     closed ... closed | open         checkpoints, oldest first
            ^cursor       ^cursor     a cursor is a seqno: it had everything up to there
@@ -6,9 +6,9 @@
 A point-in-time snapshot is formed when a cursor asks (``next_items``): the rest of the checkpoint
 that it stands in, so that no key comes twice. It starts at its first item's seqno, or where the
 checkpoint's snapshot starts if the cursor had nothing from there on. It ends at the last item; of a
-received snapshot that is not complete, at the marker's end, however often asked. Who gives it away
-slowly asks what it is (``show_items``) and takes it piece by piece (``read_on``, ``advance``): what
-is shown stays where it is until the cursor moved on, counted like everything else.
+received snapshot that is not complete, at the marker's end, however often asked. A slow reader
+peeks at it (``show_items``) and reads it piece by piece (``read_on``, ``advance``): shown items
+stay in memory, and are counted, until the cursor has moved on.
 
 A cursor that had all of a closed checkpoint stands in the next one. Closed checkpoints before all
 cursors are removed when their items are on disk (``persistence``: after each flush), as kv_engine
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class CheckpointManager(CheckpointQueue[Q]):
-    """What was queued for a vbucket and may be read by cursors."""
+    """Checkpoints of a vbucket with the cursors that read them."""
 
     def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int = 0) -> None:
         super().__init__(vbucket, limits, high_seqno)
@@ -73,7 +73,7 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     @property
     def open_item_count(self) -> int:
-        """How many items the checkpoint has that items are added to."""
+        """The number of items in the open checkpoint."""
         return self._checkpoints.open.item_count
 
     @property
@@ -89,7 +89,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         }
 
     def register(self, cursor: str, after_seqno: int, *, droppable: bool = True) -> bool:
-        """Place a cursor so that it had everything up to a seqno; one of that name is replaced.
+        """Place a cursor that has everything up to a seqno; one of that name is replaced.
 
         Return whether memory has all that comes after it; else it stands where that begins.
 
@@ -112,7 +112,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         self._cursors.forget(cursor)
 
     def next_is_whole(self, cursor: str) -> bool:
-        """Tell whether what ``next_items`` would give ends where its snapshot ends.
+        """Return whether the result of ``next_items`` would end where its snapshot ends.
 
         Raises:
             LocalProtocolError: there is no such cursor.
@@ -122,7 +122,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         return self.is_snapshot_complete or not is_open
 
     def next_items(self, cursor: str) -> CursorItems[Q] | None:
-        """Form a snapshot of what the cursor has not had of its checkpoint, and advance it.
+        """Form a snapshot of the cursor's unread items in its checkpoint, and advance it.
 
         None when there is nothing.
 
@@ -135,11 +135,11 @@ class CheckpointManager(CheckpointQueue[Q]):
         return items
 
     def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
-        """Return the first items above a seqno of what a cursor there was shown up to another."""
+        """Return the first items above a seqno of the snapshot shown to a cursor, up to another."""
         return self._checkpoints.next_after(after_seqno).between(after_seqno, end_seqno, most_items)
 
     def advance(self, cursor: str, seqno: int) -> None:
-        """Know that the reader had everything up to a seqno.
+        """Note that the reader has everything up to a seqno.
 
         Raises:
             LocalProtocolError: there is no such cursor.
@@ -180,7 +180,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         return min(self.high_seqno - seqno, self._checkpoints.item_count)
 
     def expel(self) -> int:
-        """Forget the items of the oldest checkpoint that every cursor has had; return the bytes.
+        """Expel the items of the oldest checkpoint that every cursor has read; return the bytes.
 
         A closed checkpoint that no cursor stands in is not for this, but for ``remove_closed``.
         """

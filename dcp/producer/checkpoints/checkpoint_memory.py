@@ -1,4 +1,4 @@
-"""Memory recovery: when the checkpoints of a bucket take too much, which of it goes.
+"""Recovers memory when the checkpoints of a bucket exceed their quota.
 
     recovery starts   at 90 % of the checkpoint quota
     recovery stops    at 60 %
@@ -27,7 +27,7 @@ CHECKPOINTS_PER_VBUCKET: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was done: checkpoints closed, bytes freed, and the cursors dropped by vbucket."""
+    """The result of a recovery: checkpoints closed, bytes freed, and cursors dropped by vbucket."""
 
     closed: int
     removed_bytes: int
@@ -37,7 +37,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class _Account:
-    """What is to free, and what was done so far."""
+    """The bytes to free, and the progress so far."""
 
     to_free_bytes: int
     closed: int = 0
@@ -71,7 +71,7 @@ def recover(managers: Iterable[CheckpointManager[Any]], quota_bytes: int) -> Rec
 
 
 def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
-    """Return how large a checkpoint may get, so that each vbucket has its share of the quota.
+    """Return the size limits of a checkpoint that give each vbucket its share of the quota.
 
     Larger ones would keep recovery from freeing anything: an open checkpoint is never given up.
 

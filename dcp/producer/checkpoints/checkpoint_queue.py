@@ -1,9 +1,9 @@
-"""The writing side of a checkpoint manager: what is queued, and where checkpoints end.
+"""The writing side of a checkpoint manager: queues items, and decides where checkpoints end.
 
 An ACTIVE vbucket queues items, seqno after seqno, and decides where a checkpoint ends: when it is
 full, on ``close_open``, and where a received one comes before. A REPLICA takes over the boundaries
 it is told: ``begin_snapshot`` for a received marker, ``receive`` for its items, with gaps. Nothing
-here knows who reads. Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`` (``queueDirty``,
+here knows of readers. Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`` (``queueDirty``,
 ``getSnapshotInfo``), ``engines/ep/src/dcp/passive_stream.cc`` (``processMarker``).
 """
 
@@ -39,7 +39,7 @@ class CheckpointQueue(Generic[Q]):
 
     @property
     def memory_bytes(self) -> int:
-        """What all items in memory take, with ``ITEM_OVERHEAD_BYTES`` for each."""
+        """The memory of all items, with ``ITEM_OVERHEAD_BYTES`` for each."""
         return self._checkpoints.memory_bytes
 
     @property
@@ -53,12 +53,12 @@ class CheckpointQueue(Generic[Q]):
 
     @property
     def open_head(self) -> CheckpointHead:
-        """What the open checkpoint is."""
+        """The head of the open checkpoint."""
         return self._checkpoints.open.head
 
     @property
     def is_snapshot_complete(self) -> bool:
-        """Whether the end of the snapshot in force was received; always on an active vbucket."""
+        """True if the end of the snapshot in force was received; always on an active vbucket."""
         return self.consistent_seqno == self.high_seqno
 
     def queue(self, item: Q) -> None:
@@ -153,7 +153,7 @@ class CheckpointQueue(Generic[Q]):
         )
 
     def close_full(self) -> bool:
-        """Do ``close_open`` if the open checkpoint is an active's and full; say whether it was."""
+        """Do ``close_open`` if the open checkpoint is an active's and full; return if it was."""
         closes = self._is_full and not self._checkpoints.open.is_received
         if closes:
             self.close_open()
@@ -165,7 +165,7 @@ class CheckpointQueue(Generic[Q]):
 
     @property
     def _end_in_force(self) -> int:
-        """Where the open checkpoint's snapshot ends: what was announced, unless nothing is due."""
+        """The end of the open checkpoint's snapshot: the announced one, unless nothing is due."""
         complete = self.is_snapshot_complete
         return self.high_seqno if complete else self._checkpoints.open.snapshot_end
 

@@ -1,4 +1,4 @@
-"""What goes into a checkpoint manager and what it says: limits, snapshots of items, facts."""
+"""Values of a checkpoint manager: its limits, snapshots of items, and facts for statistics."""
 
 from dataclasses import dataclass
 from typing import Generic
@@ -8,7 +8,7 @@ from dcp.producer.checkpoints.checkpoint import CheckpointKind, Q
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLimits:
-    """When the open checkpoint of an active vbucket is full; one item always fits.
+    """The size at which the open checkpoint of an active vbucket is full; one item always fits.
 
     The number of items is the default of kv_engine's ``chk_max_items`` (``configuration.json``
     before 7.6). The bytes are ours: there ``checkpoint_max_size`` is the checkpoint quota by the
@@ -27,7 +27,7 @@ class CheckpointLimits:
 
 @dataclass(frozen=True, slots=True)
 class CursorItems(Generic[Q]):
-    """What a cursor got: a whole snapshot of one checkpoint, or a part of a received one.
+    """The items given to a cursor: a whole snapshot of one checkpoint, or part of a received one.
 
     ``begins_checkpoint``: the cursor had nothing of that checkpoint before.
     """
@@ -50,7 +50,7 @@ class CursorItems(Generic[Q]):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """A checkpoint as it is now. ``cursors``: how many stand in it."""
+    """A checkpoint at one moment. ``cursors``: the number of cursors in it."""
 
     id: int
     kind: CheckpointKind
@@ -64,7 +64,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True)
 class CursorFacts:
-    """Where a cursor stands: it had everything up to ``seqno``."""
+    """The place of a cursor, which has everything up to ``seqno``."""
 
     seqno: int
     checkpoint_id: int

@@ -1,1 +1,1 @@
-"""Clients of a producer: for loading documents and for orders."""
+"""Clients of a producer, for loading documents and for administration."""

@@ -1,4 +1,4 @@
-"""Orders to a cluster that ``dcplake serve`` runs; see ``admin_commands.py`` for what there is.
+"""Sends administrative commands to a cluster that ``dcplake serve`` runs (``admin_commands.py``).
 
 Nodes are numbered from 1, in the order of their ports.
 """
@@ -32,7 +32,7 @@ class NodeStatus(NamedTuple):
 
 
 class AdminClient:
-    """A connection to whichever node answers first. Not for several threads."""
+    """A connection to the first node that answers. Not for several threads."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class AdminClient:
         return self._ask_any("rebalance").decode("utf-8", "replace")
 
     def _know_members(self) -> None:
-        """Remember where all members are: the node that we ask may be the one that goes."""
+        """Remember the addresses of all members: the node asked may be the one to be removed."""
         members = [node.address for node in self.nodes() if node.member and node.alive]
         self._seeds = list(dict.fromkeys([*self._seeds, *members]))
 
     def pause_replication(self) -> None:
-        """Let all replicas stand still at what they hold now."""
+        """Stop all replicas at their present seqnos."""
         self._order("replication", "paused")
 
     def resume_replication(self) -> None:

@@ -1,4 +1,4 @@
-"""A small KV client for loading and changing documents: cluster map, pipelining, nothing else.
+"""A small KV client that loads and changes documents: cluster map and pipelining, nothing else.
 
 Requests are sent to the nodes that hold their vbuckets, many before the first answer is read. A
 vbucket that has moved (NOT_MY_VBUCKET) is looked up again; temporary refusals are tried again.
@@ -55,7 +55,7 @@ class Request(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """The length of the document that goes along."""
+        """The length of the document in the request."""
         return len(self.body.value) if isinstance(self.body, m.Store) else 0
 
 

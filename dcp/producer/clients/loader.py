@@ -37,7 +37,7 @@ class LoadError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Where a line's key comes from. At most one of the two; neither means ``key``/``value``.
+    """The rule that gives a line's key: a field or a template; neither means ``key``/``value``.
 
     ``collection`` is where the documents go, as ``scope.collection``; empty is the default one.
     """

@@ -1,1 +1,1 @@
-"""What a node answers: KV, DCP, statistics and orders of administrators."""
+"""The commands of a node: KV, DCP, statistics and administration."""

@@ -1,4 +1,4 @@
-"""Orders to a running cluster, over the protocol: IOCTL_SET and IOCTL_GET, as kv_engine has them.
+"""Administrative commands of a running cluster: IOCTL_SET and IOCTL_GET, as kv_engine has them.
 
 The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are ours:
 
@@ -123,7 +123,7 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
 
 
 def _may_order(session: Session, frame: Frame) -> bool:
-    """Whether the client is an administrator; anybody else is refused."""
+    """Return whether the client is an administrator; refuse the request of anybody else."""
     if session.bucket.settings.is_administrator(session.login.user):
         return True
     session.refuse_access(frame, Status.EACCESS, "The user lacks the Administrator privilege")

@@ -6,7 +6,7 @@ from dcp.producer.model.manifest_changes import ManifestChange
 
 
 class Administrator(Protocol):
-    """What carries out orders; nodes are indexes from 0. Raises ValueError for what cannot be."""
+    """Carries out administrative commands; nodes are indexes from 0. Refusals raise ValueError."""
 
     def failover(self, node: int) -> None:
         """Promote the replicas of a node's vbuckets; the node is gone."""

@@ -1,4 +1,4 @@
-"""Statistics of the bucket as a node has it: what it is, its memory, its collections and scopes.
+"""Statistics of the bucket at a node: general facts, memory, collections and scopes.
 
 Names are kv_engine's: ``statistics/stat_definitions.json``, in ``engines/ep/src`` also
 ``collections/manager.cc`` (doCollectionStats, doScopeStats) and ``ep_engine.cc`` (doMemoryStats).
@@ -32,7 +32,7 @@ _STATES: Final = (
 
 
 def general(question: Question) -> Iterator[Statistic]:
-    """Return what a node is and how much it holds (no name): vbuckets by the state that is told."""
+    """Return general facts of a node (no name), with its vbuckets by the state that clients see."""
     bucket, node = question.bucket, question.node
     owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
     in_state = Counter(vbucket.shown_state for vbucket in question.vbuckets())
@@ -44,7 +44,7 @@ def general(question: Question) -> Iterator[Statistic]:
 
 
 def memory(question: Question) -> Iterator[Statistic]:
-    """Return what checkpoints take, of what, and what waits for the disk (``memory``)."""
+    """Return the checkpoints' memory and quota, and bytes that wait for the disk (``memory``)."""
     bucket = question.bucket
     quota = bucket.settings.checkpoint_quota_bytes
     held = question.vbuckets()
@@ -66,7 +66,7 @@ def process(question: Question) -> Iterator[Statistic]:
 
 
 def _bound_bytes(question: Question) -> int:
-    """Return the formula of docs/memory.md for what there is now."""
+    """Return the bound of docs/memory.md for the present load."""
     bucket, settings = question.bucket, question.bucket.settings
     if bucket.map.node_count > 1 or settings.record_branches:
         return 0
@@ -152,7 +152,7 @@ def _collections(question: Question, wanted: list[Collection]) -> Iterator[Stati
 
 
 def collection_details(question: Question) -> Iterator[Statistic]:
-    """Return what each vbucket, or one, knows of collections (``collections-details``)."""
+    """Return the collections of each vbucket, or of one (``collections-details``)."""
     wanted = question.vbuckets_asked_for()
     for_all = [] if question.argument else [("manifest_uid", question.bucket.manifest.uid)]
 

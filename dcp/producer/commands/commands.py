@@ -1,4 +1,4 @@
-"""The one table of commands that the producer answers, from the modules that answer them."""
+"""The table of all commands that the producer answers, collected from their modules."""
 
 from typing import Final
 

@@ -30,7 +30,7 @@ Control = Callable[[DcpConnection, str], Status]
 
 
 def _is_true(value: str) -> bool:
-    """Whether a switch is turned on: whatever else a client says turns it off, TRUE as well."""
+    """Return whether a value turns a switch on: anything else turns it off, TRUE as well."""
     return value == "true"
 
 
@@ -45,7 +45,7 @@ def _enable_noop(dcp: DcpConnection, value: str) -> Status:
 
 
 def _noop_interval(dcp: DcpConnection, value: str) -> Status:
-    """Take a float of 32 bits in decimals; below the least interval is the least (``noop.py``)."""
+    """Take a decimal 32-bit float; a lower value counts as the least interval (``noop.py``)."""
     if len(value) > _MOST_SECONDS_CHARACTERS or not _SECONDS.fullmatch(value):
         return Status.EINVAL
     seconds = float(value)
@@ -56,7 +56,7 @@ def _noop_interval(dcp: DcpConnection, value: str) -> Status:
 
 
 def _window_bytes(value: str) -> int | None:
-    """Read 32 bits without a sign in decimals, with zeros before them if it must be."""
+    """Read an unsigned decimal of 32 bits, leading zeros allowed."""
     digits = value.lstrip("0") or value[-1:]
     if (
         not (digits.isascii() and digits.isdigit())
@@ -185,7 +185,7 @@ _MOST_SHOWN_BYTES: Final = 40
 
 
 def fault_of_window(name: bytes, value: bytes) -> str:
-    """Return what is wrong with the size that a window was to have; empty for other controls."""
+    """Return the fault of a requested window size; empty for other controls."""
     if name not in _WINDOWS or _window_bytes(value.decode("latin-1")) is not None:
         return ""
     found = value[:_MOST_SHOWN_BYTES].decode("utf-8", "backslashreplace")
@@ -194,7 +194,7 @@ def fault_of_window(name: bytes, value: bytes) -> str:
 
 
 def context_of_refusal(dcp: DcpConnection, name: bytes, value: bytes) -> str:
-    """Return what a refusal tells people; from a 7.0 server most say nothing, as observed."""
+    """Return the error context of a refusal; a 7.0 server mostly sends none, as observed."""
     if name == b"backfill_order":
         return "Unsupported value for backfill_order"
     return "" if dcp.follows_server else fault_of_window(name, value)

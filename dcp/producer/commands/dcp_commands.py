@@ -1,4 +1,4 @@
-"""Commands of DCP connections but for stream requests (``stream_requests.py``)."""
+"""Commands of DCP connections except stream requests (``stream_requests.py``)."""
 
 import logging
 from functools import partial
@@ -109,10 +109,10 @@ def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Take back window; there is no answer, unless it names a stream that never was.
+    """Return bytes to the window; there is no answer, unless it names a stream that never was.
 
     Then it is that of CLOSE_STREAM and of consumers to what belongs to no stream (kv_engine
-    ``dcp/connhandler.cc``). The first that gives back more than is outstanding is told of.
+    ``dcp/connhandler.cc``). The first acknowledgement beyond what is outstanding is logged.
     """
     session.bucket.counters.buffer_acks += 1
     dcp, frame_bytes = _dcp(session), cast("m.BufferAck", body).bytes
@@ -132,7 +132,7 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Take it that a replica holds everything up to a prepare; it must have been sent that.
+    """Note that a replica holds everything up to a prepare; it must have been sent that.
 
     Sync writes count on it where the replica is a node of the cluster.
     """
@@ -151,7 +151,7 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
 
 
 def wrong_way(session: Session, _: Frame, __: m.Body, ___: float) -> None:
-    """Cut off who sends what only a producer says (kv_engine ``connhandler.cc``)."""
+    """Close the connection of a client that sends messages of a producer (``connhandler.cc``)."""
     session.abort()
 
 

@@ -33,7 +33,7 @@ _WAITING: Final = (TakeoverPhase.WAITING_PENDING, TakeoverPhase.WAITING_ACTIVE)
 
 
 class _Streams(Enum):
-    """How streams are told: a statistic for each thing, or one with all things for each stream."""
+    """The format of streams in statistics: a statistic for each fact, or JSON for each stream."""
 
     LEGACY = "legacy"
     JSON = "json"
@@ -47,7 +47,7 @@ class _Options:
 
 
 def _options_of(value: bytes) -> _Options:
-    """Read the request's JSON; what is malformed asks for nothing (``DcpStatsOptions``).
+    """Read the request's JSON; malformed JSON means no options (``DcpStatsOptions``).
 
     Raises:
         StatisticsRefusedError: EINVAL for what is too long to be read.
@@ -110,7 +110,7 @@ def _connections(
 
 @dataclass(slots=True)
 class _Tally:
-    """What a connection's streams are, counted in one walk over them."""
+    """Counts over a connection's streams, taken in one walk."""
 
     streams: int = 0
     sending: int = 0
@@ -183,7 +183,7 @@ def _told(
 
 
 def _window(stream: ActiveStream, windows: StreamWindows) -> Iterator[Statistic]:
-    """Return what no server has: the stream's own window, called as the connection's is."""
+    """Return the stream's own window, which no server has, under the names of the connection's."""
     flow = windows.flow(stream.opaque)
     if flow is not None and windows.is_on:
         yield "max_buffer_bytes", flow.window_bytes
@@ -218,7 +218,7 @@ def _state_of(stream: ActiveStream) -> str:
 
 
 def aggregated(question: Question) -> Iterator[Statistic]:
-    """Return sums over the connections by what stands before a separator (``dcpagg <sep>``).
+    """Return sums over connections, by their names' parts before ``sep`` (``dcpagg <sep>``).
 
     Raises:
         StatisticsRefusedError: KEY_ENOENT without a separator, as from a server.
@@ -238,7 +238,7 @@ def aggregated(question: Question) -> Iterator[Statistic]:
 
 
 def _kind_of(connection: DcpConnection, separator: str) -> str:
-    """Return what a connection is of: by its name, or by the agent that the name tells."""
+    """Return the kind of a connection: from its name, or from the agent in the name."""
     name = connection.key[1]
     if name.startswith(b'"') and b'"a":"' in name:
         agent = name.partition(b'"a":"')[2]
@@ -265,7 +265,7 @@ def _sums(bucket: Bucket, kind: str, found: list[DcpConnection]) -> Iterator[Sta
 
 
 def takeover(question: Question) -> Iterator[Statistic]:
-    """Return how much a takeover has before it (``dcp-vbtakeover <vbucket> <connection>``).
+    """Return the remaining work of a takeover (``dcp-vbtakeover <vbucket> <connection>``).
 
     Raises:
         StatisticsRefusedError: KEY_ENOENT without arguments, as from a server; EINVAL or
@@ -320,5 +320,5 @@ def _takeover(vbucket: Vbucket, stream: ActiveStream, name: str) -> Iterator[Sta
 
 
 def _items_and_deletes(vbucket: Vbucket) -> tuple[int, int]:
-    """Return how many documents there are, and how many tombstones on disk."""
+    """Return the number of documents, and the number of tombstones on disk."""
     return sum(vbucket.data.newest.document_counts().values()), vbucket.data.tombstones_on_disk()

@@ -59,7 +59,7 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """SET, ADD and REPLACE; a long value is looked at in steps before anything is done."""
+    """SET, ADD and REPLACE; a long value is checked in steps before anything is stored."""
     request = cast("m.Store", body)
 
     def go_on(value: bytes | ExaminedValue) -> None:
@@ -136,7 +136,7 @@ def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def _changing(session: Session, frame: Frame, command: Change) -> Answer:
-    """Return what runs ``command`` and answers with the new CAS, and seqno where negotiated."""
+    """Return a function that runs ``command`` and answers the new CAS (and seqno if negotiated)."""
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
         def reply(version: Version) -> None:
@@ -168,7 +168,7 @@ def _write(
 
 
 def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
-    """Find vbucket, logical key and collection of a request, and let ``answer`` deal with it."""
+    """Resolve vbucket, logical key and collection of a request, and call ``answer`` with them."""
     collection, key = DEFAULT_ID, frame.key
     try:
         if HelloFeature.COLLECTIONS in session.login.features:

@@ -1,4 +1,4 @@
-"""The error maps that GET_ERROR_MAP answers: what a client may do about each status.
+"""The error maps that GET_ERROR_MAP answers: the client's reactions to each status.
 
 Versions 1 and 2, with the attributes of kv_engine ``etc/couchbase/kv/error_maps``. All of ours are
 in both; version 1 counts its revisions on from those that it had when it was a file of its own

@@ -1,4 +1,4 @@
-"""What the header of a request may say beyond its lengths: datatype, CAS and vbucket.
+"""Checks the header fields of a request beyond its lengths: datatype, CAS and vbucket.
 
     datatype   raw; JSON where the value may be that; of documents what was negotiated
     CAS        0, but in the commands that take one or never looked
@@ -20,7 +20,7 @@ _ADJUST_TIME: Final = 0xFD
 
 @dataclass(frozen=True, slots=True)
 class HeaderRule:
-    """What one command's requests may say."""
+    """The header fields that one command's requests may set."""
 
     takes_cas: bool = False
     takes_json: bool = False
@@ -74,7 +74,7 @@ HEADER_RULES: Final[dict[int, HeaderRule]] = {
 
 
 def header_fault(frame: Frame, features: Collection[int], *, is_dcp: bool) -> str:
-    """Return what is wrong with a request's header, empty where nothing is.
+    """Return the fault of a request's header, empty without one.
 
     DCP connections have JSON without having asked for it.
     """

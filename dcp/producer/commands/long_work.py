@@ -1,4 +1,4 @@
-"""Work for one request that takes long: done in steps, between which others have their turn."""
+"""Long work for one request, done in steps between which other connections have their turn."""
 
 from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
@@ -14,7 +14,7 @@ class LongWork(Generic[T]):
         self._found: list[T] = []
 
     def step(self) -> bool:
-        """Do the next step; whether that was the last."""
+        """Do the next step; return whether that was the last."""
         try:
             next(self._steps)
         except StopIteration as end:
@@ -22,7 +22,7 @@ class LongWork(Generic[T]):
         return bool(self._found)
 
     def finish(self) -> None:
-        """Go on with what was found, after the last step."""
+        """Continue with the result, after the last step."""
         (found,) = self._found
         self._then(found)
 

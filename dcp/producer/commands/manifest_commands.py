@@ -1,4 +1,4 @@
-"""Questions about collections: the manifest, and the ids of collections and scopes by name."""
+"""Commands about collections: the manifest, and the ids of collections and scopes by name."""
 
 import json
 from typing import Final, cast
@@ -46,9 +46,9 @@ def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
-    """Refuse an unknown collection or scope, with the uid of the manifest that does not know it.
+    """Refuse an unknown collection or scope, with the uid of the manifest that lacks it.
 
-    Clients without Collections know no such status: they are told EINVAL.
+    Clients without Collections know no such status: they get EINVAL.
     """
     tree = {
         "error": {"context": "Unknown scope or collection in operation"},

@@ -1,7 +1,7 @@
-"""What one client knows of the cluster map: which revision it was told, and what to tell it next.
+"""Tracks which revision of the cluster map one client was sent, and what to send it next.
 
-Told is who got a map: as the answer to GET_CLUSTER_CONFIG, in the body of NOT_MY_VBUCKET, or by a
-notification, the brief one too, which leaves it to the client to ask (kv_engine
+A client has been sent a map by the answer to GET_CLUSTER_CONFIG, in the body of NOT_MY_VBUCKET, or
+by a notification, the brief one too, which leaves it to the client to ask (kv_engine
 ``daemon/protocol/mcbp/set_cluster_config_command_context.cc``, ``daemon/cookie.cc``).
 """
 
@@ -13,7 +13,7 @@ from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, ServerOpcode
 
 
 class MapNews:
-    """The newest map is told when the client next takes something; those in between never are."""
+    """Sends only the newest map when the client next takes something; older ones are skipped."""
 
     def __init__(self, cluster_map: ServedClusterMap) -> None:
         self._map = cluster_map
@@ -22,11 +22,11 @@ class MapNews:
         self._is_due = False
 
     def forget(self) -> None:
-        """Note that the client selects a bucket: it was told of none yet."""
+        """Note that the client selects a bucket: it has been sent no map of it."""
         self._told_rev = 0
 
     def told(self) -> None:
-        """Note that the client is told the map as it is now."""
+        """Note that the client is sent the present map."""
         self._told_rev = self._pushed_rev = self._map.rev
 
     def due(self) -> None:
@@ -34,7 +34,7 @@ class MapNews:
         self._is_due = True
 
     def notification(self, bucket: str, node: int, features: frozenset[int]) -> Frame | None:
-        """Return what a client with these features is sent now; None for nothing."""
+        """Return the notification for a client with these features; None if none is due."""
         is_due, self._is_due = self._is_due, False
         is_brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF in features
         is_wanted = is_brief or HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION in features
@@ -51,7 +51,7 @@ class MapNews:
         )
 
     def for_refusal(self, node: int, features: frozenset[int]) -> bytes:
-        """Return the map for NOT_MY_VBUCKET; nothing for who was told and wants it once."""
+        """Return the map for NOT_MY_VBUCKET; empty if the client has it and wants each map once."""
         wants_it_once = HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP in features
         if wants_it_once and self._told_rev >= self._map.rev:
             return b""

@@ -1,4 +1,4 @@
-"""How much memory a producer may take, as a formula; ``docs/memory.md`` explains it.
+"""Bounds a producer's memory by a formula; ``docs/memory.md`` explains it.
 
 Every part follows from a limit that somebody enforces, but for the keys: of each document key and
 metadata are in memory. The relay, which serves as a producer does, has a formula of its own
@@ -35,7 +35,7 @@ _SAMPLE_KEYS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a server has to hold and to serve.
+    """The load of a server: documents, connections and streams.
 
     ``documents`` counts tombstones too, ``key_bytes`` is the average. ``largest_bytes`` is the
     largest document, ``connections`` are those of clients, and ``streams`` all of theirs.
@@ -55,12 +55,12 @@ def keys_of(indexes: Sequence[KeyIndex]) -> tuple[int, int]:
 
 
 def documents_bytes(load: Load) -> int:
-    """Return what keys, metadata and places on disk take; values come on top."""
+    """Return the memory of keys, metadata and places on disk; values come on top."""
     return load.documents * (OVERHEAD_BYTES + load.key_bytes + DISK_ITEM_BYTES)
 
 
 def checkpoints_bytes(quota_bytes: int, *, takes_writes: bool) -> int:
-    """Return what the newest items take, and those that are not on disk yet.
+    """Return the memory of the newest items, and of those that are not on disk yet.
 
     Where clients write, more of these is taken while some log cannot be written.
     """
@@ -68,7 +68,7 @@ def checkpoints_bytes(quota_bytes: int, *, takes_writes: bool) -> int:
 
 
 def clients_bytes(load: Load) -> int:
-    """Return what all clients take if none of them reads anything."""
+    """Return the memory of all clients if none of them reads anything."""
     connection = FIRST_BATCH_BYTES + load.largest_bytes + 2 * OUTBOX_BYTES + READ_BYTES
     return UNSENT_QUOTA_BYTES + load.connections * connection + load.streams * STREAM_BYTES
 
@@ -93,7 +93,7 @@ def producer_bytes(
 
 
 def in_words(bytes_of: Callable[[Load], int]) -> str:
-    """Say what a formula comes to: without keys and clients, and for each of them more."""
+    """Return a formula's result in words: without keys and clients, and the addition for each."""
     nothing = Load(0, key_bytes=0, connections=0)
     least = bytes_of(nothing)
     key = bytes_of(replace(nothing, documents=1)) - least

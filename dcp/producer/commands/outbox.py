@@ -1,8 +1,7 @@
-"""Answers that wait for a client to read them, in order; long ones are made as they are taken.
+"""Queues answers until the client reads them, in order; long ones are generated as they are taken.
 
 What waits is counted in bytes, so that its owner can stop reading requests. An answer of many
-frames (STAT) waits as an iterator: however much it says in the end, only what is taken at once is
-there.
+frames (STAT) waits as an iterator: only the frames taken at once are in memory.
 """
 
 from collections import deque
@@ -14,7 +13,7 @@ LONG_ANSWER_BYTES: Final = 64 * 1024
 
 
 class Outbox:
-    """A queue of frames. Whoever puts in looks at ``waiting_bytes``; nothing is refused."""
+    """A queue of frames. Its callers watch ``waiting_bytes``; nothing is refused."""
 
     def __init__(self) -> None:
         self.waiting_bytes = self._long_answers = 0
@@ -22,21 +21,21 @@ class Outbox:
 
     @property
     def is_long(self) -> bool:
-        """Whether there is a long answer to be made."""
+        """True if a long answer waits to be generated."""
         return self._long_answers > 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was taken."""
+        """True if everything was taken."""
         return not self._waiting
 
     def put(self, frame: bytes) -> None:
-        """Let a frame wait."""
+        """Append a frame."""
         self._waiting.append(frame)
         self.waiting_bytes += len(frame)
 
     def put_long(self, frames: Iterator[bytes]) -> None:
-        """Let an answer wait whose frames are made when they are taken."""
+        """Append an answer whose frames are generated when they are taken."""
         self._waiting.append(frames)
         self.waiting_bytes += LONG_ANSWER_BYTES
         self._long_answers += 1

@@ -1,4 +1,4 @@
-"""Questions about seqnos and branches, which any connection with a bucket may ask."""
+"""Commands about seqnos and failover logs, for any connection with a bucket."""
 
 from itertools import pairwise
 from typing import Final, cast
@@ -13,7 +13,7 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status, VbucketState
 
 
 def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer a vbucket's branches, newest first."""
+    """Answer a vbucket's failover log, newest entry first."""
     vbucket = session.bucket.table.at(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
@@ -24,8 +24,8 @@ def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the high seqnos of this node's vbuckets, or of one collection where they know it.
 
-    A client with Collections is told the newest seqno that it can see; of a copy inside a snapshot
-    where the last whole one ended. One without Collections is told the default collection's, sync
+    A client with Collections gets the newest seqno that it can see; of a copy inside a snapshot
+    where the last whole one ended. One without Collections gets the default collection's, sync
     writes under way included, whatever collection it names (as observed on a 7.0 server).
     """
     request = cast("m.GetAllVbSeqnos", body)
@@ -59,7 +59,7 @@ def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
 
 
 def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer persisted and high seqno; for an old branch also where it ended."""
+    """Answer persisted and high seqno; for an old branch also its last seqno."""
     asked = cast("m.ObserveSeqno", body).vb_uuid
     vbucket = session.bucket.table.at(frame.vbucket, session.node)
     if vbucket is None:

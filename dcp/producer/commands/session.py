@@ -1,15 +1,15 @@
-"""One connection, sans-I/O: frames and time go in, bytes come out.
+"""One client connection of the producer, sans-I/O: frames and time go in, bytes come out.
 
     feed(frame, now)      a request or an answer of the client
     output(most, now)     what to write next: answers first, then NOOPs, then stream messages
     next_deadline(now)    when to call output() even though nothing happened
 
-Who may say what: nothing but the handshake before authentication, DCP messages only after DCP_OPEN,
-authentication only before it. A DCP message before DCP_OPEN is answered EINVAL whoever sends it,
-with or without XERROR: servers ask for DCP_OPEN before they ask for the user (recorded of a 7.0
-server, ``tests/data/captures/08-errors.jsonl``). A frame with a malformed body is answered EINVAL;
-what breaks the protocol (a NOOP request, an answer nobody asked for) ends the connection, and only
-this one.
+Permissions: nothing but the handshake before authentication, DCP messages only after DCP_OPEN,
+authentication only before it. A DCP message before DCP_OPEN is answered EINVAL for any user, with
+or without XERROR: servers ask for DCP_OPEN before they ask for the user (recorded of a 7.0 server,
+``tests/data/captures/08-errors.jsonl``). A frame with a malformed body is answered EINVAL; what
+breaks the protocol (a NOOP request, an answer nobody asked for) ends the connection, and only this
+one.
 """
 
 import json
@@ -68,7 +68,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandHandler:
-    """Who may send a command, and what answers it."""
+    """A command's handler, and the condition for sending it."""
 
     access: str
     handler: Handler
@@ -82,7 +82,7 @@ class SessionEdge(Protocol):
         """Look whether there is something to write."""
 
     def closing(self) -> None:
-        """Close once what waits has been written."""
+        """Close once the waiting bytes have been written."""
 
 
 class Session:
@@ -100,7 +100,7 @@ class Session:
         self.is_closing = False
         self._edge: SessionEdge | None = None
         self.is_waiting = False
-        """Whether a request has still to be answered; no more must be fed before that is."""
+        """True if a request has still to be answered; no more must be fed before that is."""
         self.requirement: Requirement | None = None
         """The durability that the request asks for which is being answered."""
         self.work: LongWork[Any] | None = None
@@ -122,12 +122,12 @@ class Session:
 
     @property
     def outbox_bytes(self) -> int:
-        """What waits for the client, apart from the streams."""
+        """The bytes that wait for the client, apart from the streams."""
         return self._outbox.waiting_bytes
 
     @property
     def has_long_answer(self) -> bool:
-        """Whether an answer of many frames is to be made: in turns with those of others."""
+        """True if an answer of many frames is to be generated, in turns with others."""
         return self._outbox.is_long
 
     @property
@@ -136,7 +136,7 @@ class Session:
         return MAX_FRAME_BYTES if self.login.user else MAX_UNAUTHENTICATED_FRAME_BYTES
 
     def feed(self, frame: Frame, now: float) -> None:
-        """Act on one frame; what it leads to waits in ``output``."""
+        """Act on one frame; the answers wait in ``output``."""
         if self.is_closing:
             return
         if self.dcp is not None:
@@ -156,7 +156,7 @@ class Session:
         return has_stream_ids or HelloFeature.ALT_REQUEST in self.login.features
 
     def wait(self) -> Callable[[Callable[[], None]], None]:
-        """Let further requests wait; return what goes on, after a function that answers."""
+        """Let further requests wait; return a function that answers and then resumes them."""
         self.is_waiting = True
 
         def go_on(answer: Callable[[], None]) -> None:
@@ -183,7 +183,7 @@ class Session:
             self.work, self.is_waiting = work, True
 
     def end_work(self) -> None:
-        """Go on with what was examined; under the bucket's lock."""
+        """Resume after the examination; under the bucket's lock."""
         work, self.work, self.is_waiting = self.work, None, False
         if work is not None and not self.is_closing:
             work.finish()
@@ -222,7 +222,7 @@ class Session:
                 self._carry_out(command, frame, body, now)
 
     def _carry_out(self, command: CommandHandler, frame: Frame, body: m.Body, now: float) -> None:
-        """Let a command be answered; where the disk fails it is refused for now.
+        """Run a command's handler; where the disk fails the command is refused for now.
 
         Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
         """
@@ -311,7 +311,7 @@ class Session:
         )
 
     def abort(self) -> None:
-        """Close because of what the client sent, after the answers given so far."""
+        """Close because of a client's violation, after the answers given so far."""
         if not self.is_closing:
             self.bucket.counters.connections_closed_for_errors += 1
         self.close()
@@ -328,12 +328,12 @@ class Session:
         self.dcp.noop.heard(now)
 
     def let_go_of_some(self) -> bool:
-        """Close, and let go of as many streams as others can wait for; whether some are left."""
+        """Close, and drop one round of streams; return whether some are left."""
         self.close()
         return self.dcp is not None and self.dcp.drop_some_streams()
 
     def forget(self) -> None:
-        """Leave the bucket's registers; the connection is gone."""
+        """Unregister from the bucket; the connection is gone."""
         self.is_closing = True
         self.bucket.persistence_waits.forget(self)
         if self.dcp is not None:
@@ -348,7 +348,7 @@ class Session:
         most_made: int | None = None,
         is_turn_over: Callable[[], bool] = lambda: False,
     ) -> list[bytes | bytearray]:
-        """Return what to write next, in order; empty when there is nothing to write now.
+        """Return the next bytes to write, in order; empty when there is nothing to write now.
 
         Of long answers no more than ``most_made`` frames are made, and streams are asked until
         ``is_turn_over``.
@@ -395,11 +395,11 @@ class Session:
             self.abort()
 
     def next_deadline(self, now: float) -> float | None:
-        """Return when ``output`` has something to do by time alone."""
+        """Return when ``output`` has work to do by time alone."""
         return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
-        """Wake the streams of these vbuckets; whether this connection has any."""
+        """Wake the streams of these vbuckets; return whether this connection has any."""
         return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
 
     def _put(self, frame: Frame) -> None:

@@ -1,4 +1,4 @@
-"""Commands before and beside the data: HELLO, SASL, bucket, cluster map, version, statistics."""
+"""Connection set-up commands: HELLO, SASL, bucket, cluster map, version, statistics."""
 
 from itertools import chain
 from typing import Final, cast
@@ -42,7 +42,7 @@ GRANTED: Final = frozenset(
 
 
 def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Grant what we have of what is asked, in the order of ids; every HELLO begins anew."""
+    """Grant the supported ones of the requested features, by id; every HELLO begins anew."""
     if len(frame.value) % 2:
         session.refuse(frame, Status.EINVAL, "Request value must be of even length")
         return
@@ -137,7 +137,7 @@ def quit_connection(session: Session, frame: Frame, _: m.Body, __: float) -> Non
 
 
 def get_error_map(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer what a client may do about statuses, in the newest version that it can read."""
+    """Answer the newest error map that the client can read."""
     found = error_map(cast("m.GetErrorMap", body).version)
     if found is None:
         session.refuse(frame, Status.KEY_ENOENT)

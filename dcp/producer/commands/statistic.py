@@ -1,8 +1,8 @@
-"""What every group of statistics is made of: names with values, what is asked, refusals.
+"""The parts of every statistics group: names with values, the question, refusals.
 
-A group is walked through while the client reads it, and much may happen meanwhile: it copies what
-it goes over, and says of each thing how that is when its turn comes. What it refuses, it refuses
-before.
+A group is generated while the client reads it, and much may change meanwhile: it copies the list
+that it iterates over, and reads each item when its turn comes. Refusals come before the first
+statistic.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ class StatisticsRefusedError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A group at a node: ``argument`` is what follows its name, ``value`` the request's JSON."""
+    """A statistics request: ``argument`` follows the group's name, ``value`` is its JSON."""
 
     bucket: Bucket
     node: int
@@ -59,7 +59,7 @@ class Question:
         return found
 
     def vbuckets_asked_for(self) -> list[Vbucket]:
-        """Return the one that the argument names; all of the node where it names none.
+        """Return the vbucket that the argument names; all of the node where it names none.
 
         Raises:
             StatisticsRefusedError: as ``vbucket``.
@@ -72,7 +72,7 @@ Group = Callable[[Question], Iterator[Statistic]]
 
 
 def without_argument(group: Group) -> Group:
-    """Return a group that nothing may follow: with more it is another key, which is unknown."""
+    """Return a group without arguments: with one the key is unknown."""
 
     def only_by_name(question: Question) -> Iterator[Statistic]:
         if question.argument:
@@ -85,5 +85,5 @@ def without_argument(group: Group) -> Group:
 
 
 def text_of(value: float | str) -> str:
-    """Return a value as it is told."""
+    """Return a value as text for STAT."""
     return str(value).lower() if isinstance(value, bool) else str(value)

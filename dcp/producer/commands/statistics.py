@@ -1,4 +1,4 @@
-"""The register of the groups of statistics that STAT answers, named as kv_engine names them.
+"""Registers the statistics groups that STAT answers, under kv_engine's names.
 
 A key is the name of a group, perhaps with an argument behind a space. Unknown groups are
 KEY_ENOENT (kv_engine ``engines/ep/src/ep_engine.cc``, getStats).
@@ -42,7 +42,7 @@ GROUPS: Final[dict[str, Group]] = {
 
 
 def statistics_of(bucket: Bucket, node: int, key: bytes, value: bytes) -> Iterator[Statistic]:
-    """Return the statistics of a group; they are found as they are read.
+    """Return the statistics of a group; they are generated as they are read.
 
     Raises:
         StatisticsRefusedError: an unknown group, or an argument that it cannot have.

@@ -1,4 +1,4 @@
-"""Stream requests: a list of checks in kv_engine's order, and the stream that passes them all.
+"""Handles stream requests: checks in kv_engine's order, then opens the stream.
 
 Each check returns how the request is refused, or None. None before ``_filter_is_known`` reads the
 request's JSON. Source: kv_engine
@@ -37,7 +37,7 @@ Refusal = Callable[[], None]
 
 
 def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Open a stream, or refuse it for the first thing that is wrong."""
+    """Open a stream, or refuse it for the first check that fails."""
     asked = _Asked(session, frame, cast("m.StreamRequest", body))
     refusals = (refusal for check in _CHECKS if (refusal := check(asked)) is not None)
     refusal = next(refusals, None)
@@ -49,7 +49,7 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
 
 
 class _Asked:
-    """A request, with what decides about it; each is found when it is first asked for."""
+    """A stream request with the facts that decide it; each is looked up on first use."""
 
     def __init__(self, session: Session, frame: Frame, request: m.StreamRequest) -> None:
         if session.dcp is None:
@@ -63,19 +63,19 @@ class _Asked:
 
     @cached_property
     def held(self) -> Vbucket | None:
-        """What the node has of the vbucket."""
+        """The node's vbucket or copy of it, if it has one."""
         return self.session.bucket.table.at(self.frame.vbucket, self.session.node)
 
     @property
     def vbucket(self) -> Vbucket:
-        """What the node has of the vbucket, after it was checked that it has it."""
+        """The node's vbucket or copy of it, after the check that it has one."""
         if self.held is None:
             raise AssertionError("checked before")
         return self.held
 
     @cached_property
     def filter(self) -> StreamFilter | Status:
-        """What the stream shall show, or why that cannot be."""
+        """The stream's filter, or the status that refuses it."""
         return parse_filter(
             self.request.value,
             self.vbucket.documents.collections.manifest,
@@ -86,14 +86,14 @@ class _Asked:
 
     @property
     def wanted(self) -> StreamFilter:
-        """What the stream shall show, after it was checked that it can be."""
+        """The stream's filter, after the check that it is valid."""
         if not isinstance(self.filter, StreamFilter):
             raise AssertionError("checked before")
         return self.filter
 
     @cached_property
     def place(self) -> ResumeRequest:
-        """Where the client stands, without what its JSON says of that."""
+        """The client's position, without the purge seqno in its JSON."""
         request = self.request
         return ResumeRequest(
             request.start,
@@ -106,9 +106,10 @@ class _Asked:
 
     @cached_property
     def held_facts(self) -> VbucketFacts:
-        """What is held, whatever is asked for; the rest of a snapshot being received counts too.
+        """The facts of the vbucket or copy, of all collections; a snapshot being received counts
+        whole.
 
-        So whoever has a part of it may go on from there.
+        So a client that has a part of it may resume from there.
         """
         place, facts = self.place, self.vbucket.facts()
         checkpoints = self.vbucket.data.checkpoints
@@ -120,7 +121,7 @@ class _Asked:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Whether the client may go on from where it stands."""
+        """The decision whether the client may resume at its position."""
         wanted = self.wanted
         resume = replace(self.place, remote_purge_seqno=wanted.purge_seqno)
         named = self.vbucket.filtered_high_seqno(wanted)
@@ -129,7 +130,7 @@ class _Asked:
 
 
 def _ordered(asked: _Asked) -> Refusal | None:
-    """Refuse what a test ordered to be refused; never between nodes."""
+    """Refuse a stream that a test ordered to be refused; never between nodes."""
     if asked.dcp.is_internal:
         return None
     session, frame = asked.session, asked.frame

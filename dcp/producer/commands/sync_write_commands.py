@@ -1,4 +1,4 @@
-"""KV writes with a durability level: answered when they are committed or given up, not before."""
+"""KV writes with a durability level: answered only when they are committed or aborted."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def write_durably(
     command: Callable[[DocumentStore, int], Version],
     reply: Callable[[Version], None],
 ) -> None:
-    """Prepare what ``command`` writes with a level; ``reply`` answers a success.
+    """Prepare the write of ``command`` with a level; ``reply`` answers a success.
 
     Further requests wait for it.
 

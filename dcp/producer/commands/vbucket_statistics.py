@@ -2,7 +2,7 @@
 
 Names are kv_engine's, in ``engines/ep/src``: ``vbucket.cc`` (doSeqnoStats, addStats),
 ``failover-table.cc``, ``checkpoint_manager.cc`` and ``checkpoint.cc`` (addStats). States are those
-that clients are told everywhere: in a relay all are active.
+that clients see everywhere: in a relay all are active.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def states(question: Question) -> Iterator[Statistic]:
 
 
 def seqnos(question: Question) -> Iterator[Statistic]:
-    """Return how far each vbucket, or the one that is named, has come (``vbucket-seqno``)."""
+    """Return the seqnos of each vbucket, or of the one that is named (``vbucket-seqno``)."""
     wanted = question.vbuckets_asked_for()
     if question.argument and wanted[0].shown_state is VbucketState.DEAD:
         raise StatisticsRefusedError(
@@ -29,7 +29,7 @@ def seqnos(question: Question) -> Iterator[Statistic]:
 
 
 def _sync_write_seqnos(vbucket: Vbucket) -> tuple[int, int]:
-    """Return how far prepares came, and how far they were completed."""
+    """Return the high prepared seqno and the high completed seqno."""
     data = vbucket.data
     durability = data.durability_at(data.high_seqno)
     return durability.high_prepared_seqno, durability.high_completed_seqno
@@ -52,7 +52,7 @@ def _seqnos_of(vbucket: Vbucket) -> Iterator[Statistic]:
 
 
 def details(question: Question) -> Iterator[Statistic]:
-    """Return what each vbucket, or the one that is named, holds (``vbucket-details``).
+    """Return the contents of each vbucket, or of the one that is named (``vbucket-details``).
 
     Of kv_engine's names those that have a meaning here: there is no hash table.
     """

@@ -9,7 +9,7 @@ from typing import Final
 
 
 class BucketType(Enum):
-    """By the names that people use."""
+    """The bucket type, by the name that people use."""
 
     COUCHBASE = "couchbase"
     EPHEMERAL = "ephemeral"
@@ -21,17 +21,17 @@ class BucketType(Enum):
 
     @property
     def storage_backend(self) -> str | None:
-        """What clients are told of the disk; None where there is none."""
+        """The storage backend that clients are told; None where there is no disk."""
         return "couchstore" if self is BucketType.COUCHBASE else None
 
     @property
     def scans_by_key(self) -> bool:
-        """Whether backfills may go by key (kv_engine ``dcp/producer.cc``, isByIdScanSupported)."""
+        """True if backfills may be in key order (``dcp/producer.cc``, isByIdScanSupported)."""
         return self is BucketType.COUCHBASE
 
     @property
     def metadata_purge_age_seconds(self) -> float:
-        """How old a tombstone must be, unless the settings say (kv_engine ``configuration.json``).
+        """The default purge age of tombstones (kv_engine ``configuration.json``).
 
         Its names there: ``persistent_metadata_purge_age``, ``ephemeral_metadata_purge_age``.
         """

@@ -1,4 +1,4 @@
-"""Which node holds which vbucket, and the JSON that says so to clients.
+"""The cluster map as the producer serves it: the nodes of each vbucket, and their JSON for clients.
 
 The map has a version (epoch, revision) that grows with every change. Its JSON is Couchbase's terse
 bucket configuration with the fields that the official Java client and gocbcore look for; every node
@@ -20,7 +20,7 @@ _CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt"
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Where a node listens: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both."""
+    """A node's address: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both."""
 
     host: str = "127.0.0.1"
     kv: int = 0
@@ -74,12 +74,12 @@ class ServedClusterMap:
 
     @property
     def node_count(self) -> int:
-        """How many nodes the map names."""
+        """The number of nodes that the map names."""
         return len(self._addresses)
 
     @property
     def addresses(self) -> Sequence[NodePorts]:
-        """Where every node listens."""
+        """The address of every node."""
         return self._addresses
 
     @property
@@ -89,7 +89,7 @@ class ServedClusterMap:
 
     @property
     def members(self) -> Sequence[bool]:
-        """Whether each node belongs to the cluster now."""
+        """For each node, whether it belongs to the cluster now."""
         return tuple(self._members)
 
     @property
@@ -99,7 +99,7 @@ class ServedClusterMap:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Be what it was before, if what is done inside fails."""
+        """Restore the map if the statements within fail."""
         before = self._addresses, self._members, self._owners, self._replicas, self.rev
         self._addresses, self._members = list(self._addresses), list(self._members)
         self._owners, self._replicas = list(self._owners), [list(row) for row in self._replicas]
@@ -117,7 +117,7 @@ class ServedClusterMap:
         rows: Sequence[Sequence[int]],
         rev: int,
     ) -> None:
-        """Take up where another process left the map, in a revision of its own.
+        """Restore the map that another process left, in a new revision.
 
         Where that one had another number of copies they are placed anew.
         """
@@ -140,7 +140,7 @@ class ServedClusterMap:
         return [node for node in self._replicas[vbucket] if node != ABSENT]
 
     def is_member(self, node: int) -> bool:
-        """Whether ``node`` belongs to the cluster now."""
+        """Return whether ``node`` belongs to the cluster now."""
         return self._members[node]
 
     def require_node(self, node: int) -> None:
@@ -149,7 +149,7 @@ class ServedClusterMap:
             raise ValueError(f"node index {node}: found none, expected 0 to {self.node_count - 1}")
 
     def name_of(self, node: int) -> str:
-        """Return what messages call a node: its number, from 1, and its address."""
+        """Return a node's name in messages: its number, from 1, and its address."""
         address = self._addresses[node]
         return f"node {node + 1} of {self.node_count} ({address.host}:{address.kv})"
 
@@ -211,7 +211,7 @@ class ServedClusterMap:
         self._json.clear()
 
     def is_known_to(self, epoch: int | None, rev: int | None) -> bool:
-        """Whether a client that holds (epoch, rev) needs no newer map."""
+        """Return whether a client that holds (epoch, rev) needs no newer map."""
         return epoch is not None and rev is not None and (epoch, rev) >= (EPOCH, self.rev)
 
     def as_json(self, node: int) -> bytes:
@@ -221,7 +221,7 @@ class ServedClusterMap:
         return self._json[node]
 
     def without_bucket_as_json(self, node: int) -> bytes:
-        """Return what ``node`` answers who selected no bucket: the nodes, and no vbuckets."""
+        """Return the configuration for a client without a bucket: the nodes, and no vbuckets."""
         tree = {"rev": self.rev, "revEpoch": EPOCH, "nodesExt": self._extended(node)}
         return json.dumps(tree, separators=(",", ":")).encode()
 

@@ -1,4 +1,4 @@
-"""What statistics, logs and cursors call a DCP connection, by the name that its client gave it.
+"""The display name of a DCP connection in statistics, logs and cursors.
 
 No two names become one (kv_engine ``dcp/dcpconnmap.cc`` puts ``eq_dcpq:`` before them), and none
 forges a line of a log or moves a cursor: what is not printable is escaped. A name may be any bytes,
@@ -22,12 +22,12 @@ def display_name(name: bytes) -> str:
 
 
 def shown_name(name: bytes) -> str:
-    """Return a name that a client gave, or a part of it, for logs and as a part of a key."""
+    """Return a client's name, or part of it, escaped for logs and keys."""
     return fitting(printable_name(name))
 
 
 def fitting(text: str) -> str:
-    """Return a text that is part of a statistic's name, so that the name can be a key."""
+    """Return a text shortened to fit into the name of a statistic."""
     encoded = text.encode()
     if len(encoded) <= _MOST_BYTES:
         return text

@@ -1,4 +1,4 @@
-"""What the producer did, counted: the figures that tests assert on and STAT answers.
+"""The producer's counters: tests assert on them, and STAT answers them.
 
 Written under the bucket's lock; ``snapshot()`` gives a copy that does not change any more.
 """
@@ -100,7 +100,7 @@ class Counters:
             self._seqnos.setdefault(vbucket, []).append(seqnos)
 
     def snapshot(self, disk_scans: int) -> CountersSnapshot:
-        """Return a copy, with what vbuckets count; the caller holds the bucket's lock."""
+        """Return a copy, with the counters of the vbuckets; the caller holds the bucket's lock."""
         connections = {
             (node, name.decode("utf-8", "replace")): ConnectionCounters(
                 flow.window_bytes, flow.outstanding_bytes, flow.peak_bytes, flow.acks

@@ -1,4 +1,4 @@
-"""How far a vbucket's sync writes have come, as snapshot markers tell replicas of it.
+"""Tracks the progress of a vbucket's sync writes by seqno, for snapshot markers to replicas.
 
 Counted along as items are appended or read, by the seqno at which each number came to be: a marker
 may be of a snapshot that ended before the newest item. A prepare is completed by an abort that
@@ -29,7 +29,7 @@ class Durability(NamedTuple):
 
 
 class _Steps:
-    """A number that grows with seqnos: ``values[i]`` is what it is from ``seqnos[i]`` on."""
+    """A number that grows with seqnos: ``values[i]`` holds from ``seqnos[i]`` on."""
 
     def __init__(self) -> None:
         self.seqnos, self.values = array("Q"), array("Q")
@@ -50,7 +50,7 @@ class _Steps:
 
 
 class DurabilityHistory:
-    """Where a vbucket stood at each seqno, from the last one up to which ``forget`` was called."""
+    """The durability seqnos at each seqno, from the last one passed to ``forget``."""
 
     def __init__(self) -> None:
         self._visible = _Steps()  # of runs: from the first item of one on it is the last one
@@ -72,11 +72,11 @@ class DurabilityHistory:
             self._prepared.grow(seqno, seqno)
 
     def at(self, end_seqno: int, floor: int) -> Durability:
-        """Return where it stood at a seqno; plain clients see all items up to ``floor``."""
+        """Return the durability seqnos at a seqno; plain clients see all items up to ``floor``."""
         visible = max(min(floor, end_seqno), min(self._visible.at(end_seqno), end_seqno))
         return Durability(visible, self._completed.at(end_seqno), self._prepared.at(end_seqno))
 
     def forget(self, below_seqno: int) -> None:
-        """Forget what led to where it stood at a seqno: nobody asks for less any more."""
+        """Discard the history below a seqno: nobody asks for it any more."""
         for steps in (self._visible, self._completed, self._prepared):
             steps.forget(below_seqno)

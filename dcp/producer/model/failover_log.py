@@ -1,4 +1,4 @@
-"""The life cycle of a failover log: what a new branch is called, and does to the entries there.
+"""Begins branches in a failover log: their uuids, and the entries that they erase.
 
 Pure. Source: kv_engine ``engines/ep/src/failover-table.cc`` (``createEntry``, ``generateUuid``).
 """

@@ -1,4 +1,4 @@
-"""Faults that tests order: cut connections inside snapshots, refused streams, corrupt frames.
+"""Faults that tests inject: connections cut inside snapshots, refused streams, corrupt frames.
 
 Node faults (dead, hanging, refusing) are the server's; these here act on what a connection sends.
 Each order is carried out once, by whichever connection comes first, unless said otherwise.
@@ -17,7 +17,7 @@ _U64: Final = Struct(">Q")
 
 
 class Corruption(Enum):
-    """What is wrong with one item's frame."""
+    """The fault of one item's frame."""
 
     BAD_MAGIC = "bad magic"
     OVERSIZED = "oversized"
@@ -82,7 +82,7 @@ class Faults:
 
     @property
     def most_items(self) -> int:
-        """How many items the next batch may hold, so that a fault falls where it shall."""
+        """The most items that the next batch may hold, so that a fault falls at its place."""
         if self._corruption is not None:
             return 1
         if self._items_to_cut is None:
@@ -113,7 +113,7 @@ class Faults:
         return True
 
     def corrupted(self, frame: bytes | bytearray) -> tuple[bytes | bytearray, bool]:
-        """Return what goes out instead of an item's frame, and whether the connection then ends."""
+        """Return the replacement of an item's frame, and whether the connection then ends."""
         corruption, self._corruption = self._corruption, None
         if corruption is None:
             return frame, False

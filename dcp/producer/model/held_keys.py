@@ -1,9 +1,9 @@
-"""How many keys out-of-order snapshots hold, those of all streams of a process together.
+"""Bounds the keys that out-of-order snapshots hold, over all streams of a process.
 
 Any stream of a connection may have a snapshot in the order of keys, which are held while it is
-sent: a thousand stream ids would hold a collection's keys a thousand times. Who finds no room is
-sent the snapshot in the order of seqnos, as a server may do with any. While nobody holds any there
-is room for one collection, however large: each key is in memory for its document, too.
+sent: a thousand stream ids would hold a collection's keys a thousand times. A stream without room
+gets the snapshot in seqno order, as a server may send any. While no keys are held there is room for
+one collection, however large: each key is in memory for its document, too.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ MOST_KEYS: Final = 256 * 1024
 
 
 class HeldKeys:
-    """How many keys are held, or are going to be."""
+    """The number of keys held, or going to be."""
 
     def __init__(self, most: int = MOST_KEYS) -> None:
         self.most = most
@@ -24,5 +24,5 @@ class HeldKeys:
         self.count += keys
 
     def has_room(self, keys: int) -> bool:
-        """Whether so many more may be held."""
+        """Return whether so many more may be held."""
         return not self.count or self.count + keys <= self.most

@@ -1,4 +1,4 @@
-"""Where the numbers of an item's frame stand: versions are encoded by this and decoded by this.
+"""The positions of the numbers in an item's frame, used to encode and to decode versions.
 
 A frame is a header, extras by its opcode, key and value. Each name below says which numbers its
 layout holds, in their order; all are big-endian. Sources: kv_engine ``docs/BinaryProtocol.md``,

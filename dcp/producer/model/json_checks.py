@@ -1,4 +1,4 @@
-"""Whether JSON that was read from a file is what it must be: small checks, put together."""
+"""Composable checks of the shape of JSON that was read from a file."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,32 +8,32 @@ Check = Callable[[object], bool]
 
 
 def is_text(found: object) -> bool:
-    """Whether it is a string."""
+    """Return whether it is a string."""
     return isinstance(found, str)
 
 
 def is_flag(found: object) -> bool:
-    """Whether it is true or false."""
+    """Return whether it is true or false."""
     return isinstance(found, bool)
 
 
 def is_number(found: object) -> bool:
-    """Whether it is an integer of 0 to 2^64 - 1."""
+    """Return whether it is an integer of 0 to 2^64 - 1."""
     return isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= U64_MAX
 
 
 def is_optional(check: Check) -> Check:
-    """Return whether something is null, or right."""
+    """Return a check for null, or what passes ``check``."""
     return lambda found: found is None or check(found)
 
 
 def is_list_of(check: Check) -> Check:
-    """Return whether something is a list of what is right, of any length."""
+    """Return a check for a list, of any length, of what passes ``check``."""
     return lambda found: isinstance(found, list) and all(check(each) for each in found)
 
 
 def is_row_of(*checks: Check) -> Check:
-    """Return whether something is a list of one thing for each check, each right."""
+    """Return a check for a list with one element for each check, each passing."""
 
     def check(found: object) -> bool:
         return (
@@ -46,7 +46,7 @@ def is_row_of(*checks: Check) -> Check:
 
 
 def is_object_of(checks: Mapping[str, Check]) -> Check:
-    """Return whether something is an object with just these names, each value right."""
+    """Return a check for an object with just these names, each value passing."""
 
     def check(found: object) -> bool:
         return (

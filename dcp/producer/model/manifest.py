@@ -1,9 +1,9 @@
-"""The manifest of a bucket: its scopes and collections, and the way from one manifest to another.
+"""The manifest of a bucket: its scopes and collections, and the steps from one manifest to another.
 
 A manifest is a value. ``steps`` says how a vbucket that stands at one manifest comes to another:
 which system events it emits, in kv_engine's order (scopes come, collections go, collections come,
 scopes go), and what it stands at after each. When there are several, only the last carries the new
-uid, so that nobody who stops between them takes himself for whole (kv_engine
+uid, so that a consumer that stops between them knows that it is not up to date (kv_engine
 ``engines/ep/src/collections/vbucket_manifest.cc``).
 """
 
@@ -161,7 +161,7 @@ class Manifest:
         return json.dumps(tree, separators=(",", ":")).encode()
 
     def after(self, event: ManifestEvent) -> "Manifest":
-        """Return the manifest that an event of another server's vbucket makes of this one."""
+        """Return the manifest after an event of another server's vbucket."""
         uid = event.manifest_uid
         at = replace(self, uid=uid)
         match event:
@@ -186,7 +186,7 @@ class Manifest:
         return at
 
     def steps(self, to: "Manifest") -> "list[Step]":
-        """Return the events that lead from here to another manifest, each with what holds after it.
+        """Return the events that lead to another manifest, each with the manifest after it.
 
         A collection of both whose ``flush_uid`` differs begins anew.
         """

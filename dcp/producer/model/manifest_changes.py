@@ -1,4 +1,4 @@
-"""Changes of a manifest: create, drop and flush, one or several of them under one new uid.
+"""Changes a manifest: create, drop and flush, one or several of them under one new uid.
 
 Names are those that Couchbase allows: 1 to 251 of letters, digits, ``_``, ``-`` and ``%``, not
 beginning with ``_`` or ``%``. Ids are given in order and never twice; tests may choose them.

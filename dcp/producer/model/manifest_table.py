@@ -1,4 +1,4 @@
-"""The manifests that vbuckets stood at, by number: what they save of themselves names them so.
+"""Numbers the manifests of a bucket, by which its vbuckets save the ones that they stood at.
 
 A manifest may be large, and each vbucket saves which ones it stood at from which seqno on. The
 table is kept once for the bucket, as one row for each manifest that says what differs from the one
@@ -81,7 +81,7 @@ class ManifestTable:
             before = number
 
     def number_given(self, manifest: Manifest) -> int | None:
-        """Return the number of this very object; None also where only an equal one has one."""
+        """Return the number of this very object; None also for an equal one."""
         return self._numbers.get(id(manifest))
 
     def find(self, manifest: Manifest) -> int | None:
@@ -119,7 +119,7 @@ def _row(number: int, old: Manifest, new: Manifest) -> Row:
 
 
 def _changes(old: Mapping[int, T], new: Mapping[int, T]) -> tuple[list[int], list[T]]:
-    """Return which ids go and what comes then, so that the order is the new one's too."""
+    """Return the removed ids and the added values, such that the order becomes the new one's."""
     gone = [key for key in old if key not in new]
     came = {key: value for key, value in new.items() if old.get(key) != value}
     order = list({key: None for key in (*old, *came) if key in new})

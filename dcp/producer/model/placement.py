@@ -1,4 +1,4 @@
-"""Where the copies of vbuckets belong, and which node owns how many: plain arithmetic on nodes.
+"""Places copies of vbuckets on nodes, and balances owners: plain arithmetic on nodes.
 
 The copies of a vbucket are on the members behind its owner, in the order of their numbers, as in a
 ring. Owners change as little as an even share needs.

@@ -1,4 +1,4 @@
-"""May a stream go on from where the client stands? The evaluation order and the rollback rule.
+"""Decides whether a stream may resume at the client's position: evaluation order and rollback rule.
 
 Pure functions over the vbucket's failover log and the request. Sources: kv_engine
 ``engines/ep/src/dcp/producer.cc`` (``checkStreamRequestNeedsRollback``,
@@ -24,7 +24,7 @@ Rules = Literal["document", "server"]
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """What a stream request says about its place in the history."""
+    """The client's position in a stream request."""
 
     start: int
     vb_uuid: int
@@ -37,11 +37,11 @@ class ResumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VbucketFacts:
-    """What the producer holds: the other half of the decision.
+    """The producer's side of the decision: the facts of its vbucket.
 
     ``collections_high_seqno`` is the highest seqno of the collections that the stream's filter
-    names, None for a stream of everything. ``learned_purge_seqno``: up to there deletions are gone
-    of which nobody knows in which collections they were.
+    names, None for a stream of everything. ``learned_purge_seqno``: deletions up to there are gone,
+    and their collections are unknown.
     """
 
     failover_log: FailoverLog
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document") -> Verdict:
-    """Decide a stream request, in kv_engine's order; what needs the connection comes between."""
+    """Decide a stream request in kv_engine's order; the connection's own checks come between."""
     if not state_allows(request, facts):
         return Verdict(Status.NOT_MY_VBUCKET)
     request = _from_latest(request, facts)
@@ -82,7 +82,7 @@ def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
 
 
 def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
-    """Whether a vbucket in this state may be streamed; asked before all else.
+    """Return whether a vbucket in this state may be streamed; checked before all else.
 
     Only what is active can be handed over. (kv_engine asks cluster managers to know that, and lets
     a replica be taken over, ``engines/ep/src/dcp/producer.cc``, checkConditionsForStreamRequest.)
@@ -93,7 +93,7 @@ def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
 
 
 def range_is_valid(request: ResumeRequest, facts: VbucketFacts) -> bool:
-    """Whether snap_start <= start <= snap_end and start <= end; asked before the filter is read."""
+    """Return whether snap_start <= start <= snap_end and start <= end."""
     return _is_ordered(_from_latest(request, facts))
 
 
@@ -117,7 +117,7 @@ def rollback_seqno(
 
 
 def _adjusted(request: ResumeRequest) -> ResumeRequest:
-    """Return the request with the snapshot bounds that its start leaves meaning to."""
+    """Return the request with the snapshot bounds adjusted to its start."""
     if request.start == request.snap_start:  # holds nothing of this snapshot
         return replace(request, snap_end=request.start)
     if request.start == request.snap_end:  # holds the whole snapshot
@@ -138,7 +138,7 @@ def _from_latest(request: ResumeRequest, facts: VbucketFacts) -> ResumeRequest:
 
 
 def _purged(request: ResumeRequest, facts: VbucketFacts, held_from: int) -> bool:
-    """Whether deletions that the client has not seen, from ``held_from`` on, may be gone."""
+    """Return whether deletions from ``held_from`` on that the client has not seen may be gone."""
     purge = 0 if request.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno
     filtered_high = facts.collections_high_seqno
     holds_all_of_its_filter = (

@@ -1,4 +1,4 @@
-"""Flow control of one DCP connection, as the producer keeps it.
+"""The producer's side of flow control of one DCP connection.
 
 Every counted message is charged with its full frame length (header, framing extras, extras, key,
 value as sent). A message may be sent while ``outstanding < window``, whatever its size: the window
@@ -9,11 +9,12 @@ is off and acknowledgements do not, so a client that enables it late starts with
 outstanding.
 
 A consumer is *stuck* when the window is full and nothing was acknowledged for a time. The first
-look remembers; any acknowledgement begins anew, also one that does not make room; looks while
-there is room see nothing. A larger window is no acknowledgement: who gets one, and fills it without
-acknowledging anything, is stuck since the look before. (kv_engine ``dcp/producer.cc``, BufferLog;
-since 7.2.7 with the stuck rule; ``docs/dcp/documentation/flow-control.md``.) Turning flow control
-off forgets that look here, unlike there: the counter begins anew, and may come to the same number.
+look remembers; any acknowledgement begins anew, also one that does not make room; looks while there
+is room see nothing. A larger window is no acknowledgement: a consumer that gets one, and fills it
+without acknowledging anything, is stuck since the look before. (kv_engine ``dcp/producer.cc``,
+BufferLog; since 7.2.7 with the stuck rule; ``docs/dcp/documentation/flow-control.md``.) Turning
+flow control off forgets that look here, unlike there: the counter begins anew, and may come to the
+same number.
 """
 
 from typing import Final
@@ -60,11 +61,11 @@ class SendWindow:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing may be sent before the client acknowledges."""
+        """True if nothing may be sent before the client acknowledges."""
         return self.room_bytes <= 0
 
     def charge(self, frame_bytes: int) -> None:
-        """Count what was sent."""
+        """Count sent bytes."""
         self.outstanding_bytes += frame_bytes
         self.peak_bytes = max(self.peak_bytes, self.outstanding_bytes)
 
@@ -83,7 +84,7 @@ class SendWindow:
         return beyond_bytes
 
     def is_stuck(self, limit_seconds: float, now: float) -> bool:
-        """Look whether the window is full and nothing was acknowledged for the limit."""
+        """Return whether the window is full and nothing was acknowledged for the limit."""
         if not self.is_full:
             return False
         if self._looked_at_acked_bytes != self.acked_bytes:

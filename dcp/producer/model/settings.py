@@ -1,4 +1,4 @@
-"""What a producer cluster is made of: sizes, names, users, and the limits of its connections."""
+"""The settings of a producer cluster: sizes, names, users, and the limits of its connections."""
 
 import math
 import re
@@ -256,13 +256,13 @@ class ClusterSettings:
 
     @property
     def purge_age_seconds(self) -> float:
-        """How old a tombstone must be to be purged by itself."""
+        """The age at which a tombstone is purged automatically."""
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
 
     def is_administrator(self, user: str | None) -> bool:
-        """Whether a user may do what changes the cluster for others, too."""
+        """Return whether a user may change the cluster for others."""
         if self.administrators is None:
             return user == next(iter(self.users))
         return user in self.administrators

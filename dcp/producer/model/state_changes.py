@@ -1,4 +1,4 @@
-"""The state of a vbucket, or of a copy of one: every way in which it changes.
+"""The transition table of vbucket states, also those of copies.
 
     event             from               to         branch
     ORDERED_ACTIVE    all but ACTIVE     ACTIVE     begins
@@ -25,7 +25,7 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class StateEvent(Enum):
-    """What happens to a vbucket."""
+    """An event that changes the state of a vbucket."""
 
     ORDERED_ACTIVE = "ordered to be active"
     ORDERED_REPLICA = "ordered to be a replica"

@@ -1,4 +1,4 @@
-"""What a stream shows of a vbucket: everything, the default collection, some collections, a scope.
+"""Filters a stream's items: everything, the default collection, some collections, or a scope.
 
     kind          asked for by                        shows
     LEGACY        a client without Collections        documents of the default collection
@@ -25,7 +25,7 @@ from dcp.wire.vocabulary import EndReason
 
 
 class FilterKind(Enum):
-    """What a filter names."""
+    """The kind of a filter, by what it names."""
 
     LEGACY = "legacy"
     EVERYTHING = "everything"
@@ -35,7 +35,7 @@ class FilterKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """What passes, and what else the value said.
+    """The filter of a stream, and the other values of its request.
 
     ``purge_seqno`` is that up to which the client knows of all deletions, ``stream_id`` tells its
     streams of one vbucket apart. With ``sync_writes`` prepares and aborts pass as well.
@@ -51,20 +51,20 @@ class StreamFilter:
 
     @property
     def is_pass_through(self) -> bool:
-        """Whether no collection is left out."""
+        """True if no collection is left out."""
         return self.kind is FilterKind.EVERYTHING
 
     @property
     def end_reason(self) -> EndReason:
-        """Why a stream ends whose filter is empty; clients without Collections know no reason."""
+        """The end reason of a stream whose filter is empty; without Collections there is none."""
         return EndReason.OK if self.kind is FilterKind.LEGACY else EndReason.FILTER_EMPTY
 
     def passes_collection(self, collection: int) -> bool:
-        """Whether documents of a collection pass."""
+        """Return whether documents of a collection pass."""
         return self.is_pass_through or collection in self.collections
 
     def passes(self, version: Version) -> bool:
-        """Whether an item is shown, with the filter as it stands before the item."""
+        """Return whether an item is shown, with the filter as it stands before the item."""
         if version.event is not None:
             return self._passes_event(version.event)
         if not (version.is_visible or self.sync_writes):

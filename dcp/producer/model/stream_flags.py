@@ -1,4 +1,4 @@
-"""Which flags a stream request may carry.
+"""Validates the flags of a stream request.
 
     TAKEOVER, DISK_ONLY, TO_LATEST, ACTIVE_VB_ONLY, STRICT_VBUUID, FROM_LATEST,
     IGNORE_PURGED_TOMBSTONES   any of them together
@@ -21,7 +21,7 @@ _BESIDE_CACHE_TRANSFER: Final = int(
 
 
 def fault_of(flags: int) -> str | None:
-    """Return what is wrong with the flags of a stream request; None where they are valid."""
+    """Return the fault of a stream request's flags; None where they are valid."""
     if flags & StreamFlag.NO_VALUE:
         return "DCP_ADD_STREAM_FLAG_NO_VALUE{8} flag is no longer used"
     if flags & StreamFlag.CACHE_TRANSFER and flags & ~_BESIDE_CACHE_TRANSFER:

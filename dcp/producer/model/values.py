@@ -1,4 +1,4 @@
-"""Stored values: is it JSON, and what is left without xattrs or without the body.
+"""Stored values: checks for JSON, and splits off xattrs or the body.
 
 A stored value is as kv_engine keeps it: optionally snappy-compressed as a whole, optionally an
 xattr section before the body (kv_engine ``docs/Document.md``). A deletion may have lost its value.

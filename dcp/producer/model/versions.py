@@ -2,7 +2,7 @@
 
 A frame is kept as two byte strings, everything before the value and the value: the value is stored
 once however many connection flavours ask for it, and nothing is encoded twice but what needs
-another value. The opaque in the frame is 0; whoever sends it writes the stream's own there.
+another value. The opaque in the frame is 0; the sender writes the stream's own there.
 
     opcode                           what it is
     MUTATION, DELETION, EXPIRATION   a document; with a ``prepared_seqno`` the commit of one
@@ -50,7 +50,7 @@ _SNAPPY: Final = int(Datatype.SNAPPY)
 
 
 class Flavour(IntFlag):
-    """What a connection negotiated that changes the bytes of an item."""
+    """The negotiated features of a connection that change the bytes of an item."""
 
     COLLECTIONS = 0x01
     XATTRS = 0x02
@@ -63,7 +63,7 @@ class Flavour(IntFlag):
     COMMITS = 0x100
     """Commits go as COMMIT: for streams of sync writes, from memory (disk keeps the document)."""
     COMPRESSED = 0x200
-    """What Snappy makes smaller goes compressed."""
+    """Values that Snappy makes smaller are sent compressed."""
     KEYS_ONLY = 0x400
     """Read from disk without values: documents keep the datatype of what was not read."""
 
@@ -109,7 +109,7 @@ class SyncWrite(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a version holds: a document, or with another opcode than MUTATION its tombstone.
+    """The content of a version: a document, or with another opcode than MUTATION its tombstone.
 
     ``value`` and ``datatype`` are as stored, an xattr section included. ``expiry`` and
     ``delete_time`` are in seconds since 1970, 0 is none. ``sync`` is there in sync writes only.
@@ -125,7 +125,7 @@ class Content(NamedTuple):
 
 
 class Version:
-    """What one key holds from ``seqno`` on."""
+    """The state of one key from ``seqno`` on."""
 
     __slots__ = (
         "_wire",
@@ -180,22 +180,22 @@ class Version:
 
     @property
     def is_live(self) -> bool:
-        """Whether the key holds a document from here on."""
+        """True if the key holds a document from here on."""
         return self.opcode == _MUTATION_OPCODE
 
     @property
     def is_document(self) -> bool:
-        """Whether this says what its key holds: a document or its tombstone."""
+        """True if this is a document or its tombstone."""
         return self.opcode <= _EXPIRATION_OPCODE
 
     @property
     def is_deleted(self) -> bool:
-        """Whether this is a tombstone: the key holds no document from here on."""
+        """True if this is a tombstone: the key holds no document from here on."""
         return _MUTATION_OPCODE < self.opcode <= _EXPIRATION_OPCODE
 
     @property
     def is_visible(self) -> bool:
-        """Whether clients see it that did not ask for sync writes."""
+        """True if clients see it that did not ask for sync writes."""
         return self.opcode not in (_PREPARE_OPCODE, _ABORT_OPCODE)
 
     @property
@@ -207,7 +207,7 @@ class Version:
 
     @property
     def dedup_key(self) -> VersionKey | None:
-        """What a checkpoint keeps only the newest of; None for system events, which it all keeps.
+        """The key of which a checkpoint keeps only the newest item; None for system events.
 
         Prepares and aborts of a key are apart from what is committed.
         """
@@ -215,7 +215,7 @@ class Version:
 
     @property
     def is_deduplicated(self) -> bool:
-        """Whether a checkpoint may replace it, or another by it: nothing that is a sync write's.
+        """True if a checkpoint may replace it, or another by it: nothing of a sync write.
 
         Else a client would be told of a prepare and not of its commit, or of an abort without its
         prepare (kv_engine ``engines/ep/src/checkpoint.cc``, ``Checkpoint::canDedup``).
@@ -224,7 +224,7 @@ class Version:
 
     @property
     def stored_key(self) -> VersionKey:
-        """What a disk keeps only the newest of: an event of a collection replaces its older one."""
+        """The key of which a disk keeps only the newest item; collection events have one, too."""
         if isinstance(self.event, ScopeCreated | ScopeDropped):
             return _SCOPE_EVENT, self.event.scope_id, b""
         if self.event is not None:
@@ -233,7 +233,7 @@ class Version:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Its approximate memory."""
         return len(self.value) + len(self.key) + OVERHEAD_BYTES
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
@@ -301,7 +301,7 @@ class Version:
         return Opcode.DCP_DELETION, DELETION_WITH_TIME.pack(seqno, rev, self.delete_time, 0)
 
     def _value_for(self, flavour: int) -> tuple[bytes, int]:
-        """Shape the stored value: inflate, strip xattrs or the body, as the connection wants it."""
+        """Shape the stored value for the connection: inflate, strip xattrs or the body."""
         value, datatype = self.value, self.datatype
         if not datatype & _RESHAPING and not flavour & _SELDOM:
             return value, datatype

@@ -1,1 +1,1 @@
-"""Connections between nodes: copies that are filled, vbuckets that move."""
+"""Replication between nodes: feeds of copies, and rebalance."""

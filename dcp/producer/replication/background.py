@@ -1,6 +1,6 @@
-"""What goes on in the background of a cluster: it is begun again when it fails, and says so.
+"""Runs the background tasks of a cluster: restarts those that fail, and logs the failure.
 
-Also what fails where nobody waits for a result, or as it ends: each failure is logged once.
+Also logs failures of tasks whose results are not awaited, and failures at their end: each once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work`` until it returns or is cancelled; what fails is logged and begun again.
+    """Do ``work`` until it returns or is cancelled; a failure is logged, and it starts again.
 
     Soon at first and, while it goes on failing at once, with longer waits.
     """
@@ -39,9 +39,9 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
 async def ended(
     name: str, *tasks: asyncio.Future[Any], expected: tuple[type[Exception], ...] = ()
 ) -> None:
-    """Return when tasks are over that were cancelled; one that failed says so.
+    """Return when cancelled tasks have ended; log the failure of one that failed.
 
-    ``expected`` is what a task may fail with without a word.
+    ``expected`` are errors that are not logged.
     """
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception) and not isinstance(result, expected):
@@ -49,7 +49,7 @@ async def ended(
 
 
 def log_failure(name: str) -> Callable[[asyncio.Future[Any] | Future[Any]], None]:
-    """Return a done callback: a task that is over, and failed, says so."""
+    """Return a done callback that logs the failure of a task."""
 
     def done(task: asyncio.Future[Any] | Future[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -10,8 +10,9 @@ comes and answers. Here its events change the copy:
     StreamAdvanced     nothing more comes up to there: the copy's snapshot may end
     VbucketStateSet   a takeover: what the copy is to be
 
-What the copy cannot take, though the machine let it pass, is a violation of the peer's, too.
-Sources: kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/dcp/consumer.cc``.
+An event that the copy cannot apply, though the machine accepted it, is a violation of the peer's,
+too. Sources: kv_engine ``engines/ep/src/dcp/passive_stream.cc``,
+``engines/ep/src/dcp/consumer.cc``.
 """
 
 from typing import Final
@@ -77,7 +78,7 @@ class PassiveStream:
         self.opaque = 0
         self.takes_over = takes_over
         self.is_open = False
-        """Whether it was accepted, and is not over."""
+        """True if it was accepted, and is not over."""
         self.is_over = False
         self.state: int | None = None
         self._rolled_back = False
@@ -85,23 +86,23 @@ class PassiveStream:
         self._snapshot_end = 0
 
     def take_charge(self) -> None:
-        """Let nobody else fill the copy from now on."""
+        """Become the only stream that fills the copy."""
         self.copy.fill_from(self)
 
     @property
     def is_in_charge(self) -> bool:
-        """Whether the copy is still this stream's to fill."""
+        """True if this stream is still the one that fills the copy."""
         return self.copy.feeder is self
 
     @property
     def flags(self) -> StreamFlag:
-        """What to ask for the stream with."""
+        """The flags of the stream request."""
         active_only = StreamFlag.ACTIVE_VB_ONLY
         return active_only | StreamFlag.TAKEOVER if self.takes_over else active_only
 
     @property
     def position(self) -> Position:
-        """Where the copy stands: what comes after that is asked for."""
+        """The copy's position, after which items are requested."""
         copy = self.copy
         log, seqno, snapshot = copy.vbucket.failover_log, copy.high_seqno, copy.snapshot
         if copy.is_consistent:
@@ -111,7 +112,7 @@ class PassiveStream:
         return Position(uuid, seqno, start, snapshot.end, copy.consistent_seqno)
 
     def next_acknowledgement(self) -> int | None:
-        """Return the prepare to acknowledge, once; None where there is nothing new to say.
+        """Return the prepare to acknowledge, once; None without a new one.
 
         A copy that was there before its stream says again how far it is.
         """
@@ -131,13 +132,13 @@ class PassiveStream:
         self.opaque = opaque
 
     def end(self) -> None:
-        """Be over, as the connection is, or the stream was closed."""
+        """End the stream: it was closed, or the connection is over."""
         self.is_open, self.is_over = False, True
         if self.is_in_charge:
             self.copy.fill_from(None)
 
     def take(self, event: StreamEvent) -> None:
-        """Change the copy by what the stream brought.
+        """Apply an event of the stream to the copy.
 
         Raises:
             RemoteProtocolError: the copy cannot take it.
@@ -179,6 +180,6 @@ class PassiveStream:
         self.copy.receive(version_of(frame))
 
     def _advance(self, seqno: int) -> None:
-        """Go on; inside a snapshot to its end only: items before that say where they are."""
+        """Advance; inside a snapshot to its end only: earlier items carry their own seqnos."""
         if seqno > self.copy.high_seqno and seqno >= self._snapshot_end:
             self.copy.advance_to(seqno)

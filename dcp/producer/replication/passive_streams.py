@@ -1,4 +1,4 @@
-"""The passive streams of one connection: which copies are to be filled, and by which streams.
+"""The passive streams of one connection: the copies to fill, and the streams that fill them.
 
 A vbucket has one stream on a connection. Where one was closed and is wanted again, it is asked for
 when the peer has ended the old one. One that is refused, or ended by the peer, is asked for again
@@ -71,12 +71,12 @@ class PassiveStreams:
 
     @property
     def deadline(self) -> float:
-        """When ``tick`` has something to do, for the connection or for streams."""
+        """The time at which ``tick`` has work to do, for the connection or for streams."""
         due_at = [self._connection.next_deadline(), self.retry_at]
         return min(at for at in due_at if at is not None)
 
     def tick(self, now: float) -> None:
-        """Let the connection do what time demands, and ask again for streams, if that is due.
+        """Do what is due by time on the connection, and request streams again, if that is due.
 
         Raises:
             NodeUnavailableError: the peer is silent for too long, or not ready in time.
@@ -122,7 +122,7 @@ class PassiveStreams:
             self._wait_seconds = min(2 * self._wait_seconds, LONGEST_RETRY_SECONDS)
 
     def take(self, event: Event, now: float) -> PassiveStream | None:
-        """Let a stream take what the connection told; return it, None where it is none's.
+        """Pass an event of the connection to its stream; return the stream, None without one.
 
         One that is over then is not there any more.
 
@@ -171,7 +171,7 @@ class PassiveStreams:
             self._retry_later(now)
 
     def end(self) -> None:
-        """Let all streams be over, as the connection is."""
+        """End all streams, as the connection is over."""
         for stream in self.by_vbucket.values():
             stream.end()
         self.by_vbucket.clear()

@@ -1,4 +1,4 @@
-"""Vbuckets move to the nodes that should own them, by takeover streams over the wire.
+"""Moves vbuckets to the nodes that should own them, by takeover streams over the wire.
 
 For each pair of nodes of which one takes from the other there is one connection, with a takeover
 stream for each vbucket. A copy on the taking node is filled; told to be pending, its own streams
@@ -81,7 +81,7 @@ class Rebalance:
 
 
 class Move:
-    """What a node takes over from another. Methods run in the loop's thread."""
+    """The takeover of vbuckets by a node from another. Methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Move:
                 copy.take_over(is_taking_over=True)
 
     async def run(self, awake: asyncio.Event) -> None:
-        """Take what there is.
+        """Take the vbuckets over.
 
         Raises:
             SourceError: some did not arrive.
@@ -135,7 +135,7 @@ class Move:
             ) from cause
 
     def _touched(self, streams: Sequence[PassiveStream]) -> None:
-        """Look at what streams were told; the lock is held."""
+        """Act on the states that streams were told; the lock is held."""
         arrived: list[int] = []
         for stream in streams:
             if stream.state == VbucketState.PENDING:
@@ -158,13 +158,13 @@ class Move:
             self._is_over.set()
 
     def _may_move(self, vbucket: int) -> bool:
-        """Whether what was taken over may be the target's: nothing else was ordered meanwhile."""
+        """Return whether the vbucket may go to the target: nothing else was ordered meanwhile."""
         bucket, target = self._bucket, self._target
         is_there = bucket.map.is_member(target) and target not in bucket.map.dead_nodes
         return is_there and bucket.map.owner(vbucket) == self._source
 
     def _give_up(self) -> list[int]:
-        """Let what did not move be as it was; return the vbuckets."""
+        """Restore the vbuckets that did not move; return them."""
         with self._bucket.lock:
             for copy in self._left.values():
                 leave(self._bucket, copy, self._target)

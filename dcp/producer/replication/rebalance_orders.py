@@ -1,4 +1,4 @@
-"""Orders to rebalance: one at a time, with a deadline, and what becomes of one that is under way.
+"""Runs rebalances: one at a time, with a deadline, and rules for other orders meanwhile.
 
     ordered meanwhile     the rebalance
     another rebalance     goes on; the order is refused
@@ -21,7 +21,7 @@ from dcp.producer.replication.rebalance import Rebalance
 
 
 class RebalanceOrders:
-    """The rebalance that runs, and how the last one ended. All but ``begin`` is for the loop."""
+    """The running rebalance, and the result of the last one. All but ``begin`` is for the loop."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class RebalanceOrders:
                 self._task.cancel()
 
     async def over(self) -> None:
-        """Return when none runs."""
+        """Return when no rebalance runs."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
     async def stop(self) -> None:
-        """Give up what runs."""
+        """Give up the running rebalance."""
         if self._task is not None:
             self._task.cancel()
             await self.over()

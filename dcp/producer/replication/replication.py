@@ -1,11 +1,11 @@
 """The asyncio edge of replication: a task for each pair of nodes of which one copies the other.
 
-Which pairs there are, and which vbuckets their connections carry, follows from the cluster map and
-from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
-again, soon at first and then with longer waits; so is one whose peer says nothing any more. What is
-received is handed over under the bucket's lock, at most 256 KiB at a time, and is on the copy's
-disk before the next; in a data folder when the flusher wrote it. While too much waits for that,
-what is received is not released: the active's window holds the rest back, and NOOPs are answered.
+The pairs and the vbuckets of their connections follow from the cluster map and the living nodes
+(``reconcile``, to be called when either changes). A connection that is lost is made again, soon at
+first and then with longer waits; so is one whose peer says nothing any more. What is received is
+handed over under the bucket's lock, at most 256 KiB at a time, and is on the copy's disk before the
+next; in a data folder when the flusher wrote it. While too much waits for that, what is received is
+not released: the active's window holds the rest back, and NOOPs are answered.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _ROOM_SECONDS: Final = 0.1
 
 
 class Feed:
-    """What one node receives from another. Methods run in the loop's thread."""
+    """The replication from one node to another. Methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Feed:
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     async def converse(self) -> bool:
-        """Connect and receive until the connection is lost; whether it ever got ready.
+        """Connect and receive until the connection is lost; return whether it ever got ready.
 
         Raises:
             SourceError: the peer refuses us.
@@ -183,18 +183,18 @@ class Feed:
                 connection.tick(loop.time())
 
     def _resize_window(self, window_bytes: int) -> None:
-        """Have another window, as other connections came or went; the lock is held."""
+        """Change the window as other connections come or go; the lock is held."""
         if self._connection is not None:
             self._connection.resize_window(window_bytes, monotonic())
             self._write(self._connection)
 
     def _release(self, connection: ReplicationConnection) -> None:
-        """Let the peer send more, if there is room for it; the lock is held."""
+        """Release received bytes to the peer, if there is room; the lock is held."""
         if self._bucket.writes.make_room():
             connection.release(monotonic())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
-        """Say what a copy holds after it was written to disk; the bucket's lock is held."""
+        """Acknowledge a copy's items after they were written to disk; the bucket's lock is held."""
         copy = self._copies.get(vbucket.id)
         if self._connection is None or copy is None or copy.vbucket is not vbucket:
             return
@@ -204,7 +204,7 @@ class Feed:
         self._write(self._connection)
 
     def _settle(self, stream: PassiveStream) -> None:
-        """Make what a stream received known on the node; the lock is held."""
+        """Publish a stream's received items on the node; the lock is held."""
         if stream.take_rollback():
             reason = EndReason.ROLLBACK
             self._bucket.dcp_connections.end_streams(stream.vbucket, self.target, reason=reason)
@@ -228,11 +228,11 @@ class Replication:
         self._runs = False
 
     def start(self) -> None:
-        """Have feeds from now on, as ``reconcile`` finds them wanted."""
+        """Start the feeds that ``reconcile`` finds wanted."""
         self._runs = True
 
     def reconcile(self) -> None:
-        """Have the feeds that map, living nodes and orders want; the bucket's lock is held."""
+        """Start and end feeds to match map, living nodes and orders; the bucket's lock is held."""
         wanted = self._wanted() if self._runs else {}
         for pair in [pair for pair in self._feeds if pair not in wanted]:
             feed, task = self._feeds.pop(pair)
@@ -258,7 +258,7 @@ class Replication:
         return found
 
     def stored(self, vbucket: Vbucket) -> None:
-        """Hear that a copy, or what is none, was written to disk; the bucket's lock is held."""
+        """Note that a copy, or another vbucket, was written to disk; the bucket's lock is held."""
         for feed, _ in self._feeds.values():
             feed.acknowledge_stored(vbucket)
 

@@ -50,7 +50,7 @@ _CONTROLS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReplicationTimes:
-    """How long a connection waits for what.
+    """The timeouts of a connection.
 
     ``setup_seconds``: for the peer to be connected to and, counted anew, to be ready for streams.
     """
@@ -94,7 +94,7 @@ class ReplicationConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether streams may be asked for."""
+        """True if streams may be requested."""
         return self._machine.is_ready
 
     # --- streams
@@ -106,7 +106,7 @@ class ReplicationConnection:
         self.streams.follow(copies, now, takes_over)
 
     def close(self) -> None:
-        """Let all streams be over, as the connection is."""
+        """End all streams, as the connection is over."""
         self.streams.end()
 
     # --- input
@@ -136,7 +136,7 @@ class ReplicationConnection:
 
     @property
     def held_bytes(self) -> int:
-        """What was received and not released; with a window of it the peer sends NOOPs only."""
+        """Bytes received and not released; with a window of them the peer sends NOOPs only."""
         return self._machine.flow.connection.held_bytes
 
     def release(self, now: float) -> None:
@@ -147,11 +147,11 @@ class ReplicationConnection:
         self._machine.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
-        """Have another window from now on."""
+        """Change the window's size."""
         self._machine.resize_window(window_bytes, now)
 
     def acknowledge_prepares(self, stream: PassiveStream) -> None:
-        """Say how far a stream's copy holds prepares, now that what it received is settled."""
+        """Acknowledge the prepares of a stream's copy, after its items are settled."""
         seqno = stream.next_acknowledgement()
         if seqno is not None:
             self._machine.acknowledge_prepares(stream.vbucket, seqno)
@@ -160,7 +160,7 @@ class ReplicationConnection:
 
     @property
     def deadline(self) -> float:
-        """When ``tick`` has something to do."""
+        """The time at which ``tick`` has work to do."""
         return self.streams.deadline
 
     def tick(self, now: float) -> None:
@@ -172,7 +172,7 @@ class ReplicationConnection:
         self.streams.tick(now)
 
     def slept(self, now: float) -> None:
-        """Note that we did not listen until now: that the peer was silent says nothing."""
+        """Restart the silence timer: we did not read until now."""
         self._machine.excuse_silence(now)
 
     # --- output

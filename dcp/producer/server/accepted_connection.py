@@ -54,7 +54,7 @@ class AcceptedConnection:
 
     @property
     def taken_bytes(self) -> int:
-        """How much of what was sent the client's system has taken."""
+        """The sent bytes that the client's system has taken."""
         return self._channel.taken_bytes
 
     def wake(self) -> None:

@@ -34,7 +34,7 @@ class Channel(Protocol):
 
     @property
     def taken_bytes(self) -> int:
-        """How much of what was sent the other side's system has taken."""
+        """The sent bytes that the other side's system has taken."""
 
     async def open(self) -> None:
         """Do what comes before the first byte; raises OSError where the client cannot."""
@@ -72,7 +72,7 @@ class PlainChannel:
 
     @property
     def taken_bytes(self) -> int:
-        """How much the client's system has acknowledged: what it read, and what it can hold."""
+        """The bytes that the client's system has acknowledged: read, or in its buffer."""
         return self._sent_bytes - _unacknowledged_bytes(self._socket)
 
     async def open(self) -> None:
@@ -139,7 +139,7 @@ class TlsChannel:
 
     @property
     def taken_bytes(self) -> int:
-        """How much the client's system has acknowledged, as encrypted."""
+        """The encrypted bytes that the client's system has acknowledged."""
         return self._plain.taken_bytes
 
     async def open(self) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster's writers do to its bucket from threads of their own: one document, or very many.
+"""Writes documents to a cluster's bucket from other threads: one document, or very many.
 
 A vbucket that a rebalance hands over at this instant takes no writes; whoever can wait does.
 """

@@ -1,4 +1,4 @@
-"""Who belongs to a cluster, and how vbuckets and copies get there.
+"""Adds and removes nodes of a cluster, and runs the feeds and rebalances that follow.
 
 Runs beside the nodes (``Companion``): feeds of the replicas, and the rebalance that is under way,
 follow the map from here.

@@ -1,4 +1,4 @@
-"""The nodes of a cluster in a thread of their own: how they come, what is wrong with them, news.
+"""Runs the nodes of a cluster in a thread of their own: start, faults, notifications.
 
 A node is an index from 0. What is done to it from outside waits until it is done; an order that
 comes over one of its own connections cannot wait, and lets that connection say its answer first.

@@ -1,4 +1,4 @@
-"""A thread with an event loop, and what other threads have done in it.
+"""Runs an event loop in a thread, and work in it for other threads.
 
 What is ordered from outside waits until it is done. Who is inside (a connection that carries out an
 order) cannot wait for itself: what it orders is done soon, and says itself where it fails.
@@ -34,12 +34,12 @@ class LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not stopped."""
+        """True if it was started and not stopped."""
         return self._loop is not None
 
     @property
     def is_inside(self) -> bool:
-        """Whether our caller runs in it."""
+        """True if the caller runs in it."""
         return self._thread is not None and get_ident() == self._thread.ident
 
     def start(self, begin: Callable[[], Work[None]]) -> None:

@@ -64,7 +64,7 @@ class Node:
 
     @property
     def address(self) -> NodePorts:
-        """Where the node listens, or did before it was killed."""
+        """The node's address, or its last one before it was killed."""
         return NodePorts(
             self._host,
             self._kv.port,

@@ -1,4 +1,4 @@
-"""A bucket that nodes serve, from start to stop: what a producer cluster and a relay have alike.
+"""Starts and stops a bucket and its nodes: common to a producer cluster and a relay.
 
 start   companion.opening   nodes.open    companion.opened   works begin
 stop    companion.ending    works end     nodes.close        the data folder is given up
@@ -18,7 +18,7 @@ from dcp.producer.server.wait_watch import WaitWatch
 
 
 class Companion(Protocol):
-    """What runs beside the nodes, by which a cluster and a relay differ. Called in the loop."""
+    """The tasks beside the nodes, by which a cluster and a relay differ. Called in the loop."""
 
     async def opening(self) -> None:
         """Begin what must be there before clients can connect."""

@@ -1,4 +1,4 @@
-"""Whose requests are acted on next: all connections of a process share one loop, in small turns.
+"""Schedules connections in small turns, since all of a process share one loop.
 
 In one round of the loop no more than ``ROUND_FRAMES`` requests are acted on, of all connections
 together, and none is begun after ``ROUND_SECONDS``. Who comes with something new has a turn before

@@ -1,4 +1,4 @@
-"""The asyncio edge of answers that wait, for copies or for the disk: looks again and again."""
+"""Polls answers that wait for copies or for the disk, in the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Board(Protocol):
 
     @property
     def has_pending(self) -> bool:
-        """Whether any answer waits."""
+        """True if an answer waits."""
 
     def check(self) -> None:
         """Give the answers that can be given now."""

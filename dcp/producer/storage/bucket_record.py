@@ -1,4 +1,4 @@
-"""What the vbuckets of a bucket share, as ``bucket.json`` has it: written and read back.
+"""The record of a bucket in ``bucket.json``: encoded, and decoded with checks.
 
 What is read may be anything, of a person's editor or of a bad disk: each field is looked at before
 it is believed.
@@ -70,7 +70,7 @@ _EXPECTED: Final[dict[str, tuple[Check, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
-    """What the vbuckets of a bucket share.
+    """The common state of a bucket's vbuckets.
 
     ``first_uuids`` begin the failover logs of vbuckets that have no log file. ``copies`` are the
     rows of the map that name the nodes of each vbucket's copies. ``logs`` and ``copy_logs`` are the

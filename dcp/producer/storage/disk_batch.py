@@ -56,7 +56,7 @@ class BrokenBatchError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class DiskBatch:
-    """What one batch says, without its frames.
+    """The contents of one batch, without its frames.
 
     ``seqnos`` and ``sizes`` (in bytes) are of the items; ``replacing`` are the seqnos of items
     that replace an older version of their key, ``replaced`` the seqnos of those;
@@ -98,7 +98,7 @@ class DiskBatch:
 
     @property
     def frames_at(self) -> int:
-        """Where the frames begin, counted from the batch's own beginning."""
+        """The offset of the frames from the batch's own beginning."""
         return _BATCH_HEADER_BYTES + sum(8 * len(part) for part in self._index) + len(self.state)
 
     @property

@@ -1,4 +1,4 @@
-"""What compaction leaves of a vbucket's log: the newest version of every key, in one disk snapshot.
+"""Plans the compaction of a vbucket's log: the newest version of every key, in one disk snapshot.
 
 Several disk snapshots become one, de-duplicated (DCP concepts document, "Deduplication"), and
 tombstones up to a seqno go. The item with the highest seqno is never purged, so that clients can

@@ -1,4 +1,4 @@
-"""What a vbucket's log says so far: batches go in one after the other, when written or read again.
+"""The contents of a vbucket's log, built batch by batch when written or read again.
 
 No I/O happens here, so that a store that was opened anew is what it was before.
 """
@@ -117,11 +117,11 @@ class Contents:
             )
 
     def can_cut(self, seqno: int) -> bool:
-        """Whether what the vbucket held at ``seqno`` is all here."""
+        """Return whether all versions held at ``seqno`` are still here."""
         return seqno >= self.purge_seqno and not self.lost.covers(seqno)
 
     def can_cut_within(self, first_seqno: int, end_seqno: int) -> bool:
-        """Whether ``can_cut`` is true of some seqno of first to end, without the end."""
+        """Return whether ``can_cut`` is true of some seqno of first to end, without the end."""
         first = max(first_seqno, self.purge_seqno)
         return first < end_seqno and not self.lost.cover_all(first, end_seqno)
 

@@ -1,4 +1,4 @@
-"""The one place of the disk that does file I/O: a file of bytes, on disk or in memory.
+"""File I/O of the storage: a file of bytes, on disk or in memory.
 
 The file on disk is opened for each operation, so that a thousand vbuckets hold no descriptors.
 Everything is durable when a call returns. What is appended may be there in part after a crash; a
@@ -23,7 +23,7 @@ _COPIED_BYTES: Final = 1024 * 1024
 
 
 class PinnedFile(Protocol):
-    """What a file held at one time; it stays readable when the file is replaced."""
+    """The content of a file at one time; it stays readable when the file is replaced."""
 
     def read_each(self, places: Sequence[Place]) -> list[Data]:
         """Return the bytes of several places, as ``DiskFile.read_each``."""
@@ -39,12 +39,12 @@ class DiskFile(Protocol):
 
     @property
     def may_decay(self) -> bool:
-        """Whether bytes may be read that nobody wrote: a disk damages what it holds."""
+        """True if damaged bytes may be read: the file is on a disk."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is; 0 while there is none."""
+        """The length of the file; 0 while there is none."""
         ...
 
     def read(self, offset: int, size: int) -> Data:
@@ -108,7 +108,7 @@ class OsFile:
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is; 0 while there is none."""
+        """The length of the file; 0 while there is none."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def read(self, offset: int, size: int) -> Data:

@@ -1,4 +1,4 @@
-"""What of a vbucket's history is on disk: how far, what was purged, where one can go back to.
+"""The history of a vbucket on disk: persisted and purge seqno, and rollback points.
 
 A batch of writes is one disk snapshot, so each end of one is a state that there was: a crash or a
 failover can go back to it (``docs/dcp/documentation/concepts.md``). Of what a copy received only
@@ -41,11 +41,11 @@ class DiskHistory:
         As the vbucket says that this was a copy of. After a cut it also holds the store's purge
         seqno, as it is unknown which collections lost tombstones."""
         self._legacy_end = LegacyEnd()
-        """Where disk snapshots end for clients without Collections."""
+        """The ends of disk snapshots for clients without Collections."""
         self.high_seqnos: dict[int, int] = {}
         """The newest seqno of each collection that went to disk, also where it was purged there."""
         self.scans_opened = 0
-        """How often a stream began to read what is on disk."""
+        """The number of disk scans that streams began."""
 
     def begin_at(self, base_seqno: int, persisted_seqno: int | None = None) -> None:
         """Begin after a seqno; ``persisted_seqno`` as when this was made."""
@@ -61,7 +61,7 @@ class DiskHistory:
 
     @property
     def persisted_snapshot(self) -> tuple[int, int]:
-        """Where the newest snapshot on disk begins and ends."""
+        """The start and end of the newest snapshot on disk."""
         found = self._store.snapshot_at(self.persisted_seqno)
         if not found.end:
             return self.persisted_seqno, self.persisted_seqno
@@ -74,7 +74,7 @@ class DiskHistory:
 
     @property
     def item_count(self) -> int:
-        """How many keys there are on disk, tombstones included."""
+        """The number of keys on disk, tombstones included."""
         return self._store.item_count
 
     @property
@@ -144,7 +144,7 @@ class DiskHistory:
 
     @property
     def ends_whole(self) -> bool:
-        """Whether what is on disk is a state: no part of a received snapshot."""
+        """True if the disk ends at a consistent state: no part of a received snapshot."""
         return self._store.persisted_seqno not in self._parts
 
     def note_part(self, end_seqno: int) -> None:
@@ -157,7 +157,7 @@ class DiskHistory:
         self._parts.merge(self.persisted_seqno)
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
-        """Whether some seqno of first to end, without the end, can be gone back to."""
+        """Return whether a rollback to some seqno of first to end, without the end, is possible."""
         return self._store.may_be_cut(first_seqno, end_seqno)
 
     def take_up(self, whole_seqno: int | None, learned_purge_seqno: int) -> None:

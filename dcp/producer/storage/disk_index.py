@@ -1,4 +1,4 @@
-"""Which items a vbucket's log holds, and where: 36 bytes for each, in columns.
+"""Indexes the items of a vbucket's log: 36 bytes for each, in columns.
 
 Each version knows the seqno that replaced it: it was held at seqno s if seqno <= s < replaced_at.
 Rows are in seqno order, which is the order of their frames in the file too.

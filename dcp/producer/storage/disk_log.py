@@ -91,7 +91,7 @@ class Log:
 
     @property
     def may_decay(self) -> bool:
-        """Whether a disk has the file, which may damage it."""
+        """True if the file is on a disk, which may damage it."""
         return self._file.may_decay
 
     def _crc_behind(self, seqno: int) -> int:

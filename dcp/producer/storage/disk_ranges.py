@@ -1,4 +1,4 @@
-"""Seqnos to which a store cannot go back: compaction dropped what the vbucket held there.
+"""Seqnos that a store cannot be cut at: compaction dropped versions that were held there.
 
 A version with seqno a that b replaced was held from a to b - 1. When compaction drops it, no cut
 to a seqno of that range is exact any more. The ranges of many versions overlap; only their union
@@ -29,12 +29,12 @@ class LostRanges:
         return len(self.starts)
 
     def covers(self, seqno: int) -> bool:
-        """Whether a range holds ``seqno``."""
+        """Return whether a range holds ``seqno``."""
         place = int(np.searchsorted(self.starts, np.uint64(seqno), side="right")) - 1
         return place >= 0 and seqno < int(self.ends[place])
 
     def cover_all(self, start: int, end: int) -> bool:
-        """Whether one range holds all seqnos of start to end, without the end."""
+        """Return whether one range holds all seqnos of start to end, without the end."""
         place = int(np.searchsorted(self.starts, np.uint64(start), side="right")) - 1
         return place >= 0 and end <= int(self.ends[place])
 

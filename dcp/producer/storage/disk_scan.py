@@ -106,7 +106,7 @@ class ScannedFile:
 
     @property
     def is_scanned(self) -> bool:
-        """Whether a scan is open."""
+        """True if a scan is open."""
         return self._scans > 0
 
     def enter(self) -> None:

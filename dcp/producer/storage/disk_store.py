@@ -96,7 +96,7 @@ class VbucketStore:
 
     @property
     def item_count(self) -> int:
-        """How many keys there are, tombstones included."""
+        """The number of keys, tombstones included."""
         return self._contents.index.live_count
 
     @property
@@ -140,12 +140,12 @@ class VbucketStore:
 
     @property
     def generation(self) -> int:
-        """Which file this is: 1, and 1 more with every compaction."""
+        """The generation of the file: 1, and 1 more with every compaction."""
         return self._log.generation
 
     @property
     def is_scanned(self) -> bool:
-        """Whether a scan is open that reads the present file."""
+        """True if a scan is open that reads the present file."""
         return self._log.scanned.is_scanned
 
     # --- writing
@@ -299,7 +299,7 @@ class VbucketStore:
         return self.persisted_seqno
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
-        """Whether ``cut`` is exact at some seqno of first to end, without the end."""
+        """Return whether ``cut`` is exact at some seqno of first to end, without the end."""
         return self._contents.can_cut_within(first_seqno, end_seqno)
 
     def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> int:

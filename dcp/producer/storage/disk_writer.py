@@ -1,4 +1,4 @@
-"""When a vbucket's log is compacted, and what becomes of a write that fails.
+"""Decides when a vbucket's log is compacted, and handles writes that fail.
 
 A batch of items that cannot be written stays begun, and is tried again; a compaction is given up
 (``pending_write.py`` has the whole way of both).
@@ -23,7 +23,7 @@ class DiskWriter:
         self._vbucket = vbucket
         self._cannot_compact = False
         self.pending: PendingWrite | None = None
-        """What is begun and not finished."""
+        """The write that is begun and not finished."""
 
     def begin_batch(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int]
@@ -51,7 +51,7 @@ class DiskWriter:
 
     @property
     def is_mostly_stale(self) -> bool:
-        """Whether compaction pays, tombstones apart: known without a look at the items.
+        """True if compaction pays, tombstones apart: known without a look at the items.
 
         Not after one that could not be written: that would be tried with every flush.
         """

@@ -1,4 +1,4 @@
-"""Whether frames that are read from a log are those that were written: a CRC behind each of them.
+"""Checks frames read from a log by CRCs: a running CRC behind each of them.
 
 It runs (CRC-32, IEEE) from a log's first frame through all of them. So of any frames in a row, one
 or a million, the CRC before the first and the one behind the last tell in one call whether a byte

@@ -1,4 +1,4 @@
-"""Where disk snapshots end for clients without Collections: at their last item that is shown.
+"""Tracks the end of disk snapshots for clients without Collections: the last item shown to them.
 
 What such a client sees is of the default collection; SEQNO_ADVANCED, which would stand for anything
 else at a snapshot's end, is not for it. kv_engine keeps the same number beside its items

@@ -1,4 +1,4 @@
-"""Which log in a data folder is whose: each vbucket's, and each copy's on its node.
+"""Assigns the logs in a data folder: to each vbucket, and to each copy on its node.
 
 A copy that becomes the vbucket stays where it is: its log is the vbucket's from then on, and the
 one before is nobody's. So nothing is renamed, and one saved record says at once what all logs are.
@@ -12,7 +12,7 @@ _NAME: Final = re.compile(r"vb_\d+(?:\.(\d+))?\.log")
 
 
 def is_log_name(found: object) -> bool:
-    """Whether it can be the name of a log."""
+    """Return whether it can be the name of a log."""
     return isinstance(found, str) and _NAME.fullmatch(found) is not None
 
 

@@ -26,7 +26,7 @@ def _nothing() -> None:
 
 
 class _File(Enum):
-    """What became of the file."""
+    """The outcome of writing the file."""
 
     OPEN = "nothing is written, or it failed and may be tried again"
     WRITTEN = "durable"
@@ -35,7 +35,7 @@ class _File(Enum):
 
 
 class PendingWrite:
-    """What must go to disk, or with ``is_optional`` what may be given up.
+    """A write to disk; with ``is_optional`` it may be given up.
 
     ``is_over`` once it is finished, given up or abandoned: nothing happens any more then.
     """

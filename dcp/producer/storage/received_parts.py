@@ -1,4 +1,4 @@
-"""Where what a copy received ends inside a snapshot: no state that its active ever had.
+"""Ends of batches inside a received snapshot: no consistent states, so no rollback points.
 
 What is received goes to disk in parts, each of which ends as a batch of writes does. One cannot go
 back to the end of a part. After a restart nobody knows which ends before the last whole snapshot
@@ -18,11 +18,11 @@ class ReceivedParts:
         self.known_from = seqno
 
     def __contains__(self, end: int) -> bool:
-        """Whether only a part of a snapshot ended there."""
+        """Return whether only a part of a snapshot ended there."""
         return end in self._ends
 
     def __bool__(self) -> bool:
-        """Whether there is any end that cannot be gone back to, or may not be."""
+        """Return whether there are ends that are no rollback points, or may be none."""
         return bool(self._ends) or self.known_from > 0
 
     def add(self, end: int) -> None:

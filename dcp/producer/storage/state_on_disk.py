@@ -1,4 +1,4 @@
-"""The state of a vbucket that goes to disk beside its items: when it must, and as which bytes."""
+"""Encodes the state of a vbucket for its log, and decides when it must be written."""
 
 from collections.abc import Callable
 

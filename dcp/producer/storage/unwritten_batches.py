@@ -1,4 +1,4 @@
-"""The batches of writes of a vbucket that are not on disk yet, in the order in which they ended."""
+"""Queues the batches of writes of a vbucket that are not on disk yet."""
 
 from collections import deque
 from itertools import takewhile

@@ -1,4 +1,4 @@
-"""What a vbucket saves beside its items, as JSON in batches of its log.
+"""The saved state of a vbucket beside its items, as JSON in batches of its log.
 
 It is in those where something changed that the items do not tell, and in each compacted log: what
 that leaves out would have told of CAS values and high seqnos. Whatever else a vbucket is can be
@@ -23,7 +23,7 @@ _WITHOUT_PURGE_SEQNO: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class VbucketHome:
-    """Where a vbucket's data lives on disk, and what the bucket knows of it.
+    """The place of a vbucket's data on disk, and the bucket's part of its saved state.
 
     ``number_of`` returns the number of a manifest, after it was saved; raises OSError where that
     cannot be. ``remove`` takes the file away, now or soon: nobody writes it any more.
@@ -60,7 +60,7 @@ class SavedVbucket:
 
     @property
     def lasting(self) -> object:
-        """What of it no item tells: only a change of that must be saved with the items."""
+        """The part of it that no item tells: only a change of that must be saved with the items."""
         return (
             self.state,
             self.failover_log,

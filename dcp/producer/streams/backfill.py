@@ -1,8 +1,8 @@
-"""What a stream is sent from disk: everything after its seqno, as one snapshot.
+"""Builds the backfill of a stream from disk: everything after its seqno, as one snapshot.
 
-Where that ends, whether it lacks what was purged, and in which order it comes: that of seqnos, or
-for a first backfill of one collection that of keys, between two OSO_SNAPSHOT messages and without a
-marker.
+It decides where the snapshot ends, whether purged tombstones are missing in it, and its order: that
+of seqnos, or for a first backfill of one collection that of keys, between two OSO_SNAPSHOT messages
+and without a marker.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from dcp.wire.vocabulary import Opcode, OsoFlag
 
 
 def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> bool:
-    """Whether tombstones are gone that a client still needs which has everything up to a seqno.
+    """Return whether tombstones are gone that a client with everything up to a seqno still needs.
 
     To be asked of one that has something: one without anything needs no deletion (kv_engine
     ``dcp/active_stream.cc``, scheduleBackfill); and no more does one that has all of the
@@ -36,7 +36,7 @@ def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> b
 def snapshot_end(
     data: VbucketData, scan: Scan, settings: StreamSettings, wanted: StreamFilter
 ) -> int | None:
-    """Return where the snapshot of a scan ends; None where it has nothing to tell.
+    """Return the end of the snapshot of a scan; None where it has nothing to send.
 
     The item at the scan's end may not be there or not be shown: it belongs to another collection,
     or was purged before a crash made it the newest. With Collections SEQNO_ADVANCED stands for it,
@@ -52,7 +52,7 @@ def snapshot_end(
 def source_of(
     scan: Scan, settings: StreamSettings, wanted: StreamFilter, *, is_first: bool
 ) -> DiskItems | KeyOrderItems:
-    """Return what of a scan is sent, in the order in which it is.
+    """Return the items of a scan that are sent, in seqno order or key order.
 
     By key where that is wanted, of a first backfill of one collection, and the keys have room. A
     7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
@@ -69,7 +69,7 @@ def source_of(
 def messages_behind(
     source: KeyOrderItems, end: int, settings: StreamSettings
 ) -> Iterator[tuple[m.Body, Opcode]]:
-    """Yield what ends an out-of-order snapshot of everything up to ``end``."""
+    """Yield the messages that end an out-of-order snapshot of everything up to ``end``."""
     tells_end = settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
     if tells_end and source.last_seqno < end:
         yield m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED

@@ -1,4 +1,4 @@
-"""Frames in a row, ready to be cut into batches that fit the window.
+"""Cuts consecutive frames into batches that fit the window.
 
 A chunk knows the running sum of its frame lengths, so how many messages the window lets pass is one
 binary search, and the stream's opaque is written into a whole batch at once.
@@ -54,7 +54,7 @@ class Chunk:
         return Chunk(ends, self._seqnos, memoryview(framed), [])
 
     def charging_prepares(self, extra_bytes: int) -> "Chunk":
-        """Let flow control charge each prepare so much more than it is long."""
+        """Add these bytes to what flow control charges for each prepare."""
         if self._buffer is None:
             opcodes = np.array([head[OPCODE_AT] for head in self._parts[::2]], np.uint8)
         else:
@@ -65,7 +65,7 @@ class Chunk:
 
     @property
     def left_seqnos(self) -> npt.NDArray[np.uint64]:
-        """The seqnos of what was not taken."""
+        """The seqnos of the items that were not taken."""
         return self._seqnos[self._next :]
 
     @property
@@ -75,7 +75,7 @@ class Chunk:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all frames were taken."""
+        """True if all frames were taken."""
         return self._next == len(self._seqnos)
 
     def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> Taken:
@@ -113,7 +113,7 @@ def chunk_of(versions: Sequence[Version], flavour: int) -> Chunk:
 
 
 def chunk_of_wires(versions: Sequence[Version], wires: Sequence[tuple[bytes, bytes]]) -> Chunk:
-    """Return versions as the frames that they were made, each of two parts."""
+    """Return versions with frames that are encoded already, each of two parts."""
     sizes = [len(head) + len(value) for head, value in wires]
     ends = np.fromiter(accumulate(sizes, initial=0), np.int64, len(sizes) + 1)
     seqnos = np.fromiter((version.seqno for version in versions), np.uint64, len(versions))
@@ -121,5 +121,5 @@ def chunk_of_wires(versions: Sequence[Version], wires: Sequence[tuple[bytes, byt
 
 
 def no_frames() -> Chunk:
-    """Return a chunk that says: nothing yet, look again when others had their turn."""
+    """Return an empty chunk: nothing found yet, to be continued in the next turn."""
     return Chunk(np.zeros(1, np.int64), np.empty(0, np.uint64), memoryview(b""), [])

@@ -48,12 +48,12 @@ class DcpClient:
 
     @property
     def is_producer(self) -> bool:
-        """Whether the client takes streams; else it meant to send some."""
+        """True if the client receives streams (DCP_OPEN as producer)."""
         return bool(self.flags & OpenFlag.PRODUCER)
 
     @property
     def needs_noop(self) -> bool:
-        """Whether NOOPs must be enabled before a stream may be opened."""
+        """True if NOOPs must be enabled before a stream may be opened."""
         return bool(
             self.flags & OpenFlag.INCLUDE_XATTRS or HelloFeature.COLLECTIONS in self.features
         )
@@ -79,7 +79,7 @@ class DcpOptions:
 
     @property
     def acknowledges(self) -> bool:
-        """Whether the client is a replica that acknowledges prepares; it must have a name."""
+        """True if the client is a replica that acknowledges prepares; it must have a name."""
         return self.sync_writes and bool(self.consumer_name)
 
 

@@ -1,4 +1,4 @@
-"""The items of a disk snapshot in the order of their keys, for out-of-order snapshots.
+"""Reads the items of a disk snapshot in key order, for out-of-order snapshots.
 
 The log is in seqno order: it is read through once for the keys of what is shown, in several turns.
 The keys are held while the snapshot is sent; then frames are read from wherever they are, as many
@@ -23,7 +23,7 @@ _READ_BYTES: Final = 512 * 1024
 
 
 class KeyOrderItems:
-    """What of a scan is shown, by key."""
+    """The shown items of a scan, by key."""
 
     def __init__(self, scan: Scan, items: DiskItems, held: HeldKeys) -> None:
         """``items`` says what is shown of the scan; nothing of that was read yet.

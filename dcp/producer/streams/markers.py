@@ -1,4 +1,4 @@
-"""Snapshot markers: which version a connection gets, and what it tells beside the bounds.
+"""Builds snapshot markers: the version for a connection, and the fields beside the bounds.
 
     version   when                                    tells
     1         else                                    bounds and flags
@@ -49,7 +49,7 @@ def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -
 
 
 def _durability_of(snapshot: Snapshot, data: VbucketData) -> Durability:
-    """Return what to tell of a snapshot; of one from memory no more than its visible end."""
+    """Return the durability seqnos of a snapshot; from memory only its visible end."""
     if not isinstance(snapshot.source, MemoryItems):
         return data.durability_at(snapshot.end)
     visible = snapshot.source.last_visible_seqno

@@ -1,4 +1,4 @@
-"""When a producer sends NOOPs, and when a silent client counts as dead.
+"""Schedules a producer's NOOPs, and detects dead clients.
 
 One NOOP per interval, provided the last one was answered, whatever other traffic there is. A client
 is not closed for one missing answer but for saying nothing at all during the idle timeout, and only
@@ -13,7 +13,7 @@ _FIRST_OPAQUE: Final = 10_000_001
 
 
 class NoopTimer:
-    """Times are seconds on a monotonic clock, given by the caller."""
+    """The NOOP state of a client. Times are seconds of a monotonic clock, given by the caller."""
 
     def __init__(self, idle_timeout_seconds: float) -> None:
         self.is_enabled = False
@@ -33,11 +33,11 @@ class NoopTimer:
         self.interval_seconds = seconds
 
     def heard(self, now: float) -> None:
-        """Note that something came from the client."""
+        """Note that something was received from the client."""
         self.heard_at = now
 
     def answered(self, opaque: int) -> bool:
-        """Take a NOOP answer; whether it is the one we wait for."""
+        """Take a NOOP answer; return whether it is the expected one."""
         if opaque != self._unanswered:
             return False
         self._unanswered = None
@@ -45,7 +45,7 @@ class NoopTimer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the client owes an answer."""
+        """True if the client owes an answer."""
         return self._unanswered is not None
 
     def due(self, now: float) -> int | None:
@@ -62,7 +62,7 @@ class NoopTimer:
         return self._unanswered
 
     def is_dead(self, now: float) -> bool:
-        """Whether nothing came for longer than the idle timeout."""
+        """Return whether nothing came for longer than the idle timeout."""
         return (
             self.is_enabled
             and self.heard_at is not None
@@ -70,7 +70,7 @@ class NoopTimer:
         )
 
     def next_deadline(self, now: float) -> float | None:
-        """Return when to ask again; None while NOOPs are off."""
+        """Return the time of the next check; None while NOOPs are off."""
         if not self.is_enabled:
             return None
         idle_at = (self.heard_at if self.heard_at is not None else now) + (

@@ -65,7 +65,7 @@ class ReadyList:
         return self._full.keys()
 
     def waits_for_window(self, stream: ActiveStream) -> bool:
-        """Whether a stream is passed over because its own window is full."""
+        """Return whether a stream is skipped because its own window is full."""
         return stream in self._full.get(stream.opaque, ())
 
     def has(self, stream: ActiveStream) -> bool:

@@ -1,4 +1,4 @@
-"""What of a run of stored frames a stream shows, and as which bytes: all of it at once.
+"""Selects the stored frames that a stream shows and encodes them for its connection, in bulk.
 
 A few bytes of each frame's header say whose document it is and whether a connection gets it as it
 is stored (documents in JSON, without xattrs). Those are looked at in columns. What goes as it is
@@ -49,24 +49,24 @@ class ShownKey(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """What headers and keys of some frames say, in columns."""
+    """The header fields and keys of some frames, in columns."""
 
     opcodes: npt.NDArray[np.uint8]
     datatypes: npt.NDArray[np.uint8]
     collections: Ends
     key_starts: Ends
-    """Where the key itself begins, behind the id of its collection."""
+    """The offset of the key itself, behind the id of its collection."""
     prefix_bytes: Ends
 
 
 def holds_events(frames: Frames) -> bool:
-    """Whether there are system events, which may change what the stream shows."""
+    """Return whether there are system events, which may change the stream's filter."""
     cells = np.frombuffer(frames.data, np.uint8)
     return bool((cells[frames.ends[:-1] + OPCODE_AT] == Opcode.DCP_SYSTEM_EVENT).any())
 
 
 def shown_chunk(frames: Frames, flavour: int, wanted: StreamFilter) -> Chunk | None:
-    """Return what a stream shows of frames without events; None where that is nothing."""
+    """Return the frames that a stream shows, of frames without events; None if there are none."""
     rows = _rows_of(frames.data, frames.ends)
     is_shown = _passes(rows, wanted)
     if not is_shown.any():
@@ -86,7 +86,7 @@ def shown_chunk(frames: Frames, flavour: int, wanted: StreamFilter) -> Chunk | N
 
 
 def shown_keys(frames: Frames, wanted: StreamFilter) -> list[ShownKey]:
-    """Return the keys of what a filter passes of frames without events."""
+    """Return the keys of the items that pass a filter, of frames without events."""
     rows, whole = _rows_of(frames.data, frames.ends), memoryview(frames.data)
     is_shown = _passes(rows, wanted)
     key_bytes = _number_at(
@@ -114,7 +114,7 @@ def _rows_of(data: Data, ends: Ends) -> _Rows:
 
 
 def _ids_at(cells: npt.NDArray[np.uint8], starts: Ends) -> tuple[Ends, Ends]:
-    """Return the numbers in LEB128 that stand somewhere, and of how many bytes each is."""
+    """Return the LEB128 numbers at some places, and the length of each in bytes."""
     ids, sizes = cells[starts].astype(np.int64), np.ones(len(starts), np.int64)
     longer = np.flatnonzero(ids >= _MORE_BYTES)
     ids[longer] -= _MORE_BYTES
@@ -149,7 +149,7 @@ def _is_any(column: npt.NDArray[np.integer], numbers: Sequence[int]) -> Mask:
 
 
 def _goes_as_stored(rows: _Rows, flavour: int) -> Mask:
-    """Return which frames are what ``Version.wire`` makes for a flavour, keys' prefixes apart."""
+    """Return which frames equal ``Version.wire`` for a flavour, apart from key prefixes."""
     if flavour & (Flavour.NO_VALUE | Flavour.COMPRESSED):
         return np.zeros(len(rows.opcodes), bool)
     reshaped = 0 if flavour & Flavour.SNAPPY else int(Datatype.SNAPPY)
@@ -166,7 +166,7 @@ def _goes_as_stored(rows: _Rows, flavour: int) -> Mask:
 
 
 def _cut_out(frames: Frames, is_shown: Mask, as_stored: Mask, flavour: int) -> tuple[Data, Ends]:
-    """Return the frames that are shown, and their ends; those that must be are made anew."""
+    """Return the shown frames and their ends; frames that differ for the flavour are re-encoded."""
     starts, stops = frames.ends[:-1][is_shown], frames.ends[1:][is_shown]
     sizes, is_whole = stops - starts, as_stored[is_shown]
     apart = (starts[1:] != stops[:-1]) | ~is_whole[1:] | ~is_whole[:-1]
@@ -184,7 +184,7 @@ def _cut_out(frames: Frames, is_shown: Mask, as_stored: Mask, flavour: int) -> t
 
 
 def without_collection(data: Data, ends: Ends) -> tuple[bytearray, Ends]:
-    """Return frames without their collections' ids, for clients that do not know of these."""
+    """Return frames without collection ids, for clients without Collections."""
     rows = _rows_of(data, ends)
     begins = [0, *rows.key_starts.tolist()]
     stops = [*(rows.key_starts - rows.prefix_bytes).tolist(), len(data)]
@@ -207,7 +207,7 @@ def _ends_of(sizes: Ends) -> Ends:
 
 
 def _number_at(cells: npt.NDArray[np.uint8], starts: Ends, kind: str) -> Ends:
-    """Return the numbers of a kind (order and how many bytes) that stand somewhere."""
+    """Return the numbers of a kind (byte order and width) at some places."""
     found: Ends = (
         cells[starts[:, None] + np.arange(int(kind[-1]))].view(kind)[:, 0].astype(np.int64)
     )

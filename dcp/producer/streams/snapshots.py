@@ -1,4 +1,4 @@
-"""Snapshots on the wire: a marker, then frames in batches that fit the window.
+"""Sends snapshots: a marker, then frames in batches that fit the window.
 
 A snapshot's items come from memory (a part of a checkpoint, as it was at one instant) or from disk
 (a scan); both stay where they are until they are sent. Frames are fetched a chunk at a time.
@@ -30,7 +30,7 @@ _ALL: Final = replace(EVERYTHING, sync_writes=True)
 
 
 class ItemSource(Protocol):
-    """Where a snapshot's frames come from."""
+    """The source of a snapshot's frames."""
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Return the next frames, about ``most_bytes`` and at least one; None at the end.
@@ -39,10 +39,10 @@ class ItemSource(Protocol):
         """
 
     def put_back(self, seqnos: U64s) -> None:
-        """Let the last frames of the last chunk, which were not sent, come again."""
+        """Return the last frames of the last chunk, which were not sent, to be read again."""
 
     def close(self) -> None:
-        """Let go of what is held for it."""
+        """Release the resources."""
 
 
 class MemoryItems:
@@ -120,7 +120,7 @@ class MemoryItems:
         return chunk_of_wires(shown, wires)
 
     def put_back(self, seqnos: U64s) -> None:
-        """Let the last items come again."""
+        """Return the last items, to be read again."""
         before, self.sent_seqno = int(seqnos[0]) - 1, self._chunk_after
         if self.filter is not self._filter_before:
             kept = self._read(before, before - self.sent_seqno)
@@ -135,7 +135,7 @@ class MemoryItems:
 
 
 class DiskItems:
-    """What a scan of the disk reads, reshaped where the connection's flavour wants it."""
+    """The items of a disk scan, reshaped where the connection's flavour requires it."""
 
     def __init__(self, scan: Scan, flavour: int, wanted: StreamFilter) -> None:
         """``wanted`` says what is shown."""
@@ -162,7 +162,7 @@ class DiskItems:
         return None
 
     def put_back(self, seqnos: U64s) -> None:
-        """Go back to before some frames, and let the filter stand there again."""
+        """Go back to before some frames, and restore the filter of that place."""
         first = int(seqnos[0])
         self._scan.go_back(first)
         if self.filter is not self._filter_before:
@@ -170,27 +170,27 @@ class DiskItems:
             _, self.filter = self._filter_before.split(versions_of(kept))
 
     def _shown(self, frames: Frames) -> Chunk | None:
-        """Return what of some frames is shown, and let the filter stand behind them."""
+        """Return the shown ones of some frames, and advance the filter behind them."""
         if not holds_events(frames):
             return shown_chunk(frames, self._flavour, self.filter)
         versions, self.filter = self.filter.split(versions_of(frames))
         return chunk_of(versions, self._flavour) if versions else None
 
     def shown_keys(self, frames: Frames) -> list[ShownKey]:
-        """Return the keys of what of some frames is shown; the filter then stands behind them."""
+        """Return the keys of the shown ones of some frames, and advance the filter behind them."""
         if not holds_events(frames):
             return shown_keys(frames, self.filter)
         versions, self.filter = self.filter.split(versions_of(frames))
         return [ShownKey(each.event is None, each.key, each.seqno) for each in versions]
 
     def chunk_of_shown(self, frames: Frames) -> Chunk | None:
-        """Return frames that are shown as the connection gets them."""
+        """Return frames that are shown, as the connection gets them."""
         if holds_events(frames):
             return chunk_of(versions_of(frames), self._flavour)
         return shown_chunk(frames, self._flavour, _ALL)
 
     def close(self) -> None:
-        """Let go of the disk snapshot."""
+        """Release the disk snapshot."""
         self._scan.close()
 
 
@@ -210,7 +210,7 @@ class Snapshot:
     stream_id: int | None = None
     prepare_extra_bytes: int = 0
     _growth: float = field(default=1.0, init=False)
-    """How much longer than asked for the last chunk was: so much less is asked for next."""
+    """The last chunk's length by the requested one; the next request is divided by it."""
 
     def go_on_from(self, source: ItemSource) -> None:
         """Take the rest of the items from another source."""

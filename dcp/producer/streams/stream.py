@@ -22,7 +22,7 @@ that ends where the active's snapshot ends, and the rest as the copy receives it
 something out, and those of the disk only, wait until the snapshot is whole (DCP concepts document,
 "Streaming from a replica vbucket").
 
-What is sent from disk, and in which order, ``backfill.py`` decides. A takeover stream that has sent
+``backfill.py`` decides the items sent from disk and their order. A takeover stream that has sent
 everything goes on as ``takeover.py`` says.
 
 Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
@@ -63,7 +63,7 @@ _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 
 
 class ActiveStreamPhase(Enum):
-    """Where the stream's next message comes from."""
+    """The source of the stream's next message."""
 
     BACKFILLING = "backfilling"
     IN_MEMORY = "in memory"
@@ -106,7 +106,7 @@ class FrameBatch:
 
     @property
     def charged_bytes(self) -> int:
-        """What flow control charges."""
+        """The bytes that flow control charges."""
         return len(self.data) + self.extra_bytes
 
 
@@ -132,7 +132,7 @@ class ActiveStream:
         *,
         vb_uuid: int = 0,
     ) -> None:
-        """Begin; ``vb_uuid`` is what the client asked with, for those who look."""
+        """Begin; ``vb_uuid`` is the one in the request, for statistics."""
         self.vbucket = data.vbucket
         self.opaque = opaque
         self.stream_id = wanted.stream_id
@@ -171,7 +171,7 @@ class ActiveStream:
         return ActiveStreamPhase.BACKFILLING
 
     def _place_cursor(self, after_seqno: int) -> bool:
-        """Let memory keep what comes after a seqno; whether it has all of that."""
+        """Place a cursor so that memory keeps all after a seqno; return whether it has it all."""
         return self._data.checkpoints.register(
             self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
         )
@@ -180,24 +180,24 @@ class ActiveStream:
         self.phase = _NEXT[self.phase, event]
 
     def is_of(self, data: VbucketData) -> bool:
-        """Whether this is what it streams."""
+        """Return whether this is what it streams."""
         return self._data is data
 
     @property
     def is_sending(self) -> bool:
-        """Whether items are still to come."""
+        """True if items are still to come."""
         return self.phase in (ActiveStreamPhase.BACKFILLING, ActiveStreamPhase.IN_MEMORY)
 
     @property
     def is_inside_snapshot(self) -> bool:
-        """Whether items of the snapshot in force are still to be sent."""
+        """True if items of the snapshot in force are still to be sent."""
         if self._open_end is not None:
             return True
         return self._snapshot is not None and self.sent_seqno < self._snapshot.end
 
     @property
     def has_cursor(self) -> bool:
-        """Whether memory keeps what comes next."""
+        """True if memory keeps what comes next."""
         return self._has_cursor and self.is_sending
 
     def acknowledged(self, seqno: int) -> None:
@@ -205,7 +205,7 @@ class ActiveStream:
         self.acknowledged_seqno = max(self.acknowledged_seqno, seqno)
 
     def cursor_dropped(self) -> None:
-        """Go back to the disk, as memory no longer keeps what comes next."""
+        """Return to the disk, as memory no longer keeps the next items."""
         self._has_cursor = False
         if self.phase is ActiveStreamPhase.IN_MEMORY:
             self._on(_Event.CURSOR_DROPPED)
@@ -226,7 +226,7 @@ class ActiveStream:
     # --- what to send
 
     def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
-        """Return what to send next, at least one message; None while there is nothing.
+        """Return the next frames to send, at least one message; None while there is nothing.
 
         ``room_bytes`` is what flow control has left; it must be positive. A stream whose disk
         cannot be read, or is damaged, ends; so does one with a value that cannot be reshaped for
@@ -306,7 +306,7 @@ class ActiveStream:
 
     @property
     def _waits_for_whole(self) -> bool:
-        """Whether what comes next is part of a snapshot of which only the whole may be shown."""
+        """True if the next items are part of a snapshot that may be shown only as a whole."""
         checkpoints = self._data.checkpoints
         if checkpoints.is_snapshot_complete:
             return False
@@ -329,12 +329,12 @@ class ActiveStream:
             self._on(_Event.BACKFILL_DONE)
 
     def _pass_by(self, source: MemoryItems, seqno: int) -> None:
-        """Let the cursor and the filter stand behind what came from memory."""
+        """Advance the cursor and the filter behind items from memory."""
         self._filter = source.filter_behind
         self._data.checkpoints.advance(self.cursor, seqno)
 
     def _leave_memory(self, snapshot: Snapshot, source: MemoryItems) -> None:
-        """Go on with a snapshot from disk, as its cursor was dropped; or give it up for another."""
+        """Continue a snapshot from disk, as its cursor was dropped; or replace it by another."""
         self._filter, scan = source.filter, None
         if not self._settings.flavour & Flavour.COMMITS:  # a disk does not know what was committed
             scan = self._data.disk.scan_state(source.sent_seqno, snapshot.covers)
@@ -344,7 +344,7 @@ class ActiveStream:
             snapshot.go_on_from(DiskItems(scan, self._settings.flavour, self._filter))
 
     def _open_backfill(self) -> FrameBatch | None:
-        """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
+        """Begin the backfill from disk; None if it is empty, or misses purged tombstones."""
         scan = self._data.disk.scan(self.sent_seqno)
         try:
             return self._begin_backfill(scan)
@@ -380,7 +380,7 @@ class ActiveStream:
         return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
 
     def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> FrameBatch:
-        """Let a snapshot be in force that has no marker: the next one is the stream's first."""
+        """Put a snapshot into force that has no marker: the next one is the stream's first."""
         self._snapshot = self._with_extras(Snapshot(1, end, _DISK, source, covers))
         begin = m.OsoSnapshot(OsoFlag.START)
         return FrameBatch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
@@ -391,7 +391,7 @@ class ActiveStream:
 
     @property
     def _has_nothing(self) -> bool:
-        """Whether the client began at 0 and was sent nothing since; seqnos may begin higher."""
+        """True if the client began at 0 and was sent nothing since; seqnos may begin higher."""
         return self.start_seqno == 0 and self.sent_seqno <= self._data.base_seqno
 
     def _place_cursor_behind(self, seqno: int) -> None:
@@ -402,7 +402,7 @@ class ActiveStream:
         self._has_cursor = True
 
     def _open_memory_snapshot(self, items: CursorItems[Version]) -> FrameBatch | None:
-        """Begin with what the cursor got; None where nothing of that is shown.
+        """Begin a snapshot of the cursor's items; None where none of them is shown.
 
         It ends with its last item that is shown, after which nothing changed for this client (as
         observed on a 7.0 server); what a copy is still receiving ends where it was announced.
@@ -435,7 +435,7 @@ class ActiveStream:
         return _FIRST_MEMORY if items.begins_checkpoint else flags
 
     def _begin(self, snapshot: Snapshot) -> FrameBatch:
-        """Let a snapshot be in force, and return its marker."""
+        """Put a snapshot into force, and return its marker."""
         if self._first_start is not None:
             snapshot, self._first_start = replace(snapshot, start=self._first_start), None
         self._snapshot = self._with_extras(snapshot)
@@ -444,7 +444,7 @@ class ActiveStream:
         return FrameBatch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
 
     def _with_extras(self, snapshot: Snapshot) -> Snapshot:
-        """Let a snapshot know what its frames get, or are charged, on this connection."""
+        """Add the connection's stream id and charges to a snapshot's frames."""
         extra_bytes = self._settings.prepare_extra_bytes
         return replace(snapshot, stream_id=self.stream_id, prepare_extra_bytes=extra_bytes)
 

@@ -1,4 +1,4 @@
-"""Frames as a connection with stream ids gets them: the id in three bytes of framing extras.
+"""Adds the stream id to frames, in three bytes of framing extras.
 
 The magic becomes 0x08, the key length one byte, and ``22 hi lo`` stands before the extras. A whole
 batch is rewritten at once. kv_engine leaves the length of the framing extras 0 in some deletions

@@ -1,7 +1,7 @@
-"""How many streams the clients of one node may have, all connections together, and who gets them.
+"""Limits the streams of one node's clients, with a share for each connection.
 
 A connection may open another stream while 8 x its streams < the node's free ones; alone it can so
-reach 1/9 of the quota, the next 1/9 of what is left, and who comes later finds room. (After
+reach 1/9 of the quota, the next 1/9 of what is left, and later connections find room. (After
 Choudhury and Hahn, "Dynamic queue length thresholds", 1998, of the memory of switches.) Streams
 that only have to tell their end count too. Those between nodes do not: there are as many as there
 are copies.
@@ -21,11 +21,11 @@ class StreamQuota:
 
     @property
     def free(self) -> int:
-        """How many more there may be."""
+        """The number of streams that may still be opened."""
         return self.most - self.streams
 
     def has_room(self, held: int) -> bool:
-        """Whether a connection that has ``held`` may have one more."""
+        """Return whether a connection that has ``held`` may have one more."""
         return SHARE * held < self.free
 
     def opened(self) -> None:
@@ -38,12 +38,12 @@ class StreamQuota:
 
 
 class StreamQuotas:
-    """Those of the nodes of a process."""
+    """The stream quotas of the nodes of a process."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._of_nodes: dict[int, StreamQuota] = {}
 
     def at(self, node: int) -> StreamQuota:
-        """Return a node's."""
+        """Return a node's quota."""
         return self._of_nodes.setdefault(node, StreamQuota(self._most))

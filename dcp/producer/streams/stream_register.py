@@ -1,4 +1,4 @@
-"""The streams of one connection: found by vbucket and id, by vbucket, and by a takeover's opaque.
+"""Indexes the streams of one connection: by vbucket and id, by vbucket, and by a takeover's opaque.
 
 A connection with stream ids has up to 16 Ki streams, and each write, answer frame and STAT asks for
 some of them: none of these looks goes over all streams.
@@ -18,7 +18,7 @@ class StreamRegister:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many streams there are."""
+        """Return the number of streams."""
         return self._count
 
     def __iter__(self) -> Iterator[ActiveStream]:
@@ -36,7 +36,7 @@ class StreamRegister:
         ]
 
     def takeover(self, opaque: int) -> ActiveStream | None:
-        """Return the takeover stream whose messages bear an opaque: of several the newest."""
+        """Return the newest takeover stream with this opaque."""
         return self._takeovers.get(opaque)
 
     def add(self, stream: ActiveStream) -> None:

@@ -1,4 +1,4 @@
-"""The JSON value of a stream request becomes a filter, or the status that refuses the request.
+"""Parses the JSON value of a stream request into a filter, or the status that refuses it.
 
     collections   hexadecimal ids, as texts        not together with scope
     scope         a hexadecimal id, as a text
@@ -43,7 +43,7 @@ def parse_filter(
     stream_ids: bool = False,
     sync_writes: bool = False,
 ) -> StreamFilter | Status:
-    """Return the filter that ``value`` asks for, or the status that the request is refused with.
+    """Return the filter in ``value``, or the status that the request is refused with.
 
     What the connection negotiated: ``collections`` by HELLO, ``stream_ids`` and ``sync_writes`` by
     DCP_CONTROL. ``manifest`` is that of the vbucket.

@@ -1,4 +1,4 @@
-"""What a connection decided for the streams that it opens from then on."""
+"""The settings that a connection gives to the streams that it opens."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,7 +7,7 @@ from dcp.producer.model.held_keys import HeldKeys
 
 
 class OutOfOrder(Enum):
-    """Whether a first snapshot may come in the order of keys, and end with SEQNO_ADVANCED."""
+    """The permission to send a first snapshot in key order, and to end it with SEQNO_ADVANCED."""
 
     NO = "no"
     YES = "yes"
@@ -16,7 +16,7 @@ class OutOfOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What the connection decides for all its streams.
+    """The connection's settings for all its streams.
 
     ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
     sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not

@@ -4,7 +4,7 @@ A stream is named by its opaque, so streams that share one share a window. Each 
 ``SendWindow`` of its own: a message is charged to its stream's and to the connection's, and may be
 sent while both have room. An acknowledgement gives back to one of the two: with opaque 0 to the
 connection's, with a stream's opaque to that stream's only (``docs/dcp/documentation/
-flow-control.md``). So who uses both acknowledges every message twice.
+flow-control.md``). So a client that uses both acknowledges every message twice.
 
 Opaque 0 can therefore be no stream's: one that was opened with it before windows were on has none.
 A stream that has ended returns what it held; acknowledgements that are late for that are not
@@ -21,7 +21,7 @@ _REMEMBERED: Final = 16 * 1024
 
 
 class _StreamFlow(SendWindow):
-    """What the streams of one opaque have outstanding; ``streams`` is how many there are.
+    """The outstanding bytes of the streams of one opaque; ``streams`` is their number.
 
     ``switch_offs`` is how often windows were switched off when it was last looked at.
     """
@@ -47,7 +47,7 @@ class StreamWindows:
         self.streams = 0
         """Streams that are there; those too that have only to say that they end."""
         self.names_streams = False
-        """Whether opaques of acknowledgements have a meaning: from the first window on."""
+        """True if opaques of acknowledgements have a meaning: from the first window on."""
         self.over_acked_bytes = 0
         """Acknowledged beyond what streams had outstanding; of those too that have ended."""
         self._switch_offs = 0
@@ -56,7 +56,7 @@ class StreamWindows:
 
     @property
     def is_on(self) -> bool:
-        """Whether streams have windows."""
+        """True if streams have windows."""
         return self.window_bytes > 0
 
     def opened(self, opaque: int) -> None:
@@ -68,7 +68,7 @@ class StreamWindows:
         self._flows[opaque].streams += 1
 
     def ended(self, opaque: int) -> None:
-        """Forget a stream that has said its last word, and what it has outstanding."""
+        """Forget a stream that has ended, and its outstanding bytes."""
         self.streams -= 1
         flow = self._flows[opaque]
         flow.streams -= 1
@@ -109,12 +109,12 @@ class StreamWindows:
         return UNLIMITED if flow is None or opaque == CONNECTION_OPAQUE else flow.room_bytes
 
     def acked_bytes(self, opaque: int) -> int:
-        """Return how much was acknowledged to a stream's own window."""
+        """Return the bytes acknowledged to a stream's own window."""
         flow = self.flow(opaque)
         return 0 if flow is None else flow.acked_bytes
 
     def charge(self, opaque: int, frame_bytes: int) -> None:
-        """Count what a stream sent."""
+        """Count sent bytes of a stream."""
         flow = self.flow(opaque)
         if flow is None:
             return
@@ -123,7 +123,7 @@ class StreamWindows:
             self.peak_bytes = max(self.peak_bytes, flow.outstanding_bytes)
 
     def acknowledge(self, opaque: int, frame_bytes: int) -> bool:
-        """Take an acknowledgement that names a stream; whether there is or was such a stream."""
+        """Take an acknowledgement that names a stream; return if there is or was such a stream."""
         flow = self.flow(opaque)
         if flow is None:
             return opaque in self._ended

@@ -1,4 +1,4 @@
-"""Handing a vbucket over to the client of a takeover stream: what is said when all was sent.
+"""The handover of a vbucket to the client of a takeover stream, once all items are sent.
 
     phase             all sent, all markers answered     SET_VBUCKET_STATE answered
     SENDING           pending; WAITING_PENDING
@@ -17,7 +17,7 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class TakeoverPhase(Enum):
-    """How far a takeover has come."""
+    """The phase of a takeover."""
 
     SENDING = "sending"
     WAITING_PENDING = "waiting until the client is pending"
@@ -37,7 +37,7 @@ _ANSWERED: Final = {
 
 
 class Takeover:
-    """The talk of one stream; ``unanswered_markers`` are those that the client must answer."""
+    """The state machine of one takeover; ``unanswered_markers`` await the client's answer."""
 
     def __init__(self) -> None:
         self.phase = TakeoverPhase.SENDING

@@ -1,4 +1,4 @@
-"""How far a copy may acknowledge the prepares that it received: whole snapshots, in order.
+"""Decides up to which seqno a copy may acknowledge its prepares: whole snapshots, in order.
 
 A prepare of level PERSIST_TO_MAJORITY must be on the copy's disk, and so must it before any that
 comes behind it. Of consecutive prepares of one snapshot with the same disk requirement only the
@@ -18,7 +18,7 @@ class _Prepare(NamedTuple):
 
 
 class Acknowledgements:
-    """The prepares of one copy that are not acknowledged yet; ``seqno`` is the last one that is."""
+    """The unacknowledged prepares of one copy; ``seqno`` is the last acknowledged one."""
 
     def __init__(self, seqno: int = 0) -> None:
         """``seqno``: the newest prepare that a restart found on the copy's disk."""
@@ -34,7 +34,7 @@ class Acknowledgements:
         self._waiting.append(taken)
 
     def reach(self, whole_seqno: int, persisted_seqno: int) -> None:
-        """Acknowledge what can be: snapshots are whole up to one seqno, on disk up to another."""
+        """Acknowledge what is due, given the last whole snapshot's end and the persisted seqno."""
         while self._waiting and self._waiting[0].seqno <= whole_seqno:
             if self._waiting[0].needs_disk and self._waiting[0].seqno > persisted_seqno:
                 return

@@ -1,4 +1,4 @@
-"""The producer's own record of every branch of a vbucket: what it held at any seqno on any of them.
+"""Records every branch of a vbucket, so that tests can ask for its contents at any seqno of any.
 
 Tests compare replicas with it. It keeps what the history loses: a list of versions per branch, in
 seqno order, never changed after it was written, and for each branch where it was cut off its
@@ -37,7 +37,7 @@ class _Branch:
 
 
 class BranchRecord:
-    """All branches of one vbucket that there ever were."""
+    """All branches that one vbucket ever had."""
 
     def __init__(self, vbucket: int, log: FailoverLog) -> None:
         """Begin with the branches of ``log``; the older ones hold nothing of their own."""
@@ -76,7 +76,7 @@ class BranchRecord:
     def state_at(
         self, seqno: int, vb_uuid: int | None = None, collection: int = 0
     ) -> dict[bytes, StoredDocument]:
-        """Return what the branch held of a collection at ``seqno``; beyond its end, what there.
+        """Return a collection's documents on a branch at ``seqno`` (at most the branch's end).
 
         A collection that was not there, or was dropped, holds nothing.
 

@@ -1,4 +1,4 @@
-"""Documents in one vbucket as KV commands see them: CAS, expiry, deletion with a tombstone.
+"""KV commands on the documents of one vbucket: CAS, expiry, deletion with a tombstone.
 
 Keys are logical, without a prefix; the collection is an argument of its own, 0 the default one.
 
@@ -51,7 +51,7 @@ class DocumentError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """What a key holds: ``value`` and ``datatype`` as stored, an xattr section included."""
+    """The content of a key: ``value`` and ``datatype`` as stored, an xattr section included."""
 
     seqno: int
     cas: int
@@ -83,7 +83,7 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedValue:
-    """A value to store that was looked at, and the datatype to store; or what is wrong with it."""
+    """A checked value to store, with the datatype to store; or its fault."""
 
     value: bytes
     datatype: int
@@ -102,7 +102,7 @@ class DocumentStore:
         """Collections and keys of prepares that may have been committed before a fork."""
         self.expiries = ExpiryQueue()
         self.expires_when_read = True
-        """Whether a read of a document that is due expires it: not where others write."""
+        """True if a read of a document that is due expires it: not where others write."""
 
     def hold_back(self, prepares: Iterable[tuple[int, bytes]]) -> None:
         """Know exactly these prepares as ones that may have been committed before a fork."""
@@ -247,7 +247,7 @@ class DocumentStore:
         return expired
 
     def rewind(self) -> None:
-        """Follow a history that was cut: expire what expires there. CAS values go on growing."""
+        """Follow a history that was cut: restore the expiry queue. CAS values go on growing."""
         left = list(self.data.newest.keys.versions)
         self.expiries = ExpiryQueue()
         for version in left:
@@ -271,7 +271,7 @@ class DocumentStore:
             self.collections.stand_at(then, seqno)
 
     def count_preloaded(self) -> None:
-        """Count what the data began with: documents of the default collection."""
+        """Count the preloaded documents, which are of the default collection."""
         self.collections.raise_to(self.data.disk.preloaded_seqno)
 
     # --- inside
@@ -322,7 +322,7 @@ class DocumentStore:
         )
 
     def _expiry(self, collection: int, expiry: int, now: float) -> int:
-        """Return when a document expires that is stored now, not later than its collection lets."""
+        """Return the expiry of a document stored now, capped by its collection's TTL."""
         until = _absolute_expiry(expiry, now)
         found = self.collections.find(collection)
         latest = int(now) + found.max_ttl_seconds if found and found.max_ttl_seconds else 0
@@ -335,7 +335,7 @@ class DocumentStore:
     def _change(
         self, collection: int, key: bytes, now: float, content: Content, level: int
     ) -> Version:
-        """Append what a command makes of a document, or with a level only its prepare."""
+        """Append the version that a command makes of a document, or with a level its prepare."""
         try:
             self.data.require_room()
         except OSError as error:
@@ -350,7 +350,7 @@ class DocumentStore:
         return self._append(collection, key, now, content)
 
     def _tombstone(self, live: Version, opcode: Opcode, now: float) -> Content:
-        """Return what deletes ``live``; it keeps the document's system xattrs."""
+        """Return the tombstone of ``live``; it keeps the document's system xattrs."""
         value = b""
         if live.datatype & _XATTR:
             stored = self.data.newest.with_value(live).value
@@ -388,7 +388,7 @@ def check_key(key: bytes, collection: int) -> None:
 
 
 def examine(value: bytes, datatype: int) -> Generator[None, None, ExaminedValue]:
-    """Find out what ``checked_datatype`` does, in steps; what is wrong is said with the value."""
+    """Run ``checked_datatype`` in steps; a fault is returned with the value."""
     try:
         stored = yield from _datatype_steps(value, datatype)
     except DocumentError as error:

@@ -1,4 +1,4 @@
-"""Which documents expire next: an entry for each document with an expiry, not for each write."""
+"""Queues documents by expiry: one entry for each document with an expiry, not for each write."""
 
 import heapq
 from typing import Final
@@ -33,9 +33,9 @@ class ExpiryQueue:
             heapq.heapify(self._heap)
 
     def pop_due(self, now: float) -> tuple[int, bytes, int] | None:
-        """Take out and return collection, key and expiry that has come; None where none has.
+        """Remove and return collection, key and expiry of a document that is due; None without any.
 
-        Who cannot expire it now must ``note`` it again.
+        A caller that cannot expire it now must ``note`` it again.
         """
         while self._heap and self._heap[0][0] <= now:
             expiry, collection, key = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""The newest version of every key of one vbucket, and which version of it the disk has.
+"""Indexes the newest version of every key of one vbucket, and the version on disk.
 
 The event of a collection that was dropped, flushed or begun anew makes an end of all its documents:
 on disk it replaces them all, and compaction drops their frames.
@@ -78,7 +78,7 @@ class KeyIndex:
         return 0 if prepare is None else prepare.seqno
 
     def __len__(self) -> int:
-        """How many newest versions there are, tombstones and events included."""
+        """Return the number of newest versions, tombstones and events included."""
         return len(self._newest)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
@@ -132,7 +132,7 @@ class KeyIndex:
 
     @contextmanager
     def storing(self, versions: Sequence[Version]) -> Iterator[None]:
-        """Let these versions be ``stored`` inside: all of them, or none where that fails."""
+        """Mark these versions as ``stored`` within: all of them, or none if the statements fail."""
         ended = {
             each.seqno: self._ended[each.seqno] for each in versions if each.seqno in self._ended
         }
@@ -182,7 +182,7 @@ class KeyIndex:
         self.stored(version)
 
     def may_evict(self, versions: Iterable[Version]) -> None:
-        """Let the values of documents go, which are on disk now, when memory is short."""
+        """Allow eviction of these documents' values, which are on disk now."""
         if self._values is not None:
             for version in versions:
                 if version.is_live and self._newest.get(version.stored_key) is version:
@@ -200,7 +200,7 @@ class KeyIndex:
             self._values.add_read(version, self._evictor)
 
     def close(self) -> None:
-        """Hold no values any more: another index takes this one's place."""
+        """Release all values: another index takes this one's place."""
         if self._values is not None:
             for version in self._newest.values():
                 self._values.forget(version)

@@ -1,4 +1,4 @@
-"""The part of a vbucket's history that is in memory: its checkpoints, and its own two cursors.
+"""The part of a vbucket's history in memory: its checkpoints, and its own two cursors.
 
 ``batches`` takes what a batch of writes left, at its end: that will be one disk snapshot, whatever
 is written to the same keys later. ``persistence`` follows when it is on disk: memory keeps what
@@ -23,7 +23,7 @@ _OWN_CURSORS: Final = (_BATCHES, _PERSISTENCE)
 
 
 class MemoryHistory:
-    """Owns the ``checkpoints`` of one vbucket, which are others after ``begin_at``."""
+    """Owns the ``checkpoints`` of one vbucket; ``begin_at`` replaces them."""
 
     def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int) -> None:
         self._vbucket = vbucket
@@ -39,22 +39,22 @@ class MemoryHistory:
         return fresh
 
     def begin_at(self, high_seqno: int) -> None:
-        """Hold nothing, and no cursor of a stream; all up to a seqno is on disk, or was never."""
+        """Drop all items and cursors of streams; all up to a seqno is on disk, or never was."""
         self.checkpoints = self._new_checkpoints(high_seqno)
 
     def take_batch(self) -> list[Version]:
-        """Return what was written since this was last asked, in seqno order."""
+        """Return the versions written since the last call, in seqno order."""
         batch: list[Version] = []
         while (taken := self.checkpoints.next_items(_BATCHES)) is not None:
             batch += taken.items
         return batch
 
     def note_persisted(self, seqno: int) -> None:
-        """Know that all up to a seqno is on disk: memory need not keep it for the disk's sake."""
+        """Note that all up to a seqno is on disk: memory need not keep it for the disk's sake."""
         self.checkpoints.register(_PERSISTENCE, seqno, droppable=False)
 
     def free_written(self) -> None:
-        """Free what no cursor wants: closed checkpoints, and what came from an active's disk.
+        """Free what no cursor needs: closed checkpoints, and items from an active's disk.
 
         That is one checkpoint, as large as the active's disk may be.
         """
@@ -63,7 +63,7 @@ class MemoryHistory:
             self.checkpoints.expel()
 
     def drop_stream_cursors(self) -> tuple[str, ...]:
-        """Forget the cursors of all streams, and return them: they must be told."""
+        """Drop the cursors of all streams, and return them: their streams must be told."""
         lost = tuple(name for name in self.checkpoints.cursors if name not in _OWN_CURSORS)
         for name in lost:
             self.checkpoints.remove(name)

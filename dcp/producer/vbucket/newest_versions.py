@@ -1,7 +1,7 @@
-"""What every key of a vbucket holds now, with preloaded documents and values that are only on disk.
+"""The newest version of every key of a vbucket, preloaded documents and evicted values included.
 
 ``KeyIndex`` knows the keys that were written, ``PreloadedDocuments`` those that the data began with
-and nobody lists. Also decided here: what a version replaces on disk as it goes there.
+and nobody lists. It also finds the versions that a version replaces on disk.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ class NewestVersions:
 
     @contextmanager
     def storing(self, versions: Sequence[Version]) -> Iterator[list[StoredItem]]:
-        """Yield versions as they go to disk next, in this order; whoever fails with them undoes it.
+        """Yield versions as items for the disk, in this order; an error within undoes it.
 
         Outside they are known to be on disk, or none of them is.
         """
@@ -95,7 +95,7 @@ class NewestVersions:
     # --- beginning, losing and forgetting
 
     def preload(self, segment: PreloadedSegment) -> int:
-        """Know the documents that the data begins with; return the seqno of the last one."""
+        """Take the preloaded documents; return the seqno of the last one."""
         self._preloaded = PreloadedDocuments(segment, self._store)
         return self._preloaded.end_seqno
 
@@ -105,7 +105,7 @@ class NewestVersions:
             self._preloaded.cut(seqno)
 
     def begin_anew(self) -> None:
-        """Know no version but the preloaded ones: all others are read again (``note_read``)."""
+        """Forget all versions but the preloaded ones: the others are read again (``note_read``)."""
         self.keys.close()
         self.keys = KeyIndex(self._values)
 
@@ -123,11 +123,11 @@ class NewestVersions:
         )
 
     def preloaded_end(self) -> LegacyEnd:
-        """Return where the preloaded documents end that the disk still has."""
+        """Return the end of the preloaded documents that the disk still has."""
         return LegacyEnd(self._newest_preloaded)
 
     def stored_end(self) -> LegacyEnd:
-        """Return where ends what the disk has of the default collection."""
+        """Return the end of the default collection on disk."""
         committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
         return LegacyEnd(max(committed, self._newest_preloaded), prepared)
 

@@ -1,10 +1,9 @@
-"""How what a vbucket was written gets to disk: when, in which batches, and what follows from it.
+"""Schedules and performs the flushes and compactions of one vbucket.
 
-Batches of writes that have ended are written at once, or later by a flusher: many in one, all or
-nothing, and each stays a state that one can go back to. With ``unpersisted_seqnos`` those are kept
-back that end among so many newest seqnos, as a disk that lags. The vbucket's state goes with the
-items, or alone (``begin_save``); and the log is written anew without what nobody needs
-(``begin_compaction``, ``purge``).
+Batches of writes that have ended are written at once, or later by a flusher: many in one flush, all
+or nothing, and the end of each stays a rollback point. ``unpersisted_seqnos`` keeps back the
+batches that end among so many newest seqnos, as a slow disk would. The vbucket's state goes with
+the items, or alone (``begin_save``); and the log is compacted (``begin_compaction``, ``purge``).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from dcp.producer.vbucket.newest_versions import NewestVersions
 
 
 class Persistence:
-    """Writes the log of one vbucket; ``state`` says what is written beside the items."""
+    """Writes the log of one vbucket; ``state`` returns the state to write beside the items."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Persistence:
 
     @property
     def unwritten_bytes(self) -> int:
-        """What waits for the disk, batches of writes that have ended."""
+        """The bytes of ended batches of writes that wait for the disk."""
         return self._unwritten.size_bytes
 
     # --- batches of writes
@@ -69,7 +68,7 @@ class Persistence:
         self._memory.free_written()
 
     def begin_flush(self, up_to: int | None = None) -> PendingWrite | None:
-        """Return what is to be written next, for any thread to ``run``; None where nothing is.
+        """Return the next flush, for any thread to ``run``; None where nothing is to be written.
 
         ``finish_flush`` must follow. What could not be written is returned again. Whatever fails
         here, nothing is begun then, and what waits goes on waiting.
@@ -88,9 +87,9 @@ class Persistence:
             self._writer.begin_batch(items, state, ends[:-1])
 
     def finish_flush(self, written: PendingWrite) -> None:
-        """Know that it is on disk, or that a compaction could not be written; what waits goes on.
+        """Note that the flush is on disk, or that a compaction failed.
 
-        Nothing is done if somebody else could not wait and did that.
+        Nothing is done if another thread could not wait and did that.
         """
         if self._writer.pending is written:
             self._finish_pending()
@@ -115,7 +114,7 @@ class Persistence:
     # --- the state alone
 
     def begin_save(self) -> PendingWrite | None:
-        """Return the state to be written, if it is another than what is on disk; else None.
+        """Return a write of the state, if it differs from the one on disk; else None.
 
         It must ``end`` before anything else is written.
 
@@ -141,7 +140,7 @@ class Persistence:
 
     @property
     def is_mostly_stale(self) -> bool:
-        """Whether compaction pays, tombstones apart: known without a look at the items."""
+        """True if compaction pays, tombstones apart: known without a look at the items."""
         return self._writer.is_mostly_stale
 
     def begin_compaction(
@@ -168,7 +167,7 @@ class Persistence:
         return purged
 
     def _forget_what_went(self) -> None:
-        """Forget what compaction left nothing of."""
+        """Forget the keys and manifests of which compaction left nothing."""
         self._newest.forget_compacted(self._disk.persisted_seqno)
         self._disk.note_compacted(self._newest.stored_end())
         self._on_compaction()
@@ -176,7 +175,7 @@ class Persistence:
     # --- its end
 
     def give_up(self) -> None:
-        """Never write what was not written; whoever had it to write finds nothing to do."""
+        """Drop all unwritten batches; threads that hold them find nothing to do."""
         self._is_over = True
         self._writer.abandon()
         self._unwritten.clear()

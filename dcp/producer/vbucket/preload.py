@@ -1,4 +1,4 @@
-"""Documents in bulk: a whole vbucket's frames encoded at once into one buffer.
+"""Encodes documents in bulk: all frames of a vbucket at once, into one buffer.
 
 Benchmarks need millions of documents that cost the producer next to nothing to make or to send.
 Keys and values are deterministic and of equal length, so all frames of a segment have one length

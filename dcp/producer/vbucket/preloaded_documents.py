@@ -1,4 +1,4 @@
-"""What is left of the documents that a vbucket's data began with: nobody lists their keys.
+"""Tracks which preloaded documents of a vbucket are still current, without a list of their keys.
 
 They are on disk from the beginning, at the seqnos of their segment. One is what its key holds until
 a version of that key, or an event of the default collection, takes its place.
@@ -15,7 +15,7 @@ from dcp.types import U64_MAX
 
 
 class PreloadedDocuments:
-    """The documents of ``segment`` up to ``end_seqno``; ``count`` are still what their key holds.
+    """The documents of ``segment`` up to ``end_seqno``; ``count`` of them are current.
 
     The ``keys`` that methods take are those that were written beside them.
     """
@@ -45,7 +45,7 @@ class PreloadedDocuments:
         return left[-1] if left else 0
 
     def note(self, version: Version, keys: KeyIndex) -> None:
-        """Count one less where a version, which ``keys`` do not know yet, replaces one."""
+        """Decrease the count if a version, which ``keys`` do not know yet, replaces one."""
         if not version.is_document or version.collection != DEFAULT_ID:
             return
         if keys.newest(version.key, DEFAULT_ID) is None and self.seqno_of(version.key, keys):

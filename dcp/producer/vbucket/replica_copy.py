@@ -1,4 +1,4 @@
-"""One node's copy of a vbucket that is active on another node: what its passive stream fills.
+"""One node's copy of a vbucket that is active on another node, filled by a passive stream.
 
 A copy is a vbucket of its own, with checkpoints, disk and failover log; all it holds came over the
 wire. Between snapshots it is a state that the active had. Inside one it is none, so the end of the
@@ -31,7 +31,7 @@ class ReplicaCopy:
         self.vbucket = vbucket
         self.feeder: object | None = None
         self.is_taking_over = False
-        """Whether a takeover stream fills it, and no feed: it is to be the vbucket."""
+        """True if a takeover stream fills it, and no feed: it is to be the vbucket."""
         self._begun: BegunChange | None = None
         """Set while it is on disk as the vbucket that it is to be."""
         self._known_manifest = known_manifest
@@ -50,7 +50,7 @@ class ReplicaCopy:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it is on disk as the vbucket that it is to be."""
+        """True if it is on disk as the vbucket that it is to become."""
         return self._begun is not None
 
     def prepare(self, event: StateEvent) -> None:
@@ -98,7 +98,7 @@ class ReplicaCopy:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether it holds a state that the active had."""
+        """True if it holds a state that the active had."""
         return self.vbucket.data.checkpoints.is_snapshot_complete
 
     @property
@@ -117,23 +117,23 @@ class ReplicaCopy:
 
     @property
     def awaits_first_disk_snapshot(self) -> bool:
-        """Whether it holds a part of its first snapshot, from disk: nothing to show anybody."""
+        """True if it holds part of its first snapshot, from disk: nothing to stream yet."""
         return self._first_disk_end is not None
 
     # --- what a passive stream hands in
 
     def take_log(self, log: FailoverLog) -> None:
-        """Take the active's branches, as its answer to the stream request told them."""
+        """Take the active's failover log, from its answer to the stream request."""
         self.vbucket.take_log(log)
         self.has_history = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:
-        """Take a marker; what it announces follows.
+        """Take a marker; its items follow.
 
-        Each begins a checkpoint of its own, so that whoever streams from here stands at the ends
-        where the active's snapshots ended. A marker inside an unfinished snapshot (the connection
-        was lost) continues it. Where that cannot be in the same checkpoint (``begin_snapshot`` of
-        the queue) client streams in the old one lose their cursors and return to the disk.
+        Each begins a checkpoint of its own, so that streams from this copy have the snapshot ends
+        of the active. A marker inside an unfinished snapshot (the connection was lost) continues
+        it. Where that cannot be in the same checkpoint (``begin_snapshot`` of the queue) client
+        streams in the old one lose their cursors and return to the disk.
 
         Raises:
             LocalProtocolError: it does not end above the high seqno.
@@ -166,7 +166,7 @@ class ReplicaCopy:
         self._received(version.seqno)
 
     def advance_to(self, seqno: int) -> None:
-        """Take the word that there is no item up to ``seqno``, where the snapshot ends.
+        """Note that there is no item up to ``seqno``, where the snapshot ends.
 
         Raises:
             LocalProtocolError: it does not lie above the high seqno.
@@ -185,7 +185,7 @@ class ReplicaCopy:
             self._first_disk_end = None
 
     def settle(self) -> bool:
-        """Write what was received since the last time; whether there was anything."""
+        """Write the items received since the last time; return whether there were any."""
         has_news = self._has_unsettled or bool(self.lost_cursors)
         self._has_unsettled = False
         if has_news:
@@ -210,6 +210,6 @@ class ReplicaCopy:
         return left
 
     def drop_part(self) -> None:
-        """Give up the part of a snapshot, if there is one: the copy is a state then."""
+        """Drop the part of an unfinished snapshot, so that the copy is consistent."""
         if not self.is_consistent:
             self.roll_back(self.consistent_seqno)

@@ -1,6 +1,6 @@
-"""The copies of a vbucket that a sync write counts on: the active first, then its replicas.
+"""The copies of a vbucket that a sync write needs: the active first, then its replicas.
 
-How far those are ``Bucket.replicas`` says: it knows whether they are real (``replicas.py``).
+``Bucket.replicas`` has the progress of the replicas (``replicas.py``).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def connection_name(source: int, target: int, bucket: str, purpose: str = REPLIC
 
 
 class Copy(NamedTuple):
-    """How far one copy of a vbucket has come."""
+    """The progress of one copy of a vbucket."""
 
     held_seqno: int
     persisted_seqno: int
@@ -27,10 +27,10 @@ Chain = Sequence[Copy | None]
 
 
 def majority_of(chain: Chain) -> int:
-    """Return how many copies are more than half of them."""
+    """Return the number of copies that is a majority."""
     return len(chain) // 2 + 1
 
 
 def is_possible(chain: Chain) -> bool:
-    """Whether enough copies exist for a sync write to be committed ever."""
+    """Return whether there are enough copies for a sync write ever to be committed."""
     return sum(copy is not None for copy in chain) >= majority_of(chain)

@@ -1,4 +1,4 @@
-"""What the framing extras of a request ask for, and which of it is refused.
+"""Reads the framing extras of a request, and refuses those that are not supported.
 
     BARRIER                              answers come in order anyway
     DURABILITY                           SET, ADD, REPLACE, DELETE and TOUCH only
@@ -33,7 +33,7 @@ _REFUSED: Final = {
 
 
 class DurabilityLevel(IntEnum):
-    """What a majority of a vbucket's copies must have done before a write is committed."""
+    """The condition that a majority of copies must meet before a write is committed."""
 
     MAJORITY = 1
     MAJORITY_AND_PERSIST_ON_ACTIVE = 2
@@ -42,7 +42,7 @@ class DurabilityLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """The durability that a client asks for, and how long it waits for that."""
+    """The durability that a client asks for, and its timeout."""
 
     level: DurabilityLevel
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS

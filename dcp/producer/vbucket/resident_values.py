@@ -1,4 +1,4 @@
-"""Values that are on disk and in memory too: how many, and which go when they are too many.
+"""Evicts values that are on disk from memory, least recently used first.
 
     eviction starts   at 85 % of the memory quota
     eviction stops    at 75 %
@@ -24,7 +24,7 @@ Evict = Callable[[Version], None]
 
 
 class EvictedVersion(Version):
-    """A version whose value is on disk only: all else of it is here."""
+    """A version whose value is on disk only; all else is in memory."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ _NO_FRAMES: Final[dict[int, tuple[bytes, bytes]]] = {}
 
 
 class ResidentValues:
-    """The values of all vbuckets of a bucket, the one that was not used for longest first."""
+    """The resident values of all vbuckets of a bucket, least recently used first."""
 
     def __init__(self, quota_bytes: int, counters: Counters) -> None:
         self._quota_bytes = quota_bytes
@@ -57,7 +57,7 @@ class ResidentValues:
         self.memory_bytes = 0
 
     def add(self, version: Version, evict: Evict) -> None:
-        """Take a value that is on disk; others, or itself, are evicted where it is too much."""
+        """Add a value that is on disk; others, or itself, are evicted above the mark."""
         if version not in self._owners:
             self.memory_bytes += version.size_bytes
         self._owners[version] = evict

@@ -1,4 +1,4 @@
-"""Sync writes of one vbucket that are under way, from their prepare to a commit or an abort.
+"""Tracks the sync writes of one vbucket, from their prepare to a commit or an abort.
 
     state            event           next state       what follows
     PENDING          ACKNOWLEDGED    COMMITTED        the document at a seqno of its own; success
@@ -29,7 +29,7 @@ from dcp.wire.vocabulary import Opcode, Status
 
 
 class WriteState(Enum):
-    """How far a sync write has come."""
+    """The state of a sync write."""
 
     PENDING = "pending"
     MAYBE_VISIBLE = "maybe visible"
@@ -39,7 +39,7 @@ class WriteState(Enum):
 
 
 class WriteEvent(Enum):
-    """What happens to a sync write."""
+    """An event of a sync write."""
 
     ACKNOWLEDGED = "acknowledged"
     TIMED_OUT = "timed out"
@@ -90,7 +90,7 @@ class SyncWrites:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a write is under way, or a client is still to be told how its one ended."""
+        """True if a write is under way, or a client has not been told yet how its write ended."""
         return bool(self._writes or self._untold)
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
@@ -100,8 +100,8 @@ class SyncWrites:
     def recover(self, *, is_active: bool) -> None:
         """Follow a history that was cut, handed over or read anew.
 
-        Clients that wait will be told that they cannot know. An active vbucket commits again
-        what it holds prepares of; any other waits for its active to do so.
+        Waiting clients will get an ambiguous result. An active vbucket commits again what it holds
+        prepares of; any other waits for its active to do so.
         """
         self.tell_later(self.give_up())
         state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
@@ -110,7 +110,7 @@ class SyncWrites:
         self._documents.hold_back(write.key for write in self._writes)
 
     def give_up(self) -> Sequence[Told]:
-        """Forget all writes; return whom to tell that they cannot know."""
+        """Forget all writes; return the clients to tell that the result is unknown."""
         told = [*self._untold]
         for write in self._writes:
             if write.answer is not None:
@@ -123,7 +123,7 @@ class SyncWrites:
         self._untold += told
 
     def step(self, chain: Chain, now: float) -> Sequence[Told]:
-        """Append the commits and aborts that are due; return whom to tell what."""
+        """Append the commits and aborts that are due; return the clients to tell the results."""
         told, self._untold = self._untold, []
         acknowledged = _majority_seqno(chain, self._writes)
         left: list[_Write] = []

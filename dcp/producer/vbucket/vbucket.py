@@ -1,4 +1,4 @@
-"""One vbucket: documents, data, branches, state.
+"""One vbucket: its documents, data, failover log and state.
 
 A crash makes what was on disk its data (``crash``), a failover what its replica holds
 (``go_back``; ``replicas.py``). A copy on another node (``replica_copy.py``) is a vbucket of its
@@ -40,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class BegunChange(NamedTuple):
-    """What a vbucket was before a change of its state."""
+    """The state of a vbucket before a change."""
 
     state: VbucketState
     failover_log: FailoverLog
@@ -85,7 +85,7 @@ class Vbucket:
         """A seqno that clients are told it has, though it is not here yet: a relay's, that knows
         it from the cluster and gets it once somebody asks for a stream."""
         self.is_handed_over = False
-        """Whether it is dead because the client of a takeover was told to become active, and the
+        """True if it is dead because the client of a takeover was told to become active, and the
         map does not name that yet. It is saved as ACTIVE, so that a restart undoes it."""
         self.named_manifests: frozenset[int] = frozenset()
         """The numbers of all manifests that its log names, or may name by now."""
@@ -101,7 +101,7 @@ class Vbucket:
         self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
 
     def _take_up(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
-        """Become what was saved; of what was written before a restart there is no record."""
+        """Restore what was saved; the branch record lacks all earlier writes."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.disk.saved_state:
             saved = SavedVbucket.decode(data.disk.saved_state, self.id)
@@ -128,14 +128,14 @@ class Vbucket:
         return home.manifests[number]
 
     def _compacted(self) -> None:
-        """Forget what the log cannot go back to, and does not name any more."""
+        """Forget manifests that a cut can no longer need."""
         self.documents.collections.forget_steps(self.data.disk.may_be_cut)
         if self.data.disk.saved_state:
             saved = SavedVbucket.decode(self.data.disk.saved_state, self.id)
             self.named_manifests = saved.manifest_numbers
 
     def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:
-        """Return what is saved with the items up to ``seqno``."""
+        """Return the state to save with the items up to ``seqno``."""
         collections, stored = self.documents.collections, self.data.disk.high_seqnos
         highs = {
             collection: high if high <= seqno else stored.get(collection, 0)
@@ -195,7 +195,7 @@ class Vbucket:
 
     @property
     def shown_state(self) -> VbucketState:
-        """The state that clients are told, and that decides what they may ask for."""
+        """The state that clients see, and that decides which requests are allowed."""
         return self.state if self.shown_as is None else self.shown_as
 
     def show_as(self, state: VbucketState) -> None:
@@ -236,7 +236,7 @@ class Vbucket:
         return newest
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
-        """Return what decides a stream request; see ``filtered_high_seqno``."""
+        """Return the facts that decide a stream request; see ``filtered_high_seqno``."""
         return VbucketFacts(
             self.failover_log,
             self.data.high_seqno,
@@ -249,12 +249,12 @@ class Vbucket:
 
     @property
     def is_ephemeral(self) -> bool:
-        """Whether there is no disk: what is persisted is a matter of words."""
+        """True if there is no disk: persisted seqnos are only reported."""
         return self._settings.bucket_type is BucketType.EPHEMERAL
 
     @property
     def public_persisted_seqno(self) -> int:
-        """What clients are told to be on disk.
+        """The persisted seqno that statistics report.
 
         0 of an ephemeral bucket, though streams and SEQNO_PERSISTENCE take all of it for persisted
         (kv_engine ``ephemeral_vb.h``, getPublicPersistenceSeqno and getPersistenceSeqno).
@@ -263,7 +263,7 @@ class Vbucket:
 
     @property
     def may_compact(self) -> bool:
-        """Whether nothing older than the newest seqno may be wanted back.
+        """True if no state older than the newest seqno may be needed for a rollback.
 
         That is a replica's state, or the last whole snapshot while the next one is received, or
         while the disk ends inside one: a power loss goes back to it.
@@ -274,7 +274,7 @@ class Vbucket:
         """Prepare a compaction if one is due at ``now``, for ``Persistence.finish_flush``.
 
         Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
-        vbucket nothing is left that was replaced. ``in_passing`` is for who asks often: it costs
+        vbucket nothing is left that was replaced. ``in_passing`` is for frequent callers: it costs
         nothing where replaced versions are few.
         """
         if not self.may_compact or (in_passing and not self.data.persistence.is_mostly_stale):
@@ -286,7 +286,7 @@ class Vbucket:
     # --- states and branches
 
     def change(self, event: StateEvent, *, is_first: bool = False) -> None:
-        """Let an event happen that changes the state, as ``state_changes.py`` has it.
+        """Change the state by an event, as ``state_changes.py`` has it.
 
         ``is_first``: if a branch begins, nothing is known of any before it. In a bucket
         ``bucket_states.py`` does this, and what follows for others.
@@ -304,7 +304,7 @@ class Vbucket:
         self.complete_change(before)
 
     def begin_change(self, event: StateEvent, *, is_first: bool = False) -> BegunChange:
-        """Be in the state after an event, on its branch, in memory only.
+        """Take the state after an event, on its branch, in memory only.
 
         It must be on disk before ``complete_change`` follows; else ``undo_change`` does.
 
@@ -318,11 +318,11 @@ class Vbucket:
         return before
 
     def undo_change(self, before: BegunChange) -> None:
-        """Be in the state before, on the branch that was; the disk may say otherwise."""
+        """Restore the state and branch before the change; the disk may hold others."""
         self._state, self.failover_log = before
 
     def complete_change(self, before: BegunChange) -> None:
-        """Follow the state with what is not on disk: the record of branches, sync writes."""
+        """Complete a change with what is not on disk: the record of branches, sync writes."""
         if self.failover_log is not before.failover_log:
             self._record_branch(before.failover_log)
         self.recover_sync_writes()
@@ -375,7 +375,7 @@ class Vbucket:
         self.go_back(left, left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
-        """Begin a branch after an unclean restart, if active: what is here is what was on disk."""
+        """Begin a branch after an unclean restart, if active: the data is what was on disk."""
         if self._state is VbucketState.ACTIVE:
             self._begin_branch(self.data.high_seqno)
             self.save()
@@ -385,11 +385,11 @@ class Vbucket:
         self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
 
     def go_back(self, cut_seqno: int, entry_seqno: int, *, is_first: bool = False) -> None:
-        """Begin a branch that holds everything up to ``cut_seqno`` and is told from another on.
+        """Begin a branch of everything up to ``cut_seqno``, with its log entry at ``entry_seqno``.
 
-        ``entry_seqno`` lies at or below the cut, so that whoever goes on along the log meets
-        nothing that was lost. It cannot be refused, as a node is gone whatever the disk does: what
-        that does not cut off is not lost, and the branch is on it with the next write.
+        ``entry_seqno`` lies at or below the cut, so that consumers that resume by the log meet
+        nothing that was lost. It cannot be refused, as a node is gone whatever the disk does: data
+        that the disk cannot cut off is kept, and the branch is saved with the next write.
         """
         try:
             left = self.data.cut(cut_seqno)
@@ -453,7 +453,7 @@ class Vbucket:
     def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
         """Become a vbucket of which ``facts`` are true; CAS values go on growing.
 
-        ``versions`` end at the high seqno; what came before and between them is nobody's to see.
+        ``versions`` end at the high seqno; nothing else before and between them is visible.
 
         Raises:
             LocalProtocolError: the vbucket lives in a data folder, or they end elsewhere.
@@ -491,8 +491,8 @@ class Vbucket:
     def take(self, versions: Iterable[Version]) -> None:
         """Append versions as another server made them: their seqnos, revs and CAS values stay.
 
-        Seqnos may be left out: of what was there nobody will know. Their system events change the
-        manifest that the vbucket stands at.
+        Seqnos may be left out: their items are unknown. Their system events change the manifest
+        that the vbucket stands at.
 
         Raises:
             LocalProtocolError: a seqno is not above the high seqno.

@@ -1,4 +1,4 @@
-"""What one vbucket knows of collections: its manifest, and the newest seqno of each collection.
+"""The collections of one vbucket: its manifest, and the newest seqno of each collection.
 
 A vbucket learns of collections by its own items: the manifest that it stands at is what its system
 events made it, and a fork that loses events loses what they told. It then lags behind the bucket's
@@ -33,7 +33,7 @@ class VbucketCollections:
 
     @property
     def max_visible_seqno(self) -> int:
-        """The newest seqno of what plain clients see."""
+        """The newest seqno of an item that plain clients see."""
         return self._max_visible_seqno
 
     def note(self, version: Version) -> None:
@@ -52,9 +52,9 @@ class VbucketCollections:
     def restore(
         self, steps: Iterable[tuple[int, Manifest]], high_seqnos: Mapping[int, int], high_seqno: int
     ) -> None:
-        """Take up what was told of a vbucket that ends at ``high_seqno``, after ``cut`` there.
+        """Restore what was saved of a vbucket that ends at ``high_seqno``, after ``cut`` there.
 
-        Items above it are told of, too, if they were lost before they were on disk.
+        It may include items above that, if they were lost before they were on disk.
         """
         self._steps = [step for step in steps if step[0] <= high_seqno]
         self.manifest = self._steps[-1][1] if self._steps else FIRST
@@ -68,7 +68,7 @@ class VbucketCollections:
         self._steps.append((seqno, manifest))
 
     def forget_steps(self, may_be_cut: Callable[[int, int], bool]) -> None:
-        """Forget the manifests between whose event and the next there is nothing to go back to."""
+        """Forget the manifests that no possible cut returns to."""
         ends = [*(seqno for seqno, _ in self._steps[1:]), U64_MAX]
         self._steps = [
             step for step, end in zip(self._steps, ends, strict=False) if may_be_cut(step[0], end)

@@ -1,12 +1,13 @@
-"""The data of one vbucket, from its first write to its end; it has a room for each part of it.
+"""The data of one vbucket: its memory, disk, persistence and newest versions.
 
     memory        memory_history.py   checkpoints: what was written last, for streams and the disk
     persistence   persistence.py      how that gets to disk, with the state; compaction
     disk          disk_history.py     what is there: how far, what can be read, or gone back to
     newest        newest_versions.py  what every key holds now
 
-Here is what concerns several of them: a write, its batch's end, a cut, a beginning. What was taken
-to disk is at a state that there was, so a crash or a failover can go back to the end of any batch.
+This module has the operations over several of them: a write, a batch's end, a cut, a beginning.
+Each batch on disk ends at a consistent state, so a crash or a failover can return to the end of any
+batch.
 """
 
 from collections.abc import Callable
@@ -30,9 +31,9 @@ from dcp.types import U64_MAX
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """When checkpoints are closed; how many of the newest seqnos are kept from the disk.
+    """The limits of checkpoints, and the number of newest seqnos that are kept from the disk.
 
-    With ``writes_behind`` somebody else has the ``persistence`` flush.
+    With ``writes_behind`` a flusher has the ``persistence`` flush.
     """
 
     limits: CheckpointLimits
@@ -108,12 +109,12 @@ class VbucketData:
 
     @property
     def checkpoints(self) -> CheckpointManager[Version]:
-        """What is in memory, until a cut, or another beginning."""
+        """The checkpoints in memory; a cut or a new beginning replaces them."""
         return self.memory.checkpoints
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it, in memory and on disk, is a state: no part of a received snapshot."""
+        """True if all of it, in memory and on disk, is consistent: no partial snapshot."""
         return self.checkpoints.is_snapshot_complete and self.disk.ends_whole
 
     def tombstones_on_disk(self) -> int:
@@ -121,7 +122,7 @@ class VbucketData:
         return max(0, self.disk.item_count - self.newest.document_counts().total())
 
     def durability_at(self, end_seqno: int) -> Durability:
-        """Return how far sync writes had come at a seqno, the persisted or one in memory."""
+        """Return the durability seqnos at a seqno, the persisted or one in memory."""
         return self.newest.keys.durability.at(end_seqno, self.disk.preloaded_seqno)
 
     # --- beginnings
@@ -143,8 +144,8 @@ class VbucketData:
     ) -> None:
         """Take what the file held when it was opened as the data; before the first write.
 
-        With a ``whole_seqno`` no more than up to there: of disk snapshots before it nobody knows
-        any more which were parts of what a replica received, so there is no going back to one.
+        With a ``whole_seqno`` no more than up to there: earlier disk snapshots may be parts of
+        received ones, so they are no rollback points.
         """
         self.disk.begin_at(base_seqno)
         self.disk.take_up(whole_seqno, learned_purge_seqno)
@@ -172,7 +173,7 @@ class VbucketData:
         self._on_append(version)
 
     def settle(self) -> None:
-        """End a batch of writes: what it left will be a disk snapshot of its own."""
+        """End a batch of writes, which will be a disk snapshot of its own."""
         if batch := self.memory.take_batch():
             self._unwritten.add(batch)
         if not self._writes_behind:
@@ -188,7 +189,7 @@ class VbucketData:
         self.newest.note(version)
 
     def settle_received(self) -> None:
-        """Write what a replica received, or have it written, also where that is a part only.
+        """Write the items that a replica received, or schedule them, even part of a snapshot.
 
         What came from the active's disk leaves memory when it is written, if no stream wants it.
         """
@@ -233,7 +234,7 @@ class VbucketData:
         return left
 
     def _read_again(self) -> None:
-        """Learn the newest versions from disk."""
+        """Read the newest versions from disk again."""
         self.newest.begin_anew()
         self.disk.begin_anew(self.newest.preloaded_end())
         for frames in self._store.warm_up(self.disk.preloaded_seqno):
@@ -242,9 +243,9 @@ class VbucketData:
                 self.disk.note_stored(version)
 
     def give_up(self) -> None:
-        """End the use of data that nobody wants any more; what was not written never will be.
+        """Discard the data; what was not written never will be.
 
-        Whoever had it to flush or to compact finds nothing to do.
+        A flusher or compactor that holds it finds nothing to do.
         """
         self.persistence.give_up()
         self.newest.keys.close()

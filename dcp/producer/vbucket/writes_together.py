@@ -1,4 +1,4 @@
-"""Many vbuckets written at once: each has a file, and a disk syncs many about as fast as one.
+"""Writes the logs of many vbuckets in parallel: a disk syncs many files about as fast as one.
 
 For what waits for the disk with the bucket's lock held: a failover of a node, a takeover of many.
 """
@@ -30,7 +30,7 @@ def run_together(writes: Sequence[PendingWrite]) -> None:
 
 
 def flush_together(all_data: Sequence[VbucketData]) -> None:
-    """Have on disk all that vbuckets have.
+    """Flush all data of several vbuckets.
 
     Raises:
         OSError: a file cannot be written; what waits for it goes on waiting.
@@ -46,7 +46,7 @@ def flush_together(all_data: Sequence[VbucketData]) -> None:
 
 
 def save_together(all_data: Sequence[VbucketData]) -> None:
-    """Have on disk the states of vbuckets, of those that are other ones there.
+    """Save the states of several vbuckets, where they differ from the ones on disk.
 
     Raises:
         OSError: a file cannot be written; some may have the new state, others the one before.

@@ -1,4 +1,4 @@
-"""What ``dcplake top --producer`` shows of a producer's memory, of one in a process of its own."""
+"""The memory of a producer process in ``dcplake top --producer``."""
 
 import json
 from pathlib import Path

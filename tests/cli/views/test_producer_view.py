@@ -1,4 +1,4 @@
-"""What is shown of a producer or a relay, by a script of its answers."""
+"""The view of a producer or a relay, from scripted answers."""
 
 import pytest
 

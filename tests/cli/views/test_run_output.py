@@ -1,4 +1,4 @@
-"""What a run prints: what is news, once; and a line for the round under way that always ends."""
+"""The output of a run: each state once, and a line for the round under way that always ends."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What others do to a replica: foreign writes, RESTORE, a drop.
+"""Changes by others to a replica: foreign writes, RESTORE, a drop.
 
 A foreign write stops every apply until a RESTORE takes it back; a dropped replica is made again
 from the log.

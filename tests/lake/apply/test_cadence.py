@@ -1,4 +1,4 @@
-"""What counts as pending, and how old it is."""
+"""Counts and ages of pending changes."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What an apply takes from a log that forks: every version exact, decided without Spark."""
+"""The slice of a forking log that an apply takes: every version exact, decided without Spark."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence

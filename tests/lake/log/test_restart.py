@@ -1,4 +1,4 @@
-"""Where a vbucket goes on after a rollback order: decided without anything else."""
+"""The state in which a vbucket resumes after a rollback order: decided without anything else."""
 
 from dataclasses import replace
 

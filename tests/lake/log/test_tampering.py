@@ -1,4 +1,4 @@
-"""What others did to the tables, by the histories alone."""
+"""Changes of others to the tables, detected by the histories alone."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Which rows of the log may go: the rule against every rollback that can come, without Spark."""
+"""The rows of the log that may be removed: the rule against every possible rollback; no Spark."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Who has no Spark reads the tables, too; some calls only tables without deletion vectors."""
+"""Readers without Spark read the tables, too; some calls only tables without deletion vectors."""
 
 from collections.abc import Callable
 from pathlib import Path

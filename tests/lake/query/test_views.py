@@ -1,4 +1,4 @@
-"""What the views say about documents, pending changes, positions and rounds."""
+"""The views of documents, pending changes, positions and rounds."""
 
 import json
 from typing import Any

@@ -1,6 +1,4 @@
-"""When a vbucket ends: only an answer proves that there is no more; silence is judged while we
-listen.
-"""
+"""The end of a vbucket in a round: only an answer proves it; silence counts while we listen."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What a task gathers: each reason to hand it over alone, and when its bytes go back."""
+"""The batch of a task: each reason to flush it alone, and when its bytes are released."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a driver that has run before asks of Spark: jobs and commits, counted.
+"""Counts the Spark jobs and commits of a driver that has run before.
 
 Times belong to ``benchmarks/rounds``; these numbers do not depend on the machine.
 """

@@ -1,4 +1,4 @@
-"""What Spark and the machine raise, as one of our errors: by the texts that they really have."""
+"""Errors of Spark and the machine, translated to ours: by the texts that they really have."""
 
 import errno
 import subprocess

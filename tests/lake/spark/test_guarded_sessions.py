@@ -1,4 +1,4 @@
-"""How settings reach Spark, and what a session must have for a password in its settings."""
+"""The way of settings to Spark, and a session's requirements for a password in its settings."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a session leaves behind: nothing, unless there is something to read or to keep."""
+"""A session leaves nothing behind, unless there is something to read or to keep."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""Whose settings hold in a session: spark-submit's, the configuration's, dcplake's own."""
+"""Precedence of settings in a session: spark-submit's, the configuration's, dcplake's own."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What delta-rs reads of a table, without Spark, is what Spark reads; and who is asked when."""
+"""Reads of a table by delta-rs equal Spark's; and which of the two is asked."""
 
 import shutil
 from dataclasses import replace

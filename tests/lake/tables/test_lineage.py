@@ -1,4 +1,4 @@
-"""What a version's rows go back to, by the history alone."""
+"""The origin of a version's rows, by the history alone."""
 
 from datetime import UTC, datetime
 

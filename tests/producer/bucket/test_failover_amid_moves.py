@@ -1,4 +1,4 @@
-"""What a failover makes of vbuckets and copies, also amid a move, without a socket."""
+"""Failovers of vbuckets and copies, also amid a move, without a socket."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is held for clients that do not read: per connection, over all, and after they are gone."""
+"""Bytes held for clients that do not read: per connection, over all, and after they are gone."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Where a stream's items come from: memory while it keeps up, else the disk; over real sockets.
+"""The source of a stream's items: memory while it keeps up, else the disk; over real sockets.
 
 The numbers are those of the DCP concepts document, where it gives any.
 """

@@ -178,7 +178,7 @@ def test_a_line_is_whole(row: Row) -> None:
 
 @cache
 def _parts(file: str) -> dict[str, str]:
-    """What a module of tests defines at its top, by name, each with its decorators."""
+    """Return the top-level definitions of a test module by name, each with its decorators."""
     (path,) = (ROOT / "tests" / "producer").rglob(file)
     source = path.read_text("utf-8")
     lines = source.splitlines()

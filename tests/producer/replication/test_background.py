@@ -1,4 +1,4 @@
-"""What fails in the background of a cluster says so, and goes on."""
+"""Failures in the background of a cluster are logged, and the work goes on."""
 
 import asyncio
 import logging

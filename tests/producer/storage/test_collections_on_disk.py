@@ -1,4 +1,4 @@
-"""What a dropped or flushed collection leaves on disk, against a naive list of all versions."""
+"""The rest of a dropped or flushed collection on disk, against a naive list of all versions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What is kept of a log that is damaged before its end, and what is not."""
+"""A log that is damaged before its end: the part that is kept, and the part that is not."""
 
 import errno
 import os

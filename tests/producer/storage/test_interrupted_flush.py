@@ -1,4 +1,4 @@
-"""What fails while batches are made ready or written, whatever it is, takes none of them along."""
+"""Failures while batches are made ready or written lose none of them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Which manifests a data folder keeps: those that something in it still names, and no others."""
+"""The manifests that a data folder keeps: those that something in it still names, and no others."""
 
 import json
 import shutil

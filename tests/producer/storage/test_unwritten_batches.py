@@ -1,4 +1,4 @@
-"""What waits for the disk, against a list; which ends are states; when the state is written."""
+"""Batches that wait for the disk, against a list: rollback points, and writes of the state."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What streams hold of what they send: no frames between two batches, however many there are."""
+"""Streams hold no frames between two batches, however many streams there are."""
 
 import tracemalloc
 

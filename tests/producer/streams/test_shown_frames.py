@@ -1,4 +1,4 @@
-"""What streams show of stored frames, against one version after the other; where that ends."""
+"""The stored frames that streams show, against one version after the other; and where that ends."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What makes two frames differ, and what is allowed to."""
+"""Differences between two frames, and those that are allowed."""
 
 from dataclasses import replace
 

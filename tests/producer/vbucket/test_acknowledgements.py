@@ -1,4 +1,4 @@
-"""How far a copy acknowledges prepares, against a model that remembers all of them."""
+"""A copy's acknowledgements of prepares, against a model that remembers all of them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What expires next, against a dictionary; and how long the queue gets."""
+"""The next document to expire, against a dictionary; and how long the queue gets."""
 
 from hypothesis import given
 from hypothesis import strategies as st

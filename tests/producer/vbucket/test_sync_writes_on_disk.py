@@ -1,4 +1,4 @@
-"""What compaction leaves of sync writes, against a naive list of what was written."""
+"""The rest of sync writes after compaction, against a naive list of all writes."""
 
 from collections.abc import Callable
 from pathlib import Path
