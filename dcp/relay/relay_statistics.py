@@ -1,4 +1,4 @@
-"""What a relay tells of itself: STAT ``relay``, and a line in the log now and then.
+"""Statistics of a relay: STAT ``relay``, and a line in the log now and then.
 
 relay:ejections                 consumers that were waited for, and were stuck for too long
 relay:streams_ejected           the same by vbucket, each time

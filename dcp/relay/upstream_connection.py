@@ -70,7 +70,7 @@ class Arrived:
 
 @dataclass(slots=True)
 class Learned:
-    """What a connection has learned beside its streams.
+    """Facts that a connection has learned beside its streams.
 
     Written from outside: whoever acts on it clears it.
     """

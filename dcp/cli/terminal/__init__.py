@@ -1,1 +1,1 @@
-"""How commands talk: lines, tables, progress and JSON."""
+"""Output of commands: lines, tables, progress and JSON."""

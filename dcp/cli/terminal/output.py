@@ -1,4 +1,4 @@
-"""How commands talk: plain lines, and JSON where a machine reads."""
+"""Output of commands: plain lines, and JSON where a machine reads."""
 
 import json
 import math

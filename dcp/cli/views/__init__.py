@@ -1,1 +1,1 @@
-"""What commands show of runs, producers and relays."""
+"""Views of runs, producers and relays."""

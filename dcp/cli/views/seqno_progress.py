@@ -1,4 +1,4 @@
-"""How far streams are while Spark works."""
+"""Progress of the streams while Spark works."""
 
 from time import monotonic
 

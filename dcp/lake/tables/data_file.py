@@ -50,7 +50,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class FileContents:
-    """What the files of a table have: its columns, and minima and maxima of some of them.
+    """The columns of a table's files, and those of which each file tells minimum and maximum.
 
     Batches of less than ``row_group_bytes`` are gathered: a row group costs some kilobytes of the
     file's footer, and a reader a few seeks.

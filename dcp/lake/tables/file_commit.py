@@ -37,7 +37,7 @@ _DEFAULT_CHECKPOINT_INTERVAL: Final = "10"
 
 
 class Operation(Enum):
-    """What a table's history calls a commit that adds rows: Delta's words for the same."""
+    """The name of a commit that adds rows in a table's history: Delta's words for the same."""
 
     WRITE = "WRITE"
     MERGE = "MERGE"

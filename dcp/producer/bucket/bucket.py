@@ -121,7 +121,7 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """What clients select."""
+        """The name that clients select."""
         return self.settings.bucket
 
     @property

@@ -1,4 +1,4 @@
-"""Where what a bucket holds comes from: the seam between the producer and the relay.
+"""The source of a bucket's documents: the seam between the producer and the relay.
 
 A bucket of a cluster is written to by clients (``WrittenHere``); one of a relay is filled by
 another cluster (``FilledByCluster`` in ``dcp/relay/relay_bucket.py``). All that such a bucket

@@ -1,4 +1,4 @@
-"""What clients' connections take together, at all nodes of a process: their number and memory."""
+"""The number and memory of clients' connections, at all nodes of a process together."""
 
 from dcp.producer.bucket.large_frames import LargeFrames
 from dcp.producer.bucket.unsent_bytes import UnsentBytes

@@ -42,7 +42,7 @@ HandOver = Callable[["DcpConnection", ActiveStream], bool]
 
 @dataclass(frozen=True, slots=True)
 class SharedByConnections:
-    """What all DCP connections of a bucket use; ``memory`` counts the checkpoints of vbuckets."""
+    """The parts that all DCP connections of a bucket use; ``memory`` counts the checkpoints of vbuckets."""
 
     settings: ClusterSettings
     counters: Counters
@@ -95,12 +95,12 @@ class DcpConnection:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the client is a node of the cluster, which copies what is there."""
+        """True for a node of the cluster, which copies vbuckets."""
         return self.client.is_internal
 
     @property
     def follows_server(self) -> bool:
-        """Whether the rules are real servers': no windows but the connection's, few reasons."""
+        """True under real servers' rules: no windows but the connection's, few end reasons."""
         return self._shared.settings.rules == "server"
 
     @property

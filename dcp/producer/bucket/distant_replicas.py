@@ -16,7 +16,7 @@ from dcp.producer.vbucket.vbucket_data import VbucketData
 
 
 class ReplicaDistance:
-    """How far one vbucket's replica has come; the active is given as it is now."""
+    """The position of one vbucket's replica; the active is given as it is now."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._lag_seqnos = settings.replica_lag_seqnos
@@ -36,7 +36,7 @@ class ReplicaDistance:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it lacks something, or will: its state may be gone back to, and must stay."""
+        """True while it lacks something, or will: its state may be gone back to, and must stay."""
         return self._paused_at is not None or self._lag_seqnos > 0
 
     def pause(self, data: VbucketData) -> None:

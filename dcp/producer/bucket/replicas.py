@@ -1,4 +1,4 @@
-"""What a bucket's replicas are: real copies on other nodes, or a distance behind the active.
+"""A bucket's replicas: real copies on other nodes, or a distance behind the active.
 
 ``ClusterSettings.replicas`` decides which, once, when the bucket is made; everything else asks
 through this one interface. What a failover does with them says ``failover.py``. Used under the

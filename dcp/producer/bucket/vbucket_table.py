@@ -137,7 +137,7 @@ class VbucketTable:
         self.copies_moved.notify_all()
 
     def is_moving(self, vbucket: int) -> bool:
-        """Whether a rebalance moves a vbucket now."""
+        """Return whether a rebalance moves a vbucket now."""
         return vbucket in self._moving
 
     def require_unmoved(self, what: str, vbucket: int) -> None:

@@ -1,4 +1,4 @@
-"""What a client negotiates before it gets data: features, who it is, which bucket."""
+"""The negotiation of a client before it gets data: features, its user, its bucket."""
 
 from dcp.producer.bucket.auth import SaslConversation, UserStore
 

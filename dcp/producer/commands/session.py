@@ -76,7 +76,7 @@ class CommandHandler:
 
 
 class SessionEdge(Protocol):
-    """What a session's bytes come from and go to; all is called in the loop's thread."""
+    """The connection's side of a session; all is called in the loop's thread."""
 
     def wake(self) -> None:
         """Look whether there is something to write."""

@@ -44,7 +44,7 @@ class HttpResponse:
 
     @property
     def head(self) -> h11.Response:
-        """What comes before the body; says how long that is, unless it streams."""
+        """Return the head of a response, with the length of the body, unless that streams."""
         fields = {"Server": "dcplake", "Cache-Control": "no-cache", **self.fields}
         if not self.streams_map:
             fields["Content-Length"] = str(len(self.body))

@@ -11,7 +11,7 @@ _PAUSE_SECONDS: Final = 0.01
 
 
 class Board(Protocol):
-    """What has answers that wait; ``on_pending`` is told when there may be one more."""
+    """A holder of answers that wait; ``on_pending`` is called when there may be one more."""
 
     on_pending: Listeners[[]]
 

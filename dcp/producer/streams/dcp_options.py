@@ -61,7 +61,7 @@ class DcpClient:
 
 @dataclass(frozen=True, slots=True)
 class DcpOptions:
-    """What DCP_CONTROL sets (``controls.py``), but for windows and NOOPs.
+    """The settings of DCP_CONTROL (``controls.py``), but for windows and NOOPs.
 
     ``keeps_cursors``: streams are never sent back to the disk. Nobody but a copy may ask for that,
     as what a client does not read would fill the memory of all.

@@ -1,4 +1,4 @@
-"""Which streams of a connection are asked next for something to send.
+"""The streams of a connection that are asked next for something to send.
 
 Those that may have something are ready, and take turns. One whose own window is full is passed over
 until that changes, and holds up no other (kv_engine ``dcp/producer.cc``: the ready list).
@@ -69,5 +69,5 @@ class ReadyList:
         return stream in self._full.get(stream.opaque, ())
 
     def has(self, stream: ActiveStream) -> bool:
-        """Whether a stream waits for its turn or window: it has not said that it has nothing."""
+        """Return whether a stream waits for its turn or window: it may have something to send."""
         return stream in self._ready or self.waits_for_window(stream)

@@ -46,7 +46,7 @@ class ItemSource(Protocol):
 
 
 class MemoryItems:
-    """What a cursor was shown of a checkpoint, where it stays; encoded as it is needed.
+    """Items of a checkpoint that a cursor was shown, where they stay; encoded as needed.
 
     The cursor follows what was sent, so memory keeps the rest, and counts it. Without the cursor
     it must not be read: ``sent_seqno`` says how far it came, and ``filter`` is the one there.
