@@ -10,7 +10,7 @@ from benchmarks._flow_rows import MIB, Row
 from benchmarks._producer import PASSWORD, USER, BenchProducer
 from benchmarks._sink import Sink, SinkResult, SinkSpec
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.protocol.window_policies import Policy
+from dcp.protocol.window_policies import WindowPolicy
 
 _LOOK_SECONDS: Final = 0.05
 _BATCH_BYTES: Final = 4 * MIB
@@ -52,7 +52,7 @@ def by_policy(source: BenchProducer, grid: Grid) -> Iterator[Row]:
     """Measure several connections, each of a process, that share an executor's quota of 1 GiB."""
     for speed in grid.policy_speeds:
         for count in grid.connections:
-            for policy in Policy:
+            for policy in WindowPolicy:
                 measured = _measure(source, _flow_of(policy), count, speed, grid.seconds)
                 yield measured.row("policy", policy.value, count, limit_name(speed))
 
@@ -60,7 +60,7 @@ def by_policy(source: BenchProducer, grid: Grid) -> Iterator[Row]:
 def by_policy_and_window(source: BenchProducer, grid: Grid) -> Iterator[Row]:
     """Measure the policies where all their numbers are larger or smaller, in proportion."""
     for window_bytes in grid.policy_windows_bytes:
-        for policy in Policy:
+        for policy in WindowPolicy:
             flow = _flow_of(policy, window_bytes)
             measured = _measure(source, flow, grid.together, 0.0, grid.seconds)
             yield measured.row(
@@ -71,19 +71,19 @@ def by_policy_and_window(source: BenchProducer, grid: Grid) -> Iterator[Row]:
 def by_policy_and_speed(source: BenchProducer, grid: Grid) -> Iterator[Row]:
     """Measure the policies with slower and faster sinks; the speed is that of each."""
     for speed in grid.policy_sink_speeds:
-        for policy in Policy:
+        for policy in WindowPolicy:
             measured = _measure(source, _flow_of(policy), grid.together, speed, grid.seconds)
             yield measured.row("policy by speed", policy.value, speed, limit_name(speed))
 
 
-def _flow_of(policy: Policy, window_bytes: int | None = None) -> FlowControlSettings:
+def _flow_of(policy: WindowPolicy, window_bytes: int | None = None) -> FlowControlSettings:
     """Return a policy with the defaults, or with all of them in proportion to this window."""
     usual = FlowControlSettings()
     window_bytes = window_bytes or usual.window_bytes
     scale = window_bytes / usual.window_bytes
     return FlowControlSettings(
         window_policy=policy.value,
-        allow_no_flow_control=policy is Policy.NONE,
+        allow_no_flow_control=policy is WindowPolicy.NONE,
         window_bytes=window_bytes,
         window_most_bytes=int(usual.window_most_bytes * scale),
         window_quota_bytes=int(usual.window_quota_bytes * scale),

@@ -31,9 +31,9 @@ from benchmarks._runs import StepTimes, line, session, settings_for
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import TaskReceiver, receive_function
+from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.run.run import run
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 
@@ -109,7 +109,7 @@ def _measure(
 
 def plan_for(settings: Settings, slots: int) -> RoundPlan:
     """Return the plan of a new lake's first round."""
-    cluster = look_at_cluster(source_access(settings))
+    cluster = query_cluster(source_access(settings))
     plan = plan_round(
         LakePosition(_LAKE_ID, 0), cluster, settings.round, settings.flow_control, slots
     )
@@ -118,7 +118,7 @@ def plan_for(settings: Settings, slots: int) -> RoundPlan:
 
 
 def _batches(settings: Settings, plan: RoundPlan, index: int) -> Iterator[pa.RecordBatch]:
-    budget = Budget(plan.target_bytes, plan.target_seconds)
+    budget = TaskBudget(plan.target_bytes, plan.target_seconds)
     name = f"benchmark-{index}-{monotonic()}"
     return TaskReceiver(
         plan.tasks[index], plan.round, budget, source_access(settings), name

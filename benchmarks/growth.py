@@ -28,7 +28,7 @@ from benchmarks._runs import MIB, session, settings_for
 from benchmarks.rounds import Cost, Meter
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
@@ -64,7 +64,7 @@ def _measure(arguments: argparse.Namespace, source: BenchProducer, folder: Path)
     meter = Meter(spark, others)
     settings = settings_for(source, folder, "lake")
     access = source_access(settings)
-    view = look_at_cluster(access)
+    view = query_cluster(access)
     lake = open_or_create(spark_of(settings, spark), settings, lake_location(settings), view)
     with closing(Driver(lake, settings, access, Observer())) as driver:
         _round(driver, access, meter)
@@ -89,14 +89,14 @@ def _round(driver: Driver, access: SourceAccess, meter: Meter) -> list[Step]:
         steps.append((meter.now().since(before), monotonic() - begin))
         return found
 
-    plan = timed(lambda: driver.plan(look_at_cluster(access)))
+    plan = timed(lambda: driver.plan(query_cluster(access)))
     if not isinstance(plan, RoundPlan):
         raise AssertionError(f"found {plan}, expected a round")
     report = timed(lambda: driver.round(plan))
     timed(lambda: driver.apply(report.round, force=True))
 
     def idle() -> None:
-        driver.plan(look_at_cluster(access))
+        driver.plan(query_cluster(access))
         driver.apply(report.round, force=False)
 
     timed(idle)

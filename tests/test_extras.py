@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from dcp.cli.demo_data import airports
 
+from dcp.cli.demo.demo_data import airports
 from dcp.errors import SetupError
 from dcp.lake.spark.java import find_java_home
 from jobs import quality

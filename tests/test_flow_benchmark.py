@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dcp.protocol.window_policies import Policy
+from dcp.protocol.window_policies import WindowPolicy
 
 ROOT = Path(__file__).parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,7 +41,7 @@ def test_all_parts_are_measured(tmp_path: Path) -> None:
         part: [row["line"] for row in rows if row["part"] == part]
         for part in dict.fromkeys(row["part"] for row in rows)
     }
-    policies = [policy.value for policy in Policy]
+    policies = [policy.value for policy in WindowPolicy]
     assert {part: found for part, found in lines.items() if part != "window"} == {
         "policy": policies,
         "policy by window": policies,

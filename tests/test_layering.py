@@ -156,7 +156,7 @@ PRODUCER_EDGE: dict[str, str] = {
         reading rebalance rebalance_orders replication server serving turns
         wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
-        pending_write writes_together""",
+        pending_write parallel_writes""",
     "a lock, fresh numbers and the clock, for all behind it": """admin_client auth bucket
         cluster_documents kv_client serve settings
         vbucket_maker vbucket_table""",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from dcp.client.looks import StageLook
+from dcp.client.stats import StageStats
 
 MOST_BUFFERS: Final = 4
 
@@ -28,9 +28,9 @@ class BufferPool:
         self._spare: list[memoryview] = []
         self._changed = threading.Condition()  # guards the two above
 
-    def look(self) -> StageLook:
+    def stats(self) -> StageStats:
         """Return how many buffers are lent; from any thread."""
-        return StageLook("buffers", self._most, self.lent)
+        return StageStats("buffers", self._most, self.lent)
 
     @contextmanager
     def lend(self) -> Iterator[memoryview]:

@@ -15,10 +15,10 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.answers import Awaited, AwaitedLogs, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
-from dcp.client.looks import ConnectionLook
 from dcp.client.machine import new_machine
 from dcp.client.reader import Command, Reader
 from dcp.client.settings import ConnectionSettings
+from dcp.client.stats import ConnectionStats
 from dcp.errors import LocalProtocolError
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
@@ -216,9 +216,9 @@ class NodeConnection:
         """
         return self._reader.data_heard_at
 
-    def look(self, now: float) -> ConnectionLook:
+    def stats(self, now: float) -> ConnectionStats:
         """Return how the connection stands (``now``: ``time.monotonic``); waits for nothing."""
-        return self._reader.look(now)
+        return self._reader.stats(now)
 
     # --- questions -------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from time import monotonic
 from dcp.client.addresses import NodeAddress, parse_seeds
 from dcp.client.backoff import Backoff
 from dcp.client.delivery import Delivery, Handover
-from dcp.client.looks import ConnectionLook, StageLook
 from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
+from dcp.client.stats import ConnectionStats, StageStats
 from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import Phase, StreamStart
 from dcp.protocol.credentials import Credentials
@@ -88,13 +88,13 @@ class Consumer:
         connection = self._links.link(node).connection
         return -inf if connection is None else connection.data_heard_at
 
-    def look(self) -> list[ConnectionLook]:
+    def stats(self) -> list[ConnectionStats]:
         """Return the statistics of each connection; from any thread, waits for nothing."""
-        return self._links.look(monotonic())
+        return self._links.stats(monotonic())
 
-    def look_at_buffers(self) -> StageLook:
+    def buffer_stats(self) -> StageStats:
         """Return how many of the socket buffers are lent; from any thread."""
-        return self._links.buffers.look()
+        return self._links.buffers.stats()
 
     def resize_windows(self, window_bytes: int) -> None:
         """Let all connections, those to come too, have another window; 0: no flow control.
@@ -110,7 +110,7 @@ class Consumer:
         """Let all streams, those to come too, have another window of their own; 0: none.
 
         Data servers refuse (the DCP document has such windows only): logged once, and the
-        connections' windows hold alone. ``look`` tells what each connection's streams have.
+        connections' windows hold alone. ``stats`` tells what each connection's streams have.
 
         Raises:
             ConfigError: no size for a window.

@@ -17,8 +17,8 @@ from dcp.client.buffer_pool import BufferPool
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.delivery import Handover
-from dcp.client.looks import ConnectionLook
 from dcp.client.settings import ConnectionSettings
+from dcp.client.stats import ConnectionStats
 from dcp.errors import ConfigError, DcplakeError
 from dcp.protocol.credentials import Credentials
 from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES
@@ -142,17 +142,17 @@ class NodeLinks:
             link.retry_at - now,
         )
 
-    def look(self, now: float) -> list[ConnectionLook]:
+    def stats(self, now: float) -> list[ConnectionStats]:
         """Return the statistics of each connection, or why there is none; from any thread."""
-        looks = []
+        all_stats = []
         for link in list(self._links.values()):
             connection = link.connection
             if connection is None:
-                looks.append(ConnectionLook(link.address, error=link.error))
+                all_stats.append(ConnectionStats(link.address, error=link.error))
             else:
-                look = connection.look(now)
-                looks.append(look if look.is_ready else replace(look, error=link.error))
-        return looks
+                stats = connection.stats(now)
+                all_stats.append(stats if stats.is_ready else replace(stats, error=link.error))
+        return all_stats
 
     def close(self) -> None:
         """Close all connections, from any thread: tell all of them first, then wait for each."""

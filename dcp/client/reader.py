@@ -25,8 +25,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.answers import AnswerBoard
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover, Receipt
-from dcp.client.looks import ConnectionLook, WindowLook
 from dcp.client.settings import ConnectionSettings
+from dcp.client.stats import ConnectionStats, WindowStats
 from dcp.client.transport import ClosedByPeerError, Transport
 from dcp.errors import (
     AuthenticationError,
@@ -175,16 +175,16 @@ class Reader:
             self._commands.append(_Posted(command, Future()))
         self._wake()
 
-    def look(self, now: float) -> ConnectionLook:
+    def stats(self, now: float) -> ConnectionStats:
         """Return the connection's statistics; from any thread."""
         machine, flow = self._machine, self._machine.flow
         window = flow.connection
-        return ConnectionLook(
+        return ConnectionStats(
             node=self.address,
             name=self._name,
             is_ready=machine.is_ready,
             waits_for="" if machine.is_ready else machine.waiting_for,
-            window=WindowLook.of(window, now) if window.size_bytes else None,
+            window=WindowStats.of(window, now) if window.size_bytes else None,
             unfinished_bytes=self._splitter.pending_bytes,
             longest_bytes=self._settings.max_frame_bytes,
             held_limit_bytes=self._limit_bytes,

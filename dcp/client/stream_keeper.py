@@ -22,10 +22,10 @@ from dcp.client.backoff import Backoff
 from dcp.client.connection import StreamOpening
 from dcp.client.consumer_events import StopReason, VbucketStopped
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
-from dcp.client.giving_up import last_words
 from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.client.settings import ConsumerSettings
+from dcp.client.stop_details import stop_details
 from dcp.client.vbucket_track import Phase, StreamStart, VbucketTrack
 from dcp.errors import (
     AuthenticationError,
@@ -204,7 +204,7 @@ class StreamKeeper:
         link = self.links.link(track.address) if track.address else None
         if track.phase is Phase.REQUESTED and link is not None and link.connection is not None:
             link.connection.close_stream(track.vbucket)
-        self._stop(track, *last_words(track, link, self._attended(now)))
+        self._stop(track, *stop_details(track, link, self._attended(now)))
 
     def _stop(self, track: VbucketTrack, reason: StopReason, detail: str) -> None:
         self._end(track)

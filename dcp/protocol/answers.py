@@ -184,7 +184,7 @@ def _window_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.E
     asked_bytes = state.resize.asked_bytes or 0
     if frame.status == Status.SUCCESS:
         state.resize = state.resize.accepted()
-        if not state.resize.told_bytes:  # also where another wish is waiting
+        if not state.resize.confirmed_bytes:  # also where another wish is waiting
             state.flow.connection.forget()
         state.resize_window(now)
         return []

@@ -47,7 +47,7 @@ METADATA_OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.NO_VALUE | OpenFlag.IN
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class DcpControlRequest:
     """One DCP_CONTROL; an optional one may be refused, and the connection works without it.
 
     It is not sent to servers of a major version below ``since``: they log a warning of each control
@@ -64,12 +64,12 @@ STREAM_WINDOW: Final = "stream_buffer_size"
 """The control that no data server has, only the document: always optional."""
 GROUP_TAG: Final = "receiver_group_tag"
 """The control of our own relay: which group of its receivers a consumer belongs to."""
-STREAM_END_ON_CLOSE: Final = Control("send_stream_end_on_client_close_stream", "true")
-MARKER_VERSION: Final = Control("max_marker_version", "2.2", since=8)
+STREAM_END_ON_CLOSE: Final = DcpControlRequest("send_stream_end_on_client_close_stream", "true")
+MARKER_VERSION: Final = DcpControlRequest("max_marker_version", "2.2", since=8)
 """Such markers tell the purge seqno. Servers know the control since 8.0, and no other value."""
 CONTROLS: Final = (
-    Control("enable_expiry_opcode", "true"),
-    Control("supports_cursor_dropping_vulcan", "true"),
+    DcpControlRequest("enable_expiry_opcode", "true"),
+    DcpControlRequest("supports_cursor_dropping_vulcan", "true"),
     STREAM_END_ON_CLOSE,
     MARKER_VERSION,
 )
@@ -89,7 +89,7 @@ class BootstrapSettings:
     agent: str = "dcplake"
     features: tuple[int, ...] = FEATURES
     open_flags: int = OPEN_FLAGS
-    controls: tuple[Control, ...] = CONTROLS
+    controls: tuple[DcpControlRequest, ...] = CONTROLS
     open_dcp: bool = True
     timeout_seconds: float = 30.0
 
@@ -106,7 +106,7 @@ class BootstrapSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BootstrapProgress:
     """The results of the set-up so far; each understood answer adds to it."""
 
     settings: BootstrapSettings
@@ -124,21 +124,21 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BootstrapStep:
     """One request and the meaning of its answers. ``refusals`` maps a status to an error."""
 
     name: str
     opcode: Opcode
-    request: Callable[[Progress], m.Body]
-    understand: Callable[[Progress, m.Body, int], Progress]
+    request: Callable[[BootstrapProgress], m.Body]
+    understand: Callable[[BootstrapProgress, m.Body, int], BootstrapProgress]
     refusals: Mapping[int, type[SourceError]] = field(default_factory=dict)
-    applies: Callable[[Progress], bool] = lambda _: True
+    applies: Callable[[BootstrapProgress], bool] = lambda _: True
     continues: bool = False
     """True if status AUTH_CONTINUE is a good answer."""
-    refused: Callable[[Progress], Progress] | None = None
+    refused: Callable[[BootstrapProgress], BootstrapProgress] | None = None
     """The progress after a refusal of an optional step; None where the step is required."""
 
-    def answer(self, progress: Progress, frame: Frame) -> Progress:
+    def answer(self, progress: BootstrapProgress, frame: Frame) -> BootstrapProgress:
         """Return the progress after the answer ``frame``.
 
         Raises:
@@ -201,7 +201,7 @@ _NO_RELAY: Final[dict[int, type[SourceError]]] = {
 }
 
 
-def _cure(kind: type[SourceError], progress: Progress) -> str:
+def _cure(kind: type[SourceError], progress: BootstrapProgress) -> str:
     """Return the expectation that a refusal breaks, and the remedy."""
     user = progress.credentials.username
     if kind is AuthenticationError:
@@ -211,12 +211,12 @@ def _cure(kind: type[SourceError], progress: Progress) -> str:
     return "expected a relay" if kind is NoRelayError else "expected success"
 
 
-def _hello(progress: Progress) -> m.Body:
+def _hello(progress: BootstrapProgress) -> m.Body:
     settings = progress.settings
     return m.Hello(settings.agent.encode(), tuple(int(code) for code in settings.features))
 
 
-def _hello_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+def _hello_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.HelloAnswer)
     extra = set(body.features) - set(progress.settings.features)
     if extra:
@@ -224,25 +224,25 @@ def _hello_answer(progress: Progress, body: m.Body, _: int) -> Progress:
     return replace(progress, features=frozenset(body.features))
 
 
-def _mechanisms_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+def _mechanisms_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.Text)
     chosen = choose_mechanism(body.value, progress.credentials.mechanisms)
     return replace(progress, mechanism=chosen)
 
 
-def _exchange(progress: Progress) -> SaslExchange:
+def _exchange(progress: BootstrapProgress) -> SaslExchange:
     if progress.sasl is not None:
         return progress.sasl
     mechanism = progress.mechanism or progress.credentials.mechanisms[0]
     return SaslExchange.start(mechanism, progress.credentials, progress.nonce)
 
 
-def _sasl(progress: Progress) -> m.Body:
+def _sasl(progress: BootstrapProgress) -> m.Body:
     exchange = _exchange(progress)
     return m.Sasl(exchange.mechanism.encode(), exchange.payload)
 
 
-def _sasl_answer(progress: Progress, body: m.Body, status: int) -> Progress:
+def _sasl_answer(progress: BootstrapProgress, body: m.Body, status: int) -> BootstrapProgress:
     assert isinstance(body, m.SaslAnswer)
     exchange = _exchange(progress)
     if status == Status.AUTH_CONTINUE:
@@ -251,18 +251,18 @@ def _sasl_answer(progress: Progress, body: m.Body, status: int) -> Progress:
     return replace(progress, sasl=None, authenticated=True)
 
 
-def _config_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+def _config_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.Text)
     return replace(progress, cluster_config=body.value)
 
 
-def _version_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+def _version_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.Text)
     found = _MAJOR.match(body.value)
     return replace(progress, server_major=int(found[1]) if found else 0)
 
 
-def _open_flags(progress: Progress) -> int:
+def _open_flags(progress: BootstrapProgress) -> int:
     """The flags; a server without XATTR has no xattrs to include."""
     flags = progress.settings.open_flags
     if HelloFeature.XATTR not in progress.features:
@@ -270,18 +270,18 @@ def _open_flags(progress: Progress) -> int:
     return int(flags)
 
 
-def _nothing_new(progress: Progress, _: m.Body, __: int) -> Progress:
+def _nothing_new(progress: BootstrapProgress, _: m.Body, __: int) -> BootstrapProgress:
     return progress
 
 
-HELLO: Final = Step("HELLO", Opcode.HELLO, _hello, _hello_answer)
-LIST_MECHANISMS: Final = Step(
+HELLO: Final = BootstrapStep("HELLO", Opcode.HELLO, _hello, _hello_answer)
+LIST_MECHANISMS: Final = BootstrapStep(
     "SASL_LIST_MECHS", Opcode.SASL_LIST_MECHS, lambda _: m.Empty(), _mechanisms_answer, _NO_LOGIN
 )
-AUTHENTICATE: Final = Step(
+AUTHENTICATE: Final = BootstrapStep(
     "SASL_AUTH", Opcode.SASL_AUTH, _sasl, _sasl_answer, _NO_LOGIN, continues=True
 )
-CONTINUE_AUTHENTICATION: Final = Step(
+CONTINUE_AUTHENTICATION: Final = BootstrapStep(
     "SASL_STEP",
     Opcode.SASL_STEP,
     _sasl,
@@ -289,7 +289,7 @@ CONTINUE_AUTHENTICATION: Final = Step(
     _NO_LOGIN,
     applies=lambda progress: not progress.authenticated,
 )
-SELECT_BUCKET: Final = Step(
+SELECT_BUCKET: Final = BootstrapStep(
     "SELECT_BUCKET",
     Opcode.SELECT_BUCKET,
     lambda progress: m.SelectBucket(progress.settings.bucket.encode()),
@@ -297,7 +297,7 @@ SELECT_BUCKET: Final = Step(
     _NO_BUCKET,
     applies=lambda progress: HelloFeature.SELECT_BUCKET in progress.features,
 )
-GET_CLUSTER_CONFIG: Final = Step(
+GET_CLUSTER_CONFIG: Final = BootstrapStep(
     "GET_CLUSTER_CONFIG",
     Opcode.GET_CLUSTER_CONFIG,
     lambda _: m.GetClusterConfig(),
@@ -305,14 +305,14 @@ GET_CLUSTER_CONFIG: Final = Step(
     {Status.EACCESS: BucketError},
     refused=lambda progress: progress,
 )
-VERSION: Final = Step(
+VERSION: Final = BootstrapStep(
     "VERSION",
     Opcode.VERSION,
     lambda _: m.Empty(),
     _version_answer,
     refused=lambda progress: progress,
 )
-DCP_OPEN: Final = Step(
+DCP_OPEN: Final = BootstrapStep(
     "DCP_OPEN",
     Opcode.DCP_OPEN,
     lambda progress: m.DcpOpen(progress.settings.connection_name.encode(), _open_flags(progress)),
@@ -321,16 +321,16 @@ DCP_OPEN: Final = Step(
 )
 
 
-def control_step(control: Control) -> Step:
+def control_step(control: DcpControlRequest) -> BootstrapStep:
     """Return the step that sends one DCP_CONTROL."""
 
-    def accepted(progress: Progress, _: m.Body, __: int) -> Progress:
+    def accepted(progress: BootstrapProgress, _: m.Body, __: int) -> BootstrapProgress:
         return replace(progress, accepted_controls=progress.accepted_controls | {control.name})
 
-    def refused(progress: Progress) -> Progress:
+    def refused(progress: BootstrapProgress) -> BootstrapProgress:
         return replace(progress, refused_controls=(*progress.refused_controls, control.name))
 
-    return Step(
+    return BootstrapStep(
         f"DCP_CONTROL {control.name}={control.value}",
         Opcode.DCP_CONTROL,
         lambda _: m.DcpControl(control.name.encode(), control.value.encode()),
@@ -341,30 +341,34 @@ def control_step(control: Control) -> Step:
     )
 
 
-def group_control(tag: int) -> Control:
+def group_control(tag: int) -> DcpControlRequest:
     """Return the control that joins a relay's receiver group; other servers refuse it."""
-    return Control(GROUP_TAG, str(tag), optional=False)
+    return DcpControlRequest(GROUP_TAG, str(tag), optional=False)
 
 
-def required_controls(flow: FlowSettings, liveness: LivenessSettings) -> tuple[Control, ...]:
+def required_controls(
+    flow: FlowSettings, liveness: LivenessSettings
+) -> tuple[DcpControlRequest, ...]:
     """Return the controls without which a connection would stall or never notice a dead peer.
 
     Windows of streams are beside them, and may be refused: then the connection's holds alone.
     """
     controls = [
-        Control("enable_noop", "true", optional=False),
-        Control("set_noop_interval", liveness.interval_text, optional=False),
+        DcpControlRequest("enable_noop", "true", optional=False),
+        DcpControlRequest("set_noop_interval", liveness.interval_text, optional=False),
     ]
     if flow.window_bytes:
-        controls.append(Control("connection_buffer_size", str(flow.window_bytes), optional=False))
+        controls.append(
+            DcpControlRequest("connection_buffer_size", str(flow.window_bytes), optional=False)
+        )
     if flow.stream_window_bytes:
-        controls.append(Control(STREAM_WINDOW, str(flow.stream_window_bytes)))
+        controls.append(DcpControlRequest(STREAM_WINDOW, str(flow.stream_window_bytes)))
     return tuple(controls)
 
 
 def steps_for(
     settings: BootstrapSettings, flow: FlowSettings, liveness: LivenessSettings
-) -> tuple[Step, ...]:
+) -> tuple[BootstrapStep, ...]:
     """Return the table of steps, in order."""
     login = (HELLO, LIST_MECHANISMS, AUTHENTICATE, CONTINUE_AUTHENTICATION)
     steps = (*login, SELECT_BUCKET, GET_CLUSTER_CONFIG)
@@ -381,8 +385,8 @@ class Bootstrap:
     Frozen: it moves by returning its successor.
     """
 
-    steps: tuple[Step, ...]
-    progress: Progress
+    steps: tuple[BootstrapStep, ...]
+    progress: BootstrapProgress
 
     @property
     def is_done(self) -> bool:
@@ -390,7 +394,7 @@ class Bootstrap:
         return not self.steps
 
     @property
-    def step(self) -> Step:
+    def step(self) -> BootstrapStep:
         """The step whose answer is waited for."""
         return self.steps[0]
 

@@ -13,7 +13,7 @@ and says nothing more. Times are seconds of one monotonic clock. ``flow`` counts
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
-from dcp.protocol.bootstrap import HELLO, Bootstrap, BootstrapSettings, Progress, steps_for
+from dcp.protocol.bootstrap import HELLO, Bootstrap, BootstrapProgress, BootstrapSettings, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
 from dcp.protocol.inbound import read_block
@@ -54,7 +54,7 @@ class ConsumerConnection:
         """
         self._settings = bootstrap
         self._steps = steps_for(bootstrap, flow, liveness)
-        progress = Progress(bootstrap, credentials, nonce)
+        progress = BootstrapProgress(bootstrap, credentials, nonce)
         self._state = ConnectionState(
             Bootstrap(self._steps, progress),
             FlowControl(flow, 0.0),

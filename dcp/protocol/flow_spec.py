@@ -30,16 +30,16 @@ from dcp.protocol.flow_strategy import (
     UNIT_NS,
     FlowDefaults,
     FlowSpec,
-    Strategy,
+    FlowStrategy,
 )
 
 _MOST_SHOWN: Final = 200
 _MOST_DIGITS: Final = 19
-_BY_NAME: Final = {each.value: each for each in Strategy if each is not Strategy.UNICAST}
+_BY_NAME: Final = {each.value: each for each in FlowStrategy if each is not FlowStrategy.UNICAST}
 _OPTIONS: Final = {
-    Strategy.MAX: ("rrwm:",),
-    Strategy.MIN: ("g:", "t:", "rrwm:"),
-    Strategy.TAGGED: ("g:", "t:", "rrwm:"),
+    FlowStrategy.MAX: ("rrwm:",),
+    FlowStrategy.MIN: ("g:", "t:", "rrwm:"),
+    FlowStrategy.TAGGED: ("g:", "t:", "rrwm:"),
 }
 _DURATION: Final = re.compile(r"([0-9]{1,19})(ns|us|ms|s|)", re.IGNORECASE)
 _TAG: Final = re.compile(r"-?[0-9]{1,19}")
@@ -92,7 +92,7 @@ def _with_group(spec: FlowSpec, text: str, value: str, at: int) -> FlowSpec:
     tag, slash, size = value.partition("/")
     if not value:
         raise _wrong(text, at, value, "a group: TAG, /SIZE or TAG/SIZE")
-    if tag and spec.strategy is Strategy.TAGGED:
+    if tag and spec.strategy is FlowStrategy.TAGGED:
         number = int(tag) if _TAG.fullmatch(tag) else I64_MAX + 1
         if not -I64_MAX - 1 <= number <= I64_MAX:
             raise _wrong(text, at, tag, "a group tag: a decimal number of 64 bits")

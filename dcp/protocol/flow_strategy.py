@@ -25,7 +25,7 @@ _TIMEOUT_NS: Final = 5 * UNIT_NS["s"]
 _RETRANSMIT_MULTIPLE: Final = 4
 
 
-class Strategy(StrEnum):
+class FlowStrategy(StrEnum):
     """The rule that makes a sender's limit of its receivers' positions."""
 
     UNICAST = "unicast"
@@ -38,14 +38,14 @@ class Strategy(StrEnum):
     """The slowest receiver of the group with the tag."""
 
 
-_OF_GROUPS: Final = frozenset({Strategy.MIN, Strategy.TAGGED})
+_OF_GROUPS: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
 
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
     """A flow control parameter; without arguments the one for ``max``."""
 
-    strategy: Strategy = Strategy.MAX
+    strategy: FlowStrategy = FlowStrategy.MAX
     group_tag: int | None = None
     """None where the strategy knows no tags, and only there."""
     group_min_size: int = 0
@@ -56,7 +56,7 @@ class FlowSpec:
     def __post_init__(self) -> None:
         """Reject what no parameter can say."""
         _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
-        if self.strategy is Strategy.TAGGED:
+        if self.strategy is FlowStrategy.TAGGED:
             _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
         else:
             self._require_only("group_tag", None)
@@ -84,7 +84,7 @@ class FlowSpec:
 class FlowDefaults:
     """The configuration of an Aeron driver: defaults for what a parameter leaves out."""
 
-    strategy: Strategy = Strategy.MAX
+    strategy: FlowStrategy = FlowStrategy.MAX
     group_tag: int = -1
     group_min_size: int = 0
     receiver_timeout_ns: int = _TIMEOUT_NS
@@ -95,13 +95,13 @@ class FlowDefaults:
         _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
         _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
 
-    def spec(self, strategy: Strategy | None = None) -> FlowSpec:
+    def spec(self, strategy: FlowStrategy | None = None) -> FlowSpec:
         """Return what a strategy (None: the default one) takes of them."""
         strategy = self.strategy if strategy is None else strategy
         multiple = self.retransmit_multiple
         if strategy not in _OF_GROUPS:
             return FlowSpec(strategy, retransmit_multiple=multiple)
-        tag = self.group_tag if strategy is Strategy.TAGGED else None
+        tag = self.group_tag if strategy is FlowStrategy.TAGGED else None
         return FlowSpec(strategy, tag, self.group_min_size, self.receiver_timeout_ns, multiple)
 
 

@@ -16,7 +16,7 @@ from dcp.errors import FrameError, RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.answers import take_answer
 from dcp.protocol.responses import opcode_name
-from dcp.protocol.rows import BlockRows, Run
+from dcp.protocol.rows import BlockRows, RowRun
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
 from dcp.types import SnapshotRange
@@ -270,7 +270,7 @@ class _BlockReading:
         self._state.say(encode(m.Empty(), frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque))
 
 
-def _checked(stream: Stream, run: Run) -> Stream:
+def _checked(stream: Stream, run: RowRun) -> Stream:
     """Return the stream behind this run of rows."""
     run.check_vbucket(stream.vbucket)
     if stream.expects_order:

@@ -43,17 +43,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dcp.protocol.flow_strategy import FlowSpec, Strategy
+from dcp.protocol.flow_strategy import FlowSpec, FlowStrategy
 from dcp.protocol.lowest_edge import LowestEdge
 
 _RECEIVER_WINDOW_BYTES: Final = 128 * 1024
 """What a retransmit is reckoned with: Aeron's initial receiver window."""
 
 _TRACKING: Final = {
-    Strategy.UNICAST: False,
-    Strategy.MAX: False,
-    Strategy.MIN: True,
-    Strategy.TAGGED: True,
+    FlowStrategy.UNICAST: False,
+    FlowStrategy.MAX: False,
+    FlowStrategy.MIN: True,
+    FlowStrategy.TAGGED: True,
 }
 
 
@@ -224,7 +224,7 @@ class ReceiverGroup:
         return min(asked_bytes, term_bytes - term_offset, most_bytes)
 
     def _counts(self, group_tag: int | None) -> bool:
-        return self.spec.strategy is not Strategy.TAGGED or (
+        return self.spec.strategy is not FlowStrategy.TAGGED or (
             group_tag is not None and group_tag == self.spec.group_tag
         )
 

@@ -16,7 +16,7 @@ from dcp.wire.columns import DataColumns
 Column = NDArray[Any]
 
 
-class Run:
+class RowRun:
     """Rows of one stream between two of its control frames, in wire order."""
 
     __slots__ = ("_is_uniform", "frames", "rows", "seqnos", "vbuckets")
@@ -93,7 +93,7 @@ class BlockRows:
         self._vbuckets = columns.vbucket[order]
         self._is_uniform = _is_uniform(self._seqnos, self._vbuckets, starts)
 
-    def take_before(self, opaque: int, frame: int | None) -> Run | None:
+    def take_before(self, opaque: int, frame: int | None) -> RowRun | None:
         """Return the stream's next run, up to frame number ``frame`` (None: up to the end)."""
         group = self._groups.get(opaque)
         if group is None:
@@ -105,7 +105,7 @@ class BlockRows:
             return None
         group.start = end
         part = slice(start, end)
-        return Run(
+        return RowRun(
             self._rows[part],
             self._frames[part],
             self._seqnos[part],
@@ -118,7 +118,7 @@ class BlockRows:
         """The streams that have rows here."""
         return list(self._groups)
 
-    def drop(self, run: Run) -> int:
+    def drop(self, run: RowRun) -> int:
         """Leave these rows out of what is delivered; return how many they are."""
         self._dropped.append(run.rows)
         return len(run.rows)

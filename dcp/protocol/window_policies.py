@@ -42,7 +42,7 @@ from dcp.types import U32_MAX, U64_MAX, require_unsigned
 _MIB: Final = 1024 * 1024
 
 
-class Policy(StrEnum):
+class WindowPolicy(StrEnum):
     """The rule that sizes each consumer's window."""
 
     NONE = "none"
@@ -52,7 +52,7 @@ class Policy(StrEnum):
     RATIO = "ratio"
 
 
-_SHARED: Final = (Policy.AGGRESSIVE, Policy.RATIO)
+_SHARED: Final = (WindowPolicy.AGGRESSIVE, WindowPolicy.RATIO)
 """Those that give all the same, less as others come."""
 
 
@@ -60,7 +60,7 @@ _SHARED: Final = (Policy.AGGRESSIVE, Policy.RATIO)
 class WindowPolicySettings:
     """A policy and its numbers; the defaults are the server's."""
 
-    policy: Policy = Policy.AGGRESSIVE
+    policy: WindowPolicy = WindowPolicy.AGGRESSIVE
     size_bytes: int = 10 * _MIB
     most_bytes: int = 50 * _MIB
     percent: float = 1
@@ -101,15 +101,15 @@ def _window_of_last(
     settings: WindowPolicySettings, quota_bytes: int, consumers: int, others_bytes: int
 ) -> int:
     """Return the window of the last of so many consumers; the others have ``others_bytes``."""
-    if not settings.is_enabled or settings.policy is Policy.NONE:
+    if not settings.is_enabled or settings.policy is WindowPolicy.NONE:
         return 0
-    if settings.policy is Policy.STATIC:
+    if settings.policy is WindowPolicy.STATIC:
         return settings.size_bytes
-    if settings.policy is Policy.DYNAMIC:
+    if settings.policy is WindowPolicy.DYNAMIC:
         size_bytes = _clamped(settings, settings.percent / 100 * quota_bytes)
         is_over = others_bytes + size_bytes > settings.threshold_percent / 100 * quota_bytes
         return settings.size_bytes if is_over else size_bytes
-    if settings.policy is Policy.AGGRESSIVE:
+    if settings.policy is WindowPolicy.AGGRESSIVE:
         return _clamped(settings, settings.aggressive_percent / 100 * quota_bytes / consumers)
     if settings.override_bytes:
         return settings.override_bytes
@@ -193,7 +193,7 @@ class WindowPolicies:
         return self._reread()
 
     def _reread(self) -> dict[str, int]:
-        return self._share_anew() if self.settings.policy is Policy.RATIO else {}
+        return self._share_anew() if self.settings.policy is WindowPolicy.RATIO else {}
 
     def _share_anew(self) -> dict[str, int]:
         if not self._sizes:

@@ -27,20 +27,20 @@ CONNECTION_WINDOW = "connection_buffer_size"
 class WindowResize:
     """The wanted, asked and confirmed size of one connection's window."""
 
-    told_bytes: int
+    confirmed_bytes: int
     wanted_bytes: int
     asked_bytes: int | None = None
 
     @property
     def most_bytes(self) -> int:
         """The largest window that the producer may have now."""
-        return max(self.told_bytes, self.asked_bytes or 0)
+        return max(self.confirmed_bytes, self.asked_bytes or 0)
 
     @property
     def window_bytes(self) -> int:
         """The window that we keep to: the one asked for, but to and from 0 only when answered."""
-        if not self.told_bytes or not self.asked_bytes:
-            return self.told_bytes
+        if not self.confirmed_bytes or not self.asked_bytes:
+            return self.confirmed_bytes
         return self.asked_bytes
 
     def want(self, window_bytes: int) -> "WindowResize":
@@ -54,17 +54,17 @@ class WindowResize:
 
     def ask(self) -> "WindowResize":
         """Return the state with ``asked_bytes`` set to the size to ask for now, if one is due."""
-        if self.asked_bytes is not None or self.wanted_bytes == self.told_bytes:
+        if self.asked_bytes is not None or self.wanted_bytes == self.confirmed_bytes:
             return self
         return replace(self, asked_bytes=self.wanted_bytes)
 
     def accepted(self) -> "WindowResize":
         """Take the good answer to the CONTROL under way."""
-        return replace(self, told_bytes=self._asked(), asked_bytes=None)
+        return replace(self, confirmed_bytes=self._asked(), asked_bytes=None)
 
     def refused(self) -> "WindowResize":
         """Take the refusal of the CONTROL under way: a wish for the same is given up."""
-        wanted = self.told_bytes if self.wanted_bytes == self._asked() else self.wanted_bytes
+        wanted = self.confirmed_bytes if self.wanted_bytes == self._asked() else self.wanted_bytes
         return replace(self, wanted_bytes=wanted, asked_bytes=None)
 
     def _asked(self) -> int:

@@ -35,7 +35,7 @@ _QUESTIONS_OF_BRANCHES: Final = (
 )
 
 
-class Audience(Protocol):
+class ConsumerRegistry(Protocol):
     """The relay's registry of consumers, as its commands use it."""
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
@@ -44,14 +44,14 @@ class Audience(Protocol):
     def statistics(self) -> Iterator[Statistic]:
         """Return what STAT ``relay`` answers."""
 
-    def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
+    def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
         """Note that a consumer requested a stream that the relay cannot serve yet."""
 
-    def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
+    def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
         """Note that a consumer got the stream that it waited for, or gave it up."""
 
 
-def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, CommandHandler]:
+def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[int, CommandHandler]:
     """Return all commands of a relay's node."""
 
     def stream_request(session: Session, frame: Frame, body: m.Body, now: float) -> None:
@@ -59,18 +59,18 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
         if request.flags & StreamFlag.TAKEOVER:
             session.refuse_access(frame, Status.EACCESS, "A relay hands nothing over")
         elif session.dcp is not None and _is_too_early(frame.vbucket, request):
-            audience.came_early(session.dcp, frame.vbucket)
+            audience.stream_deferred(session.dcp, frame.vbucket)
             bucket.counters.streams_refused[frame.vbucket] += 1
             session.refuse(frame, Status.ETMPFAIL, "The relay has not received that yet")
         else:
             COMMANDS[frame.opcode].handler(session, frame, body, now)
             if session.dcp is not None and session.dcp.streams.of({frame.vbucket}):
-                audience.waits_no_more(session.dcp, frame.vbucket)
+                audience.stream_wait_ended(session.dcp, frame.vbucket)
 
     def close_stream(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         COMMANDS[frame.opcode].handler(session, frame, body, now)
         if session.dcp is not None and frame.vbucket < len(bucket.vbuckets):
-            audience.waits_no_more(session.dcp, frame.vbucket)
+            audience.stream_wait_ended(session.dcp, frame.vbucket)
 
     def _is_too_early(vbucket: int, request: m.StreamRequest) -> bool:
         stand = ResumeRequest(

@@ -20,11 +20,11 @@ from dcp.relay.vbucket_flow_control import VbucketFlowControl
 class DueVbuckets:
     """The vbuckets that changed, and those with consumers to look at again."""
 
-    def __init__(self, gates: Sequence[VbucketFlowControl], receivers: Receivers) -> None:
+    def __init__(self, flow_controls: Sequence[VbucketFlowControl], receivers: Receivers) -> None:
         """Begin with none."""
         self.wanted = asyncio.Event()
         """True if any vbucket changed since the last time."""
-        self._gates = gates
+        self._flow_controls = flow_controls
         self._receivers = receivers
         self._touched: set[int] = set()
         self._states: dict[int, tuple[int | None, bool]] = {}
@@ -54,11 +54,11 @@ class DueVbuckets:
         """Return what a tick looks at; ``moving`` is what ``Receivers.look`` returned."""
         touched = {*self.take_changed(), *self._with_any_of(moving)}
         if self._have_groups_changed(consumers, now_ns):
-            return list(range(len(self._gates)))
+            return list(range(len(self._flow_controls)))
         return [
             v
-            for v, gate in enumerate(self._gates)
-            if v in touched or gate.positions.held_bytes or gate.is_due(now_ns)
+            for v, flow_control in enumerate(self._flow_controls)
+            if v in touched or flow_control.positions.held_bytes or flow_control.is_due(now_ns)
         ]
 
     def _with_any_of(self, moving: Iterable[tuple[DcpConnection, int | None]]) -> Iterator[int]:
@@ -68,11 +68,15 @@ class DueVbuckets:
             for stream in consumer.streams:
                 if opaque in (None, stream.opaque):
                     yield stream.vbucket
-            yield from (v for v, gate in enumerate(self._gates) if gate.is_waiting(number))
+            yield from (
+                v
+                for v, flow_control in enumerate(self._flow_controls)
+                if flow_control.is_waiting(number)
+            )
 
     def _have_groups_changed(self, consumers: Iterable[DcpConnection], now_ns: int) -> bool:
         """Return whether a consumer is gone, silent or has another tag than before."""
-        if not self._gates or not self._gates[0].group.spec.group_min_size:
+        if not self._flow_controls or not self._flow_controls[0].group.spec.group_min_size:
             return False
         before = self._states
         self._states = self._receivers.states(consumers, now_ns)

@@ -9,8 +9,8 @@ the end, or relay and consumer would wait for each other. Each report is as old 
 last sign of life, and one that is older than the receivers' timeout is none: so ejections do not
 depend on how often a vbucket is looked at, and a silent consumer is silent in all its vbuckets at
 once (except those whose own windows are full). Consumers' signs of life are noted at each tick, and
-until the next one no time passes for the gates: a pass between two ticks cannot take a silence that
-it has not looked at.
+until the next one no time passes for their flow control: a pass between two ticks cannot take a
+silence that it has not looked at.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _FEW_NAMES: Final = 64
 """Names of so many consumers that are gone stay, of whoever is told of them."""
 
 
-class Source(Protocol):
+class UpstreamCredit(Protocol):
     """The upstream side of the regulator, which acknowledges bytes to the cluster."""
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
@@ -68,22 +68,24 @@ class Regulator:
         window_bytes: int,
         hold_seconds: float,
         ack_seconds: float,
-        source: Source,
+        source: UpstreamCredit,
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.spec = spec
         self.receivers = Receivers(int(ack_seconds * 1e9), spec.receiver_timeout_ns)
         self.stuck = StuckConsumers()
         hold_ns = int(hold_seconds * 1e9)
-        self.gates = [VbucketFlowControl(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
-        for gate, vbucket in zip(self.gates, bucket.vbuckets, strict=True):
-            gate.positions.begin_again(vbucket.data.high_seqno)
+        self.flow_controls = [
+            VbucketFlowControl(spec, window_bytes, hold_ns) for _ in bucket.vbuckets
+        ]
+        for flow_control, vbucket in zip(self.flow_controls, bucket.vbuckets, strict=True):
+            flow_control.positions.begin_again(vbucket.data.high_seqno)
         self._clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
         self._bucket = bucket
         self._source = source
         self._now_ns = now_ns
         self._tick_ns = now_ns()
-        self._due = DueVbuckets(self.gates, self.receivers)
+        self._due = DueVbuckets(self.flow_controls, self.receivers)
         self.waits_for_disk = False
         """True if nothing is freed because too much is not on disk yet."""
         bucket.origin.on_sent.add(self._due.touch)
@@ -97,23 +99,23 @@ class Regulator:
     def received(self, vbucket: int, frame_bytes: int) -> None:
         """Note bytes of a stream; the bucket has stored the items in them."""
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
-        self.gates[vbucket].positions.receive(high_seqno, frame_bytes)
+        self.flow_controls[vbucket].positions.receive(high_seqno, frame_bytes)
         self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
         """Note that the stream is over: its bytes are freed."""
-        self._free(vbucket, self.gates[vbucket].free_all())
+        self._free(vbucket, self.flow_controls[vbucket].free_all())
         self._due.touch(vbucket)  # the disk may still be
 
     def rolled_back(self, vbucket: int) -> None:
         """Note that seqnos begin again lower."""
         self.ended(vbucket)
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
-        self.gates[vbucket].positions.begin_again(high_seqno)
+        self.flow_controls[vbucket].positions.begin_again(high_seqno)
 
     def holds(self, vbucket: int) -> bool:
         """Return whether a vbucket shall have no stream now."""
-        return self.gates[vbucket].is_held
+        return self.flow_controls[vbucket].is_held
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:
         if frame_bytes:
@@ -121,22 +123,22 @@ class Regulator:
 
     # --- what consumers do
 
-    def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
+    def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
         """Note a consumer whose stream cannot be served yet, until it has it."""
-        self.gates[vbucket].came_early(self.receivers.number(consumer))
+        self.flow_controls[vbucket].stream_deferred(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
-    def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
+    def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
         """Note that a consumer got the stream that it waited for, or gave it up."""
-        self.gates[vbucket].waits_no_more(self.receivers.number(consumer))
+        self.flow_controls[vbucket].stream_wait_ended(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Let a consumer belong to the group with a tag; EINVAL for what is none."""
         status = self.receivers.set_tag(consumer, value)
         number = self.receivers.number(consumer)
-        for vbucket, gate in enumerate(self.gates):
-            if number in gate.receivers:
+        for vbucket, flow_control in enumerate(self.flow_controls):
+            if number in flow_control.receivers:
                 self._due.touch(vbucket)
         return status
 
@@ -182,7 +184,7 @@ class Regulator:
         with self._bucket.lock:
             due = self._tick() if is_tick else self._due.take_changed()
             self._note_disk(has_room=self._bucket.writes.make_room())
-        held_before = {v for v in due if self.gates[v].is_held}
+        held_before = {v for v in due if self.flow_controls[v].is_held}
         left = deque(due)
         while left:
             until = loop.time() + _TURN_SECONDS
@@ -208,36 +210,40 @@ class Regulator:
         return self._due.take_all_due(consumers, moving, self._tick_ns)
 
     def _look_at(self, vbucket: int) -> None:
-        gate, now_ns = self.gates[vbucket], self._tick_ns
-        tracked = {each.receiver_id for each in gate.group.receivers}
-        ejected = gate.group.ejections[Ejection.TIMEOUT]
-        present = self._report_all(gate, vbucket, now_ns)
+        flow_control, now_ns = self.flow_controls[vbucket], self._tick_ns
+        tracked = {each.receiver_id for each in flow_control.group.receivers}
+        ejected = flow_control.group.ejections[Ejection.TIMEOUT]
+        present = self._report_all(flow_control, vbucket, now_ns)
         if self.waits_for_disk:
             self._due.look_again(vbucket)  # what the disk has not got must not be followed by more
             return
-        freed_bytes = gate.settle(now_ns)
-        if gate.group.ejections[Ejection.TIMEOUT] != ejected:
-            for number in (tracked & present) - {each.receiver_id for each in gate.group.receivers}:
+        freed_bytes = flow_control.settle(now_ns)
+        if flow_control.group.ejections[Ejection.TIMEOUT] != ejected:
+            for number in (tracked & present) - {
+                each.receiver_id for each in flow_control.group.receivers
+            }:
                 self.stuck.ejected(number, vbucket)
         self._free(vbucket, freed_bytes)
 
-    def _report_all(self, gate: VbucketFlowControl, vbucket: int, now_ns: int) -> set[int]:
+    def _report_all(self, flow_control: VbucketFlowControl, vbucket: int, now_ns: int) -> set[int]:
         """Report a vbucket's consumers to its flow control; return their numbers."""
-        leaving = set(gate.receivers)
+        leaving = set(flow_control.receivers)
         present = set()
         for consumer in self._bucket.dcp_connections.values():
             number = self.receivers.number(consumer)
             streams, heard_at_ns = self._standings(consumer, vbucket, now_ns)
             if not streams:
-                if not gate.is_waiting(number):
+                if not flow_control.is_waiting(number):
                     continue
                 heard_at_ns = self.receivers.connection_heard_at_ns(consumer, now_ns)
             present.add(number)
-            gate.report(number, streams, self.receivers.tag(consumer), heard_at_ns, now_ns)
-            if not gate.is_silent(heard_at_ns, now_ns) and gate.group.tracks(number):
+            flow_control.report(number, streams, self.receivers.tag(consumer), heard_at_ns, now_ns)
+            if not flow_control.is_silent(heard_at_ns, now_ns) and flow_control.group.tracks(
+                number
+            ):
                 self.stuck.is_over(number, vbucket)
         for number in leaving - present:
-            gate.leave(number)
+            flow_control.leave(number)
             self.stuck.is_over(number, vbucket)
         return present
 
@@ -245,7 +251,7 @@ class Regulator:
         self, consumer: DcpConnection, vbucket: int, now_ns: int
     ) -> tuple[dict[Hashable, int], int]:
         """Return the positions of a consumer's streams, and its last sign of life there."""
-        positions = self.gates[vbucket].positions
+        positions = self.flow_controls[vbucket].positions
         heard_at_ns, found = now_ns, dict[Hashable, int]()
         for stream in consumer.streams.of({vbucket}):
             if not stream.is_sending:
@@ -271,11 +277,13 @@ class Regulator:
 
     def _forget_who_is_gone(self) -> None:
         if len(self.receivers.names) > _FEW_NAMES + 2 * len(self._bucket.dcp_connections):
-            self.receivers.forget_others({n for gate in self.gates for n in gate.receivers})
+            self.receivers.forget_others(
+                {n for flow_control in self.flow_controls for n in flow_control.receivers}
+            )
             self.stuck.keep(self.receivers.names)
 
     def _follow_holds(self, held_before: set[int], looked_at: Iterable[int]) -> None:
-        held = {v for v in looked_at if self.gates[v].is_held}
+        held = {v for v in looked_at if self.flow_controls[v].is_held}
         for vbuckets, what in (
             (held - held_before, "is not complete, their streams are closed"),
             (held_before - held, "is complete, their streams are opened"),

@@ -14,10 +14,10 @@ from dcp.producer.server.cluster_nodes import ClusterNodes
 from dcp.producer.server.serving import Serving
 from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.relay.commands import relay_commands
-from dcp.relay.feeding import Feeding
 from dcp.relay.probe import BucketFacts, ask_cluster
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_statistics import RelaySnapshot
+from dcp.relay.relay_tasks import RelayTasks
 from dcp.relay.settings import RelaySettings
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Relay(Serving):
         self.relay_settings = settings
         facts = _facts_of(settings)
         self.relay_bucket = bucket = RelayBucket(settings.served(facts.uuid, facts.vbuckets))
-        self.feeding = feeding = Feeding(bucket, settings)
+        self.feeding = feeding = RelayTasks(bucket, settings)
         nodes = ClusterNodes(
             bucket,
             relay_commands(bucket, feeding),

@@ -37,7 +37,7 @@ class _OwnCopies(Copies):
         return []
 
 
-class FilledByCluster:
+class UpstreamOrigin:
     """The ``BucketOrigin`` of a relay: its vbuckets are copies that upstream streams fill."""
 
     opened_state = VbucketState.REPLICA
@@ -83,7 +83,7 @@ class RelayBucket(Bucket):
             ConfigError: the folder is another bucket's, or of another number of vbuckets.
             SourceError: another process uses it.
         """
-        self.origin = FilledByCluster()
+        self.origin = UpstreamOrigin()
         super().__init__(settings, self.origin)
         found = self.map.bucket_uuid
         if settings.bucket_uuid and found != settings.bucket_uuid:

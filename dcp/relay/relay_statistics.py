@@ -122,7 +122,7 @@ def snapshot_of(
         for stream in consumer.streams
         if stream.is_sending
     ]
-    gates, links = regulator.gates, upstream.links
+    flow_controls, links = regulator.flow_controls, upstream.links
     return RelaySnapshot(
         str(regulator.spec),
         tuple(_link(link, regulator) for link in links),
@@ -131,9 +131,9 @@ def snapshot_of(
         len(streams),
         sum(stream.phase is ActiveStreamPhase.BACKFILLING for stream in streams),
         regulator.stuck.ejections,
-        sum(gate.group.ejections[Ejection.TIMEOUT] for gate in gates),
-        sum(gate.newcomers_refused for gate in gates),
-        sum(gate.positions.held_bytes for gate in gates),
+        sum(gate.group.ejections[Ejection.TIMEOUT] for gate in flow_controls),
+        sum(gate.newcomers_refused for gate in flow_controls),
+        sum(gate.positions.held_bytes for gate in flow_controls),
         0 if bucket.writes.flusher is None else bucket.writes.flusher.pending_bytes,
         "" if bucket.writes.flusher is None else _trouble_of(bucket.writes.flusher.failures),
         regulator.waits_for_disk,
@@ -183,7 +183,7 @@ def _gating(regulator: Regulator, vbuckets: Iterable[int]) -> str:
     """Return the consumer that most bytes of some vbuckets wait for; empty: none does."""
     held: Counter[int] = Counter()
     for vbucket in vbuckets:
-        gate = regulator.gates[vbucket]
+        gate = regulator.flow_controls[vbucket]
         if (gating := gate.gating_receiver) is not None:
             held[gating] += gate.positions.held_bytes
     if not held:
@@ -195,9 +195,9 @@ def _gating(regulator: Regulator, vbuckets: Iterable[int]) -> str:
 def _groups(regulator: Regulator) -> Iterator[GroupSnapshot]:
     required = regulator.spec.group_min_size
     found: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
-    for vbucket, gate in enumerate(regulator.gates):
+    for vbucket, gate in enumerate(regulator.flow_controls):
         found[gate.group.receiver_count, gate.is_held].append(vbucket)
     for (members, is_held), vbuckets in sorted(found.items()):
-        held_bytes = sum(regulator.gates[v].positions.held_bytes for v in vbuckets)
+        held_bytes = sum(regulator.flow_controls[v].positions.held_bytes for v in vbuckets)
         waits_for = _gating(regulator, vbuckets)
         yield GroupSnapshot(ranges_of(vbuckets), members, required, is_held, held_bytes, waits_for)

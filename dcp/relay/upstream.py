@@ -19,10 +19,10 @@ from dcp.errors import BucketError, DcplakeError
 from dcp.producer.replication.background import keep_running
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import Policy, WindowPolicySettings
+from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.settings import FULL_WINDOWS, MIB, RelaySettings
-from dcp.relay.upstream_connection import Arrived, UpstreamConnection, UpstreamSettings
+from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection, UpstreamSettings
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.wire.vocabulary import EndReason
@@ -68,7 +68,7 @@ class Upstream:
         most_bytes = settings.window_bytes
         self._windows = SharedWindows(
             WindowPolicySettings(
-                Policy.AGGRESSIVE,
+                WindowPolicy.AGGRESSIVE,
                 size_bytes=min(MIB, most_bytes),
                 most_bytes=most_bytes,
                 aggressive_percent=100,
@@ -183,7 +183,7 @@ class Upstream:
 
     # --- what links tell
 
-    def arrived(self, link: UpstreamLink, arrived: Sequence[Arrived]) -> None:
+    def arrived(self, link: UpstreamLink, arrived: Sequence[ReceivedBytes]) -> None:
         """Store received items; act on other messages of the connection."""
         connection = link.connection
         if connection is None or self._regulator is None:
@@ -208,7 +208,9 @@ class Upstream:
             learned.wants_map = False
             connection.ask_for_map()
 
-    def _settle(self, link: UpstreamLink, connection: UpstreamConnection, each: Arrived) -> None:
+    def _settle(
+        self, link: UpstreamLink, connection: UpstreamConnection, each: ReceivedBytes
+    ) -> None:
         stream, vbucket = each.stream, each.stream.vbucket
         regulator, bucket = self._regulator, self._bucket
         if regulator is None:
@@ -341,7 +343,7 @@ class Upstream:
             self._release(link)
 
     def _release(self, link: UpstreamLink) -> None:
-        if link.connection is not None and link.connection.unreleased_bytes:
+        if link.connection is not None and link.connection.awaiting_disk_bytes:
             link.connection.release(monotonic())
             link.write()
 

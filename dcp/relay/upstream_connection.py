@@ -11,7 +11,7 @@ The protocol is the consumer machine's, and so are the counters of the window: *
 relay has freed, *released* what is on disk as well or may be soon. The connection signs in as any
 consumer does and asks for all that a consumer can be told: no prepares, which are for the cluster's
 own nodes. What belongs to no stream is released at once; bytes of a stream are freed by the
-receiver of ``Arrived``. What to do about a refused or ended stream is the client's table
+receiver of ``ReceivedBytes``. What to do about a refused or ended stream is the client's table
 (``dcp/client/reactions.py``). Messages that fit no stream end the connection.
 """
 
@@ -59,7 +59,7 @@ class UpstreamSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ReceivedBytes:
     """Bytes of a stream that one block brought, and whether they begin a branch."""
 
     stream: PassiveStream
@@ -69,7 +69,7 @@ class Arrived:
 
 
 @dataclass(slots=True)
-class Learned:
+class ServerMessages:
     """Facts that a connection has learned beside its streams.
 
     Written from outside: whoever acts on it clears it.
@@ -116,8 +116,8 @@ class UpstreamConnection:
         self._machine.start(now)
         self._machine.count_streams()
         self.streams = PassiveStreams(self._machine, may_open)
-        self.learned = Learned()
-        self.arrived: dict[int, Arrived] = {}
+        self.learned = ServerMessages()
+        self.arrived: dict[int, ReceivedBytes] = {}
         """Bytes of the last block, by vbucket; also if ``feed`` failed amid it."""
 
     # --- where it stands
@@ -171,7 +171,7 @@ class UpstreamConnection:
 
     # --- input
 
-    def feed(self, block: FrameBlock, now: float) -> list[Arrived]:
+    def feed(self, block: FrameBlock, now: float) -> list[ReceivedBytes]:
         """Act on frames; return the received bytes by stream, each stream once.
 
         Raises:
@@ -194,7 +194,7 @@ class UpstreamConnection:
                 continue
             stream = self.streams.by_opaque(window.opaque)
             if stream is not None and stream.is_in_charge:
-                before = self.arrived.get(stream.vbucket, Arrived(stream))
+                before = self.arrived.get(stream.vbucket, ReceivedBytes(stream))
                 self.arrived[stream.vbucket] = replace(before, frame_bytes=frame_bytes)
                 unclaimed_bytes -= frame_bytes
         self.free(unclaimed_bytes)
@@ -232,7 +232,7 @@ class UpstreamConnection:
         stream = self.streams.take(event, now)
         if stream is None:
             return
-        before = self.arrived.get(stream.vbucket, Arrived(stream))
+        before = self.arrived.get(stream.vbucket, ReceivedBytes(stream))
         self.arrived[stream.vbucket] = replace(
             before, stream=stream, begins_branch=before.begins_branch or is_other
         )
@@ -266,13 +266,13 @@ class UpstreamConnection:
         self.window.give(frame_bytes)
 
     @property
-    def unreleased_bytes(self) -> int:
+    def awaiting_disk_bytes(self) -> int:
         """Bytes that are freed and wait for the disk only."""
         return self.window.given - self.window.released
 
     def release(self, now: float) -> None:
         """Release all freed bytes; acknowledge when it is due."""
-        self._machine.flow.release([(self.window, self.unreleased_bytes)])
+        self._machine.flow.release([(self.window, self.awaiting_disk_bytes)])
         self._machine.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:

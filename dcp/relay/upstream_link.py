@@ -20,7 +20,7 @@ from dcp.producer.replication.reading import read_until
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
 from dcp.relay.upstream_connection import (
-    Arrived,
+    ReceivedBytes,
     UpstreamConnection,
     UpstreamSettings,
 )
@@ -40,10 +40,10 @@ _ANSWER_SECONDS: Final = 0.005
 _NONCE_BYTES: Final = 24
 
 
-class Follower(Protocol):
+class LinkListener(Protocol):
     """The receiver of a link's data; the bucket's lock is held."""
 
-    def arrived(self, link: "UpstreamLink", arrived: Sequence[Arrived]) -> None:
+    def arrived(self, link: "UpstreamLink", arrived: Sequence[ReceivedBytes]) -> None:
         """Take received items, and other messages of the connection."""
 
     def lost(self, link: "UpstreamLink") -> None:
@@ -66,7 +66,7 @@ class UpstreamLink:
         name: str,
         lock: RLock,
         windows: SharedWindows,
-        follower: Follower,
+        follower: LinkListener,
     ) -> None:
         """``windows`` sizes that of the connection, among those of the other links."""
         self.address = address

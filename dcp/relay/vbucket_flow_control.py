@@ -1,7 +1,7 @@
 """Flow control of one vbucket: frees bytes as its consumers advance, by Aeron's strategies.
 
     report(receiver, …)    a consumer's streams of the vbucket now
-    came_early(receiver)   it asks for what has not come yet
+    stream_deferred(receiver)   it asks for what has not come yet
     leave(receiver)        it has nothing to do with it any more
     settle(now)            eject silent ones; free the bytes that no counted consumer still needs
 
@@ -91,11 +91,11 @@ class VbucketFlowControl:
         gating = self.group.gating_receiver
         return None if gating is None or not self.positions.held_bytes else gating.receiver_id
 
-    def came_early(self, receiver: int) -> None:
+    def stream_deferred(self, receiver: int) -> None:
         """Give a place to a consumer whose stream cannot be served yet."""
         self._waiting.add(receiver)
 
-    def waits_no_more(self, receiver: int) -> None:
+    def stream_wait_ended(self, receiver: int) -> None:
         """Note that a consumer got its stream, or gave it up."""
         self._waiting.discard(receiver)
 

@@ -67,7 +67,7 @@ NO_EXTRAS: Final = (Extras("", ""),)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CodecRow:
     """The layout of one kind of frame. ``extras`` lists the allowed forms, shortest first."""
 
     body: type[m.Body]
@@ -80,29 +80,29 @@ def _extras(layout: str, names: str) -> tuple[Extras, ...]:
     return (Extras(layout, names),)
 
 
-_EMPTY: Final = Row(m.Empty)
-_TEXT: Final = Row(m.Text, value=RAW)
-_STORE: Final = Row(m.Store, _extras("II", "flags expiry"), "key", RAW)
-_STORED: Final = Row(m.MutationAnswer, (*NO_EXTRAS, Extras("QQ", "vb_uuid seqno")))
-_SASL: Final = Row(m.Sasl, key="mechanism", value=replace(RAW, names=("payload",)))
-_SASL_ANSWER: Final = Row(m.SaslAnswer, value=replace(RAW, names=("payload",)))
-_PATH: Final = Row(m.GetId, value=replace(RAW, names=("path",)))
-_ID_ANSWER: Final = Row(m.IdAnswer, _extras("QI", "manifest_uid collection_id"))
-_LOG_ANSWER: Final = Row(m.FailoverLogAnswer, value=FAILOVER_LOG)
+_EMPTY: Final = CodecRow(m.Empty)
+_TEXT: Final = CodecRow(m.Text, value=RAW)
+_STORE: Final = CodecRow(m.Store, _extras("II", "flags expiry"), "key", RAW)
+_STORED: Final = CodecRow(m.MutationAnswer, (*NO_EXTRAS, Extras("QQ", "vb_uuid seqno")))
+_SASL: Final = CodecRow(m.Sasl, key="mechanism", value=replace(RAW, names=("payload",)))
+_SASL_ANSWER: Final = CodecRow(m.SaslAnswer, value=replace(RAW, names=("payload",)))
+_PATH: Final = CodecRow(m.GetId, value=replace(RAW, names=("path",)))
+_ID_ANSWER: Final = CodecRow(m.IdAnswer, _extras("QI", "manifest_uid collection_id"))
+_LOG_ANSWER: Final = CodecRow(m.FailoverLogAnswer, value=FAILOVER_LOG)
 
-TABLE: Final[dict[tuple[Side, int], Row]] = {
+TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
     # --- documents
-    (Side.REQUEST, Opcode.GET): Row(m.KeyOnly, key="key"),
-    (Side.RESPONSE, Opcode.GET): Row(m.GetAnswer, _extras("I", "flags"), value=RAW),
+    (Side.REQUEST, Opcode.GET): CodecRow(m.KeyOnly, key="key"),
+    (Side.RESPONSE, Opcode.GET): CodecRow(m.GetAnswer, _extras("I", "flags"), value=RAW),
     (Side.REQUEST, Opcode.SET): _STORE,
     (Side.RESPONSE, Opcode.SET): _STORED,
     (Side.REQUEST, Opcode.ADD): _STORE,
     (Side.RESPONSE, Opcode.ADD): _STORED,
     (Side.REQUEST, Opcode.REPLACE): _STORE,
     (Side.RESPONSE, Opcode.REPLACE): _STORED,
-    (Side.REQUEST, Opcode.DELETE): Row(m.KeyOnly, key="key"),
+    (Side.REQUEST, Opcode.DELETE): CodecRow(m.KeyOnly, key="key"),
     (Side.RESPONSE, Opcode.DELETE): _STORED,
-    (Side.REQUEST, Opcode.TOUCH): Row(m.Touch, _extras("I", "expiry"), "key"),
+    (Side.REQUEST, Opcode.TOUCH): CodecRow(m.Touch, _extras("I", "expiry"), "key"),
     (Side.RESPONSE, Opcode.TOUCH): _EMPTY,
     # --- connection set-up
     (Side.REQUEST, Opcode.QUIT): _EMPTY,
@@ -111,25 +111,25 @@ TABLE: Final[dict[tuple[Side, int], Row]] = {
     (Side.RESPONSE, Opcode.NOOP): _EMPTY,
     (Side.REQUEST, Opcode.VERSION): _EMPTY,
     (Side.RESPONSE, Opcode.VERSION): _TEXT,
-    (Side.REQUEST, Opcode.STAT): Row(m.Stat, key="group", value=RAW),
-    (Side.RESPONSE, Opcode.STAT): Row(m.StatAnswer, key="key", value=RAW),
-    (Side.REQUEST, Opcode.HELLO): Row(m.Hello, key="agent", value=FEATURES),
-    (Side.RESPONSE, Opcode.HELLO): Row(m.HelloAnswer, value=FEATURES),
+    (Side.REQUEST, Opcode.STAT): CodecRow(m.Stat, key="group", value=RAW),
+    (Side.RESPONSE, Opcode.STAT): CodecRow(m.StatAnswer, key="key", value=RAW),
+    (Side.REQUEST, Opcode.HELLO): CodecRow(m.Hello, key="agent", value=FEATURES),
+    (Side.RESPONSE, Opcode.HELLO): CodecRow(m.HelloAnswer, value=FEATURES),
     (Side.REQUEST, Opcode.SASL_LIST_MECHS): _EMPTY,
     (Side.RESPONSE, Opcode.SASL_LIST_MECHS): _TEXT,
     (Side.REQUEST, Opcode.SASL_AUTH): _SASL,
     (Side.RESPONSE, Opcode.SASL_AUTH): _SASL_ANSWER,
     (Side.REQUEST, Opcode.SASL_STEP): _SASL,
     (Side.RESPONSE, Opcode.SASL_STEP): _SASL_ANSWER,
-    (Side.REQUEST, Opcode.SELECT_BUCKET): Row(m.SelectBucket, key="bucket"),
+    (Side.REQUEST, Opcode.SELECT_BUCKET): CodecRow(m.SelectBucket, key="bucket"),
     (Side.RESPONSE, Opcode.SELECT_BUCKET): _EMPTY,
     (Side.REQUEST, Opcode.LIST_BUCKETS): _EMPTY,
     (Side.RESPONSE, Opcode.LIST_BUCKETS): _TEXT,
-    (Side.REQUEST, Opcode.GET_CLUSTER_CONFIG): Row(
+    (Side.REQUEST, Opcode.GET_CLUSTER_CONFIG): CodecRow(
         m.GetClusterConfig, (*NO_EXTRAS, Extras("qq", "epoch rev"))
     ),
     (Side.RESPONSE, Opcode.GET_CLUSTER_CONFIG): _TEXT,
-    (Side.REQUEST, Opcode.GET_ERROR_MAP): Row(m.GetErrorMap, value=VERSION_NUMBER),
+    (Side.REQUEST, Opcode.GET_ERROR_MAP): CodecRow(m.GetErrorMap, value=VERSION_NUMBER),
     (Side.RESPONSE, Opcode.GET_ERROR_MAP): _TEXT,
     (Side.REQUEST, Opcode.GET_COLLECTIONS_MANIFEST): _EMPTY,
     (Side.RESPONSE, Opcode.GET_COLLECTIONS_MANIFEST): _TEXT,
@@ -137,38 +137,42 @@ TABLE: Final[dict[tuple[Side, int], Row]] = {
     (Side.RESPONSE, Opcode.GET_COLLECTION_ID): _ID_ANSWER,
     (Side.REQUEST, Opcode.GET_SCOPE_ID): _PATH,
     (Side.RESPONSE, Opcode.GET_SCOPE_ID): _ID_ANSWER,
-    (Side.SERVER_REQUEST, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): Row(
+    (Side.SERVER_REQUEST, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): CodecRow(
         m.ClustermapNotification,
         (Extras("I", "rev"), Extras("qq", "epoch rev")),
         "bucket",
         replace(RAW, names=("config",)),
     ),
     (Side.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): _EMPTY,
-    (Side.REQUEST, Opcode.IOCTL_GET): Row(m.IoctlGet, key="name"),
+    (Side.REQUEST, Opcode.IOCTL_GET): CodecRow(m.IoctlGet, key="name"),
     (Side.RESPONSE, Opcode.IOCTL_GET): _TEXT,
-    (Side.REQUEST, Opcode.IOCTL_SET): Row(m.IoctlSet, key="name", value=RAW),
+    (Side.REQUEST, Opcode.IOCTL_SET): CodecRow(m.IoctlSet, key="name", value=RAW),
     (Side.RESPONSE, Opcode.IOCTL_SET): _TEXT,
     # --- seqnos
-    (Side.REQUEST, Opcode.GET_ALL_VB_SEQNOS): Row(
+    (Side.REQUEST, Opcode.GET_ALL_VB_SEQNOS): CodecRow(
         m.GetAllVbSeqnos, (*NO_EXTRAS, Extras("I", "state"), Extras("II", "state collection"))
     ),
-    (Side.RESPONSE, Opcode.GET_ALL_VB_SEQNOS): Row(m.AllVbSeqnos, value=VB_SEQNOS),
-    (Side.REQUEST, Opcode.OBSERVE_SEQNO): Row(m.ObserveSeqno, value=VB_UUID),
-    (Side.RESPONSE, Opcode.OBSERVE_SEQNO): Row(m.ObserveSeqnoAnswer, value=OBSERVE_SEQNO),
-    (Side.REQUEST, Opcode.SEQNO_PERSISTENCE): Row(m.SeqnoPersistence, _extras("Q", "seqno")),
+    (Side.RESPONSE, Opcode.GET_ALL_VB_SEQNOS): CodecRow(m.AllVbSeqnos, value=VB_SEQNOS),
+    (Side.REQUEST, Opcode.OBSERVE_SEQNO): CodecRow(m.ObserveSeqno, value=VB_UUID),
+    (Side.RESPONSE, Opcode.OBSERVE_SEQNO): CodecRow(m.ObserveSeqnoAnswer, value=OBSERVE_SEQNO),
+    (Side.REQUEST, Opcode.SEQNO_PERSISTENCE): CodecRow(m.SeqnoPersistence, _extras("Q", "seqno")),
     (Side.RESPONSE, Opcode.SEQNO_PERSISTENCE): _EMPTY,
     (Side.REQUEST, Opcode.DCP_GET_FAILOVER_LOG): _EMPTY,
     (Side.RESPONSE, Opcode.DCP_GET_FAILOVER_LOG): _LOG_ANSWER,
     (Side.REQUEST, Opcode.GET_FAILOVER_LOG): _EMPTY,
     (Side.RESPONSE, Opcode.GET_FAILOVER_LOG): _LOG_ANSWER,
     # --- DCP connections and streams
-    (Side.REQUEST, Opcode.DCP_OPEN): Row(m.DcpOpen, _extras("II", "reserved flags"), "name", RAW),
+    (Side.REQUEST, Opcode.DCP_OPEN): CodecRow(
+        m.DcpOpen, _extras("II", "reserved flags"), "name", RAW
+    ),
     (Side.RESPONSE, Opcode.DCP_OPEN): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_CONTROL): Row(m.DcpControl, key="name", value=RAW),
+    (Side.REQUEST, Opcode.DCP_CONTROL): CodecRow(m.DcpControl, key="name", value=RAW),
     (Side.RESPONSE, Opcode.DCP_CONTROL): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_ADD_STREAM): Row(m.AddStream, _extras("I", "flags")),
-    (Side.RESPONSE, Opcode.DCP_ADD_STREAM): Row(m.AddStreamAnswer, _extras("I", "stream_opaque")),
-    (Side.REQUEST, Opcode.DCP_STREAM_REQ): Row(
+    (Side.REQUEST, Opcode.DCP_ADD_STREAM): CodecRow(m.AddStream, _extras("I", "flags")),
+    (Side.RESPONSE, Opcode.DCP_ADD_STREAM): CodecRow(
+        m.AddStreamAnswer, _extras("I", "stream_opaque")
+    ),
+    (Side.REQUEST, Opcode.DCP_STREAM_REQ): CodecRow(
         m.StreamRequest,
         _extras("IIQQQQQ", "flags reserved start end vb_uuid snap_start snap_end"),
         value=RAW,
@@ -178,26 +182,26 @@ TABLE: Final[dict[tuple[Side, int], Row]] = {
     (Side.RESPONSE, Opcode.DCP_CLOSE_STREAM): _EMPTY,
     (Side.REQUEST, Opcode.DCP_NOOP): _EMPTY,
     (Side.RESPONSE, Opcode.DCP_NOOP): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_BUFFER_ACK): Row(m.BufferAck, _extras("I", "bytes")),
+    (Side.REQUEST, Opcode.DCP_BUFFER_ACK): CodecRow(m.BufferAck, _extras("I", "bytes")),
     (Side.RESPONSE, Opcode.DCP_BUFFER_ACK): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_STREAM_END): Row(m.StreamEnd, _extras("I", "reason")),
+    (Side.REQUEST, Opcode.DCP_STREAM_END): CodecRow(m.StreamEnd, _extras("I", "reason")),
     (Side.RESPONSE, Opcode.DCP_STREAM_END): _EMPTY,
     # --- DCP data
-    (Side.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): Row(
+    (Side.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): CodecRow(
         m.SnapshotMarker,
         (Extras("B", "version"), Extras("QQI", "start end flags")),
         None,
         MARKER_V2,
     ),
     (Side.RESPONSE, Opcode.DCP_SNAPSHOT_MARKER): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_MUTATION): Row(
+    (Side.REQUEST, Opcode.DCP_MUTATION): CodecRow(
         m.Mutation,
         _extras("QQIIIHB", "by_seqno rev_seqno flags expiry lock_time nmeta cache_hint"),
         "key",
         RAW,
     ),
     (Side.RESPONSE, Opcode.DCP_MUTATION): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_DELETION): Row(
+    (Side.REQUEST, Opcode.DCP_DELETION): CodecRow(
         m.Deletion,
         (
             Extras("QQH", "by_seqno rev_seqno nmeta"),
@@ -207,49 +211,51 @@ TABLE: Final[dict[tuple[Side, int], Row]] = {
         RAW,
     ),
     (Side.RESPONSE, Opcode.DCP_DELETION): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_EXPIRATION): Row(
+    (Side.REQUEST, Opcode.DCP_EXPIRATION): CodecRow(
         m.Expiration, _extras("QQI", "by_seqno rev_seqno delete_time"), "key", RAW
     ),
     (Side.RESPONSE, Opcode.DCP_EXPIRATION): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SET_VBUCKET_STATE): Row(m.SetVbucketState, _extras("B", "state")),
+    (Side.REQUEST, Opcode.DCP_SET_VBUCKET_STATE): CodecRow(
+        m.SetVbucketState, _extras("B", "state")
+    ),
     (Side.RESPONSE, Opcode.DCP_SET_VBUCKET_STATE): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SYSTEM_EVENT): Row(
+    (Side.REQUEST, Opcode.DCP_SYSTEM_EVENT): CodecRow(
         m.SystemEvent, _extras("QIB", "by_seqno event version"), "key", RAW
     ),
     (Side.RESPONSE, Opcode.DCP_SYSTEM_EVENT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_PREPARE): Row(
+    (Side.REQUEST, Opcode.DCP_PREPARE): CodecRow(
         m.Prepare,
         _extras("QQIIIBBB", "by_seqno rev_seqno flags expiry lock_time cache_hint deleted level"),
         "key",
         RAW,
     ),
     (Side.RESPONSE, Opcode.DCP_PREPARE): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SEQNO_ACKNOWLEDGED): Row(
+    (Side.REQUEST, Opcode.DCP_SEQNO_ACKNOWLEDGED): CodecRow(
         m.SeqnoAcknowledged, _extras("Q", "prepared_seqno")
     ),
     (Side.RESPONSE, Opcode.DCP_SEQNO_ACKNOWLEDGED): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_COMMIT): Row(
+    (Side.REQUEST, Opcode.DCP_COMMIT): CodecRow(
         m.Commit, _extras("QQ", "prepared_seqno commit_seqno"), "key"
     ),
     (Side.RESPONSE, Opcode.DCP_COMMIT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_ABORT): Row(
+    (Side.REQUEST, Opcode.DCP_ABORT): CodecRow(
         m.Abort, _extras("QQ", "prepared_seqno abort_seqno"), "key"
     ),
     (Side.RESPONSE, Opcode.DCP_ABORT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SEQNO_ADVANCED): Row(m.SeqnoAdvanced, _extras("Q", "seqno")),
+    (Side.REQUEST, Opcode.DCP_SEQNO_ADVANCED): CodecRow(m.SeqnoAdvanced, _extras("Q", "seqno")),
     (Side.RESPONSE, Opcode.DCP_SEQNO_ADVANCED): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_OSO_SNAPSHOT): Row(m.OsoSnapshot, _extras("I", "flags")),
+    (Side.REQUEST, Opcode.DCP_OSO_SNAPSHOT): CodecRow(m.OsoSnapshot, _extras("I", "flags")),
     (Side.RESPONSE, Opcode.DCP_OSO_SNAPSHOT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_CACHE_TRANSFER): Row(m.CacheTransfer, value=RAW),
+    (Side.REQUEST, Opcode.DCP_CACHE_TRANSFER): CodecRow(m.CacheTransfer, value=RAW),
     (Side.RESPONSE, Opcode.DCP_CACHE_TRANSFER): _EMPTY,
     (Side.REQUEST, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
     (Side.RESPONSE, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
 }
 
-SPECIAL_ANSWERS: Final[dict[tuple[int, int], Row]] = {
+SPECIAL_ANSWERS: Final[dict[tuple[int, int], CodecRow]] = {
     (Opcode.SASL_AUTH, Status.AUTH_CONTINUE): _SASL_ANSWER,
     (Opcode.SASL_STEP, Status.AUTH_CONTINUE): _SASL_ANSWER,
-    (Opcode.DCP_STREAM_REQ, Status.ROLLBACK): Row(m.RollbackAnswer, value=ROLLBACK_SEQNO),
+    (Opcode.DCP_STREAM_REQ, Status.ROLLBACK): CodecRow(m.RollbackAnswer, value=ROLLBACK_SEQNO),
 }
 """Answers whose status is no SUCCESS and whose value still has a layout; the rest are refusals."""
 
@@ -341,11 +347,11 @@ def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, b
     return extras, key, value
 
 
-def _special_answer(side: Side, opcode: int, status: int) -> Row | None:
+def _special_answer(side: Side, opcode: int, status: int) -> CodecRow | None:
     return SPECIAL_ANSWERS.get((opcode, status)) if side is Side.RESPONSE else None
 
 
-def _form_by_length(row: Row, frame: Frame) -> Extras:
+def _form_by_length(row: CodecRow, frame: Frame) -> Extras:
     for form in row.extras:
         if form.struct.size == len(frame.extras):
             return form
@@ -353,7 +359,7 @@ def _form_by_length(row: Row, frame: Frame) -> Extras:
     raise _misfit(frame, "extras", len(frame.extras), f"{sizes} bytes")
 
 
-def _form_by_fields(row: Row, body: m.Body) -> Extras:
+def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
     """The form that holds exactly those optional fields which are set (are not None)."""
     optional = {field.name for field in fields(body) if field.default is None}
     in_forms = optional & {name for form in row.extras for name in form.names}

@@ -35,7 +35,7 @@ class Drained:
         self.complete: dict[int, int] = {}
         self.positions: dict[int, Position] = {}
         self.events: list[Event] = []
-        self.unreleased: list[Delivery] = []
+        self.unacknowledged: list[Delivery] = []
 
     @property
     def rows(self) -> int:
@@ -52,7 +52,7 @@ class Drained:
 
     @property
     def held_bytes(self) -> int:
-        return sum(delivery.frame_bytes for delivery in self.unreleased)
+        return sum(delivery.frame_bytes for delivery in self.unacknowledged)
 
     def take(self, delivery: Delivery) -> None:
         for event in delivery.events:
@@ -62,7 +62,7 @@ class Drained:
                 self.complete[event.vbucket] = event.seqno
             self.events.append(event)
         self.positions.update(delivery.positions)
-        self.unreleased.append(delivery)
+        self.unacknowledged.append(delivery)
 
     def _take_items(self, items: Items) -> None:
         columns = items.columns
@@ -79,9 +79,9 @@ class Drained:
                 documents.pop(keys[row], None)
 
     def release_all(self) -> None:
-        for delivery in self.unreleased:
+        for delivery in self.unacknowledged:
             delivery.release()
-        self.unreleased.clear()
+        self.unacknowledged.clear()
 
     def run(
         self,

@@ -1,7 +1,7 @@
 import threading
 
 from dcp.client.buffer_pool import BufferPool
-from dcp.client.looks import StageLook
+from dcp.client.stats import StageStats
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 
 
@@ -37,7 +37,7 @@ def test_a_reader_waits_while_all_buffers_are_lent_and_an_error_gives_one_back()
         with pool.lend():
             thread.start()
             assert not got.wait(0.1)
-            assert pool.look() == StageLook("buffers", 1, 1)
+            assert pool.stats() == StageStats("buffers", 1, 1)
             raise OSError("broken")
     except OSError:
         pass

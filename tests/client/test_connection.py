@@ -39,7 +39,7 @@ def test_rows_are_not_changed_by_later_reads(make_cluster: MakeCluster) -> None:
         drained = Drained().run(connection, caught_up(cluster), release=False)
         kept = [
             event.columns
-            for each in drained.unreleased
+            for each in drained.unacknowledged
             for event in each.events
             if isinstance(event, Items)
         ]

@@ -74,7 +74,7 @@ def test_a_document_is_read_in_pieces_of_a_hundredth_of_it(
         connection.open_stream(0, START)
         drained = Drained().run(connection, caught_up(cluster))
         assert_same_state(cluster, drained)
-        window = connection.look(monotonic()).window
+        window = connection.stats(monotonic()).window
     assert len(reads) > 2 * size // read_buffer
     assert max(reads) == read_buffer
     assert window is not None
@@ -95,7 +95,7 @@ def test_released_twice_counts_once(make_cluster: MakeCluster) -> None:
             delivery.release()
             delivery.release()
         assert_same_state(cluster, drained)
-        look = connection.look(monotonic())
+        look = connection.stats(monotonic())
         assert look.received_bytes == look.taken_bytes == look.given_bytes == look.released_bytes
     assert cluster.counters().peak_unacked_bytes <= 100_000 + 700
 
@@ -116,8 +116,8 @@ def test_without_flow_control_reading_stops_at_the_limit(make_cluster: MakeClust
         drained.run(connection, lambda each: each.held_bytes >= limit, release=False)
         assert connection.next(0.3) is None
         assert drained.held_bytes <= limit + read_buffer + 2 * MIB
-        while drained.held_bytes - drained.unreleased[0].frame_bytes >= limit * 3 // 4:
-            drained.unreleased.pop(0).release()
+        while drained.held_bytes - drained.unacknowledged[0].frame_bytes >= limit * 3 // 4:
+            drained.unacknowledged.pop(0).release()
             assert connection.next(0.1) is None, "not before a quarter of the limit is free"
         drained.release_all()
         assert_same_state(cluster, drained.run(connection, caught_up(cluster)))

@@ -43,7 +43,7 @@ def test_a_window_shrinks_and_grows_under_a_stalled_application(make_cluster: Ma
         wait_for("the smaller window", lambda: flows(cluster) == [50_000])
         answered = cluster.counters().noops_answered
         wait_for("NOOPs", lambda: cluster.counters().noops_answered >= answered + 5)
-        held = len(drained.unreleased)
+        held = len(drained.unacknowledged)
         drained.release_all()
         drained.run(connection, lambda each: each.held_bytes >= 50_000, release=False)
         assert connection.next(0.2) is None
@@ -62,7 +62,7 @@ def have_windows(cluster: ProducerCluster, sizes: list[int]) -> Callable[[Draine
 
 
 def names(consumer: Consumer) -> set[str]:
-    return {look.name for look in consumer.look()}
+    return {look.name for look in consumer.stats()}
 
 
 def test_a_consumer_keeps_its_windows_over_a_lost_connection(make_cluster: MakeCluster) -> None:
@@ -117,15 +117,15 @@ def test_a_refused_window_is_logged_once_and_the_old_one_stays(
 
 def window_sizes(consumer: Consumer) -> list[int | None]:
     """Return the sizes of all windows as the consumer keeps to them; None: no flow control."""
-    return [None if look.window is None else look.window.size for look in consumer.look()]
+    return [None if look.window is None else look.window.size for look in consumer.stats()]
 
 
 def received(consumer: Consumer) -> int:
-    return sum(look.received_bytes for look in consumer.look())
+    return sum(look.received_bytes for look in consumer.stats())
 
 
 def are_full(consumer: Consumer) -> bool:
-    windows = [look.window for look in consumer.look()]
+    windows = [look.window for look in consumer.stats()]
     return len(windows) == 2 and all(each is not None and each.is_full for each in windows)
 
 

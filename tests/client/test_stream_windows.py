@@ -83,7 +83,7 @@ def test_a_stream_that_is_not_released_holds_up_no_other(make_cluster: MakeClust
         stalled = Drained()
         filled(connection, 0, stalled)
         assert STREAM_WINDOW <= stalled.held_bytes < STREAM_WINDOW + MESSAGE
-        look = connection.look(monotonic())
+        look = connection.stats(monotonic())
         assert (look.stream_window_bytes, look.full_stream_windows) == (STREAM_WINDOW, 1)
         others = Drained()
         for vbucket in (1, 2):
@@ -93,7 +93,7 @@ def test_a_stream_that_is_not_released_holds_up_no_other(make_cluster: MakeClust
         assert others.seqnos.keys() == {1, 2}, "the other one has to wait"
         stalled.release_all()
         assert_same_state(cluster, stalled.run(connection, caught_up(cluster, 0)), 0)
-        wait_for("acks", lambda: connection.look(monotonic()).full_stream_windows == 0)
+        wait_for("acks", lambda: connection.stats(monotonic()).full_stream_windows == 0)
 
 
 def test_a_stream_may_be_closed_while_its_window_is_full(make_cluster: MakeCluster) -> None:
@@ -187,7 +187,7 @@ def test_windows_of_streams_come_late_and_go(make_cluster: MakeCluster, rules: s
         assert_same_state(cluster, drained.run(connection, caught_up(cluster)))
         fill(cluster, 200, value_bytes=1000, prefix="later")
         if rules == "document":
-            full = lambda _: connection.look(monotonic()).full_stream_windows == 2  # noqa: E731
+            full = lambda _: connection.stats(monotonic()).full_stream_windows == 2  # noqa: E731
             drained.run(connection, full, release=False)
             assert drained.held_bytes < 2 * (30_000 + MESSAGE)
         drained.release_all()
@@ -233,7 +233,7 @@ def test_a_consumer_changes_the_windows_of_its_streams(
         assert over_acked_bytes(cluster) == 0
         # All may have arrived before a node's last answer.
         wanted = {20_000 if rules == "document" else 0}
-        drained.run(consumer, lambda _: {e.stream_window_bytes for e in consumer.look()} == wanted)
+        drained.run(consumer, lambda _: {e.stream_window_bytes for e in consumer.stats()} == wanted)
     told = [text for text in caplog.messages if "stream_buffer_size" in text]
     assert len(told) == (rules == "server"), "once, however often it is asked for"
 

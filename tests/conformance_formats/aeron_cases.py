@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from dcp.errors import DcplakeError, FlowSpecError
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.protocol.flow_strategy import FlowDefaults, FlowSpec, Strategy
+from dcp.protocol.flow_strategy import FlowDefaults, FlowSpec, FlowStrategy
 from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
 from tests.conformance_formats.aeron_java import JavaReceiverGroup
 from tests.conformance_formats.case_file import CaseFile, CaseResult
@@ -101,7 +101,7 @@ def result_of(case: Case, compared: Compared, tally: str = "") -> CaseResult:
 def _spec_of(case: Case) -> FlowSpec:
     context = case.get("context") or {}
     defaults = FlowDefaults(
-        Strategy(context.get("default_strategy", Strategy.MAX)),
+        FlowStrategy(context.get("default_strategy", FlowStrategy.MAX)),
         context.get("group_tag", -1),
         context.get("group_min_size", 0),
         context.get("receiver_timeout_ns", 5_000_000_000),
@@ -173,9 +173,9 @@ def _flow_control_case(case: Case) -> CaseResult:
 # --- the parameter ------------------------------------------------------------------------------
 
 _COMPARED: Final = {
-    Strategy.MAX: ("strategy", "rrwm"),
-    Strategy.MIN: ("strategy", "group_min_size", "receiver_timeout_ns", "rrwm"),
-    Strategy.TAGGED: ("strategy", "group_tag", "group_min_size", "receiver_timeout_ns", "rrwm"),
+    FlowStrategy.MAX: ("strategy", "rrwm"),
+    FlowStrategy.MIN: ("strategy", "group_min_size", "receiver_timeout_ns", "rrwm"),
+    FlowStrategy.TAGGED: ("strategy", "group_tag", "group_min_size", "receiver_timeout_ns", "rrwm"),
 }
 """What each strategy takes from its parameter."""
 

@@ -15,7 +15,12 @@ from typing import Any, Final
 
 from dcp.producer.model.send_window import SendWindow
 from dcp.protocol.window import CONNECTION, FlowSettings, Window
-from dcp.protocol.window_policies import Policy, WindowPolicies, WindowPolicySettings, as_float32
+from dcp.protocol.window_policies import (
+    WindowPolicies,
+    WindowPolicy,
+    WindowPolicySettings,
+    as_float32,
+)
 from dcp.types import U32_MAX
 from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
 from tests.conformance_formats.case_file import CaseFile, CaseResult
@@ -108,9 +113,9 @@ def _name_of(key: str) -> str:
 
 def _consumers_of(case: Case) -> _Consumers:
     config = dict(case.get("config") or {})
-    policy = Policy(case["policy"])
+    policy = WindowPolicy(case["policy"])
     ack_fraction, ack_seconds = config.pop("ackratio", 0.2), config.pop("acksec", 5)
-    if policy is Policy.RATIO:
+    if policy is WindowPolicy.RATIO:
         ack_fraction = as_float32(ack_fraction)
     given = {_name_of(key): value for key, value in config.items()}
     given["is_enabled"] = bool(given.get("is_enabled", True))

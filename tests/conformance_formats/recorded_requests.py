@@ -55,15 +55,15 @@ def is_login(data: bytes) -> bool:
 # --- set-up: which of our steps a recorded request is, and what it tells of the client ------------
 
 
-def unknown_client() -> b.Progress:
+def unknown_client() -> b.BootstrapProgress:
     """Return the set-up of a client that has said nothing yet."""
     settings = b.BootstrapSettings("unnamed", "unnamed")
-    return b.Progress(settings, _credentials("", ""), "nonce")
+    return b.BootstrapProgress(settings, _credentials("", ""), "nonce")
 
 
 def step_of(
-    opcode: int, body: m.Body, progress: b.Progress, passwords: Mapping[str, str]
-) -> tuple[b.Step | None, b.Progress]:
+    opcode: int, body: m.Body, progress: b.BootstrapProgress, passwords: Mapping[str, str]
+) -> tuple[b.BootstrapStep | None, b.BootstrapProgress]:
     """Return our step that sends such a request, and the progress with what the request tells.
 
     The step is None where the request is no part of a set-up.
@@ -90,18 +90,20 @@ def step_of(
             name = body.name.decode()
             return b.DCP_OPEN, _knowing(progress, connection_name=name, open_flags=body.flags)
         case Opcode.DCP_CONTROL, m.DcpControl():
-            control = b.Control(body.name.decode(), body.value.decode())
+            control = b.DcpControlRequest(body.name.decode(), body.value.decode())
             return b.control_step(control), progress
     return None, progress
 
 
-def _knowing(progress: b.Progress, **settings: object) -> b.Progress:
+def _knowing(progress: b.BootstrapProgress, **settings: object) -> b.BootstrapProgress:
     """Take over settings of the recorded client."""
     changed = replace(progress.settings, **settings)  # type: ignore[arg-type]
     return replace(progress, settings=changed)
 
 
-def _authenticating(body: m.Sasl, progress: b.Progress, passwords: Mapping[str, str]) -> b.Progress:
+def _authenticating(
+    body: m.Sasl, progress: b.BootstrapProgress, passwords: Mapping[str, str]
+) -> b.BootstrapProgress:
     mechanism, text = body.mechanism.decode(), body.payload.decode()
     first = _SCRAM_FIRST.fullmatch(text)
     if mechanism == PLAIN:

@@ -228,7 +228,7 @@ class ConnectionReplay:
             return
         self._ask(frame, lambda answer: self._take_step_answer(step, answer))
 
-    def _take_step_answer(self, step: b.Step, answer: Frame) -> None:
+    def _take_step_answer(self, step: b.BootstrapStep, answer: Frame) -> None:
         state = self._state
         state.bootstrap = b.Bootstrap((), step.answer(state.bootstrap.progress, answer))
 

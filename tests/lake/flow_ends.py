@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from dcp.client.delivery import Delivery, Receipt
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.gathering import Gathering
-from dcp.lake.receive.histories import Histories
+from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.producer.model.send_window import SendWindow
 from dcp.producer.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.protocol.bootstrap import STREAM_WINDOW
@@ -248,8 +248,8 @@ class Task:
     def __init__(self, flow: FlowControlSettings) -> None:
         self.connections: list[Connection] = []
         self.handover: deque[Delivery] = deque()
-        self.batches = BatchBuilder(1, Histories(), flow.batch_rows, flow.batch_bytes)
-        self.gathering = Gathering(flow, self.batches, lambda: 0.0)
+        self.batches = BatchBuilder(1, BranchLookup(), flow.batch_rows, flow.batch_bytes)
+        self.flusher = BatchFlusher(flow, self.batches, lambda: 0.0)
         self.most_batches = 0
         """The most that one hand-over took."""
         self._departing: Iterator[pa.RecordBatch] | None = None
@@ -274,7 +274,7 @@ class Task:
                 self._taken += 1
                 self.most_batches = max(self.most_batches, self._taken)
             return True
-        if self.gathering.is_due():
+        if self.flusher.is_due():
             self.hand_over()
             return True
         if self.handover:
@@ -283,7 +283,7 @@ class Task:
         return False
 
     def hand_over(self) -> None:
-        self._departing, self._taken = self.gathering.hand_over(), 0
+        self._departing, self._taken = self.flusher.flush(), 0
 
     def _take(self, delivery: Delivery) -> None:
         delivery.take()
@@ -291,7 +291,7 @@ class Task:
         if not told:
             delivery.release()
             return
-        self.gathering.take_in(delivery)
+        self.flusher.add(delivery)
         for event in told:
             if isinstance(event, Items):
                 self.batches.add_documents(event.columns)

@@ -11,22 +11,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.apply.stretch_rules import stretch_between
+from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.restart import RollbackPolicy, Standstill, restart
-from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.log.stretch import (
+from dcp.lake.log.log_slice import (
     EMPTY_TABLE,
     CollectionEvent,
     HeldVersion,
+    LogSlice,
     Role,
-    Stretch,
     Undo,
 )
-from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.receive.ending import Budget
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.rollback_plan import BlockedRollback, RollbackPolicy, plan_rollback
+from dcp.lake.log.round_plan import RoundPlan
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.tables.epochs import Fork, begun_anew, is_live
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
@@ -78,15 +78,15 @@ class MemoryLake:
 
     def position(self, policy: RollbackPolicy) -> LakePosition:
         """Where the lake stands, with the epochs that must begin."""
-        restarts: dict[int, VbucketProgress | Standstill] = {}
+        epoch_starts: dict[int, VbucketProgress | BlockedRollback] = {}
         stale = self.versions[-1].held.stale
         begun = begun_anew(stale, self.forks(0, self.round, stale), self.cleaned_round)
         for vbucket, state in self.states.items():
             if state.order is not None:
-                restarts[vbucket] = restart(state, self.live_ends(state), policy)
+                epoch_starts[vbucket] = plan_rollback(state, self.live_ends(state), policy)
             if vbucket in stale and vbucket not in begun:
-                restarts[vbucket] = state.beginning_epoch(0, 0)
-        return LakePosition("0123456789abcdef", self.round, self.states, restarts)
+                epoch_starts[vbucket] = state.beginning_epoch(0, 0)
+        return LakePosition("0123456789abcdef", self.round, self.states, epoch_starts)
 
     def live_ends(self, state: VbucketProgress) -> list[int]:
         forks = self.forks(0, self.round, [state.vbucket])
@@ -158,8 +158,8 @@ class MemoryLake:
 
     # --- applies
 
-    def stretch(self, to_round: int) -> Stretch:
-        return stretch_between(self.versions[-1].held, to_round, _Facts(self))
+    def log_slice(self, to_round: int) -> LogSlice:
+        return slice_between(self.versions[-1].held, to_round, _Facts(self))
 
     def apply(self, to_round: int, *, is_moved_on: bool = False) -> Version | None:
         """Bring the replica to a round; None where nothing is to be done for it.
@@ -169,27 +169,27 @@ class MemoryLake:
         newest = self.versions[-1]
         if newest.held.round >= to_round:
             return None
-        stretch = self.stretch(to_round)
-        rows = self._merged(stretch)
-        stays = rows == newest.rows and stretch.stale == newest.held.stale
-        if stays and not stretch.undone and not is_moved_on:
+        log_slice = self.log_slice(to_round)
+        rows = self._merged(log_slice)
+        stays = rows == newest.rows and log_slice.stale == newest.held.stale
+        if stays and not log_slice.undone and not is_moved_on:
             return None
-        held = HeldVersion(newest.held.version + 1, to_round, dict(stretch.stale))
-        made = Version(held, rows, stretch.undone, stretch.revived, stretch.cleared)
+        held = HeldVersion(newest.held.version + 1, to_round, dict(log_slice.stale))
+        made = Version(held, rows, log_slice.undone, log_slice.revived, log_slice.cleared)
         self.versions.append(made)
         return self.versions[-1]
 
-    def _merged(self, stretch: Stretch) -> dict[Place, Row]:
+    def _merged(self, log_slice: LogSlice) -> dict[Place, Row]:
         merged = dict(self.versions[-1].rows)
         newest: dict[Place, Row] = {}
         touched: set[Place] = set()
         for row in self.rows:
             if row["kind"] not in ITEM_KINDS:
                 continue
-            if not stretch.first_round <= row["round"] <= stretch.to_round:
+            if not log_slice.first_round <= row["round"] <= log_slice.to_round:
                 continue
             place = (row["vbucket"], row["key"])
-            for each in stretch.ranges:
+            for each in log_slice.ranges:
                 if (each.vbucket, each.epoch) != (row["vbucket"], row["epoch"]):
                     continue
                 if not each.low < row["seqno"] <= each.high:
@@ -200,20 +200,20 @@ class MemoryLake:
                     place not in newest or newest[place]["seqno"] < row["seqno"]
                 ):
                     newest[place] = row
-        touched |= {place for place in merged if place[0] in stretch.emptied}
-        for vbucket in stretch.revived:
-            base = self.versions[stretch.restored[vbucket]]
+        touched |= {place for place in merged if place[0] in log_slice.emptied}
+        for vbucket in log_slice.revived:
+            base = self.versions[log_slice.restored[vbucket]]
             touched |= {place for place in base.rows if place[0] == vbucket}
         for place in touched:
-            found = newest.get(place) or self._old_row(stretch, place)
+            found = newest.get(place) or self._old_row(log_slice, place)
             if found is not None and found["kind"] == "mutation":
                 merged[place] = found
             else:
                 merged.pop(place, None)
         return merged
 
-    def _old_row(self, stretch: Stretch, place: Place) -> Row | None:
-        version = stretch.restored.get(place[0])
+    def _old_row(self, log_slice: LogSlice, place: Place) -> Row | None:
+        version = log_slice.restored.get(place[0])
         if version in (None, EMPTY_TABLE):
             return None
         assert version not in self.unreadable
@@ -221,7 +221,7 @@ class MemoryLake:
 
 
 class _Facts:
-    """What `stretch_between` asks, of a `MemoryLake`."""
+    """What `slice_between` asks, of a `MemoryLake`."""
 
     def __init__(self, lake: MemoryLake) -> None:
         self._lake = lake
@@ -277,7 +277,7 @@ class RoundsInMemory:
         self.policy = policy
 
     def plan(self) -> RoundPlan | None:
-        cluster = look_at_cluster(self.access)
+        cluster = query_cluster(self.access)
         position = self.lake.position(self.policy)
         plan = plan_round(position, cluster, self.settings.round, self.settings.flow_control, 1)
         return plan if isinstance(plan, RoundPlan) else None
@@ -286,7 +286,7 @@ class RoundsInMemory:
         """Run a round without committing it: killed before its commit, it leaves nothing."""
         batches: list[pa.RecordBatch] = []
         for task in plan.tasks:
-            budget = Budget(plan.target_bytes, plan.target_seconds)
+            budget = TaskBudget(plan.target_bytes, plan.target_seconds)
             receiver = TaskReceiver(task, plan.round, budget, self.access, f"test-r{plan.round}")
             for batch in receiver.batches():
                 assert batch.schema == CHANGES

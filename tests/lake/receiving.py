@@ -18,9 +18,9 @@ from dcp.lake.config.settings import (
 )
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan, TaskPlan
-from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 from dcp.producer.server.cluster import ProducerCluster
@@ -79,7 +79,7 @@ class RoundsInProcess:
         self.rows: list[dict[str, Any]] = []
 
     def plan(self) -> RoundPlan | None:
-        cluster = look_at_cluster(self.access)
+        cluster = query_cluster(self.access)
         position = LakePosition("0123456789abcdef", self.round, self.states)
         flow = self.settings.flow_control
         plan = plan_round(position, cluster, self.settings.round, flow, self.slots)
@@ -102,7 +102,7 @@ class RoundsInProcess:
         return rows
 
     def receiver(self, plan: RoundPlan, task: TaskPlan) -> TaskReceiver:
-        budget = Budget(plan.target_bytes, plan.target_seconds)
+        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
         return TaskReceiver(task, plan.round, budget, self.access, f"test-r{plan.round}")
 
     def with_budget(self, target_bytes: int) -> None:

@@ -3,7 +3,12 @@
 from dcp.producer.replication.passive_stream import PassiveStream
 from dcp.producer.replication.passive_streams import PassiveStreams
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.protocol.bootstrap import CONTROLS, STREAM_END_ON_CLOSE, BootstrapSettings, Control
+from dcp.protocol.bootstrap import (
+    CONTROLS,
+    STREAM_END_ON_CLOSE,
+    BootstrapSettings,
+    DcpControlRequest,
+)
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.liveness import LivenessSettings
@@ -37,7 +42,10 @@ class FedCopy:
         """
         self.copy = copy
         self.has_room = True
-        controls: tuple[Control, ...] = (*CONTROLS, Control("enable_sync_writes", "true"))
+        controls: tuple[DcpControlRequest, ...] = (
+            *CONTROLS,
+            DcpControlRequest("enable_sync_writes", "true"),
+        )
         if not ends_are_told:
             controls = tuple(each for each in controls if each is not STREAM_END_ON_CLOSE)
         self.asked: list[m.StreamRequest] = []

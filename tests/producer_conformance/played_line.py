@@ -100,7 +100,7 @@ class Line:
 
     def push_map(self) -> None:
         """Hear of a new cluster map, as the node's connections do."""
-        self._session.map_news.due()
+        self._session.map_notifier.due()
 
     def due_seconds(self, now: float) -> float | None:
         """Return when the producer would say something by time alone."""

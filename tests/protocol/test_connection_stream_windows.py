@@ -3,7 +3,7 @@
 import pytest
 
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import BootstrapSettings, Control
+from dcp.protocol.bootstrap import BootstrapSettings, DcpControlRequest
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.window import CONNECTION
 from dcp.types import U32_MAX
@@ -395,7 +395,9 @@ def test_prepares_may_be_charged_as_servers_do(extra_bytes: int) -> None:
         window_bytes=KIB,
         stream_window_bytes=KIB,
         prepare_extra_bytes=extra_bytes,
-        settings=BootstrapSettings("b", "n", controls=(Control("enable_sync_writes", "true"),)),
+        settings=BootstrapSettings(
+            "b", "n", controls=(DcpControlRequest("enable_sync_writes", "true"),)
+        ),
     )
     opaque = open_stream(connection, server)
     prepare = encode(

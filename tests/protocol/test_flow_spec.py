@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError, FlowSpecError
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.protocol.flow_strategy import NEVER_NS, FlowDefaults, FlowSpec, Strategy
+from dcp.protocol.flow_strategy import NEVER_NS, FlowDefaults, FlowSpec, FlowStrategy
 
 SECOND_NS = 1_000_000_000
 
@@ -21,21 +21,21 @@ SECOND_NS = 1_000_000_000
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("max", FlowSpec(Strategy.MAX, None)),
-        ("max,", FlowSpec(Strategy.MAX, None)),
-        ("min,g:7/2,t:1s", FlowSpec(Strategy.MIN, None, 2, SECOND_NS)),
-        ("min,g:-", FlowSpec(Strategy.MIN, None)),
-        ("min,g:abc/3", FlowSpec(Strategy.MIN, None, 3)),
-        ("min,g:99999999999999999999/3", FlowSpec(Strategy.MIN, None, 3)),
-        ("tagged,g:1001/3,t:5s", FlowSpec(Strategy.TAGGED, 1001, 3, 5 * SECOND_NS)),
-        ("tagged,g:1/2,g:5", FlowSpec(Strategy.TAGGED, 5, 2)),
-        ("tagged,g:5,g:/6", FlowSpec(Strategy.TAGGED, 5, 6)),
-        ("tagged,g:/-0", FlowSpec(Strategy.TAGGED, -1, 0)),
-        ("tagged,g:-9223372036854775808", FlowSpec(Strategy.TAGGED, -(2**63))),
-        (f"min,rrwm:{'0' * 5000}3", FlowSpec(Strategy.MIN, None, retransmit_multiple=3)),
-        ("tagged,rrwm:2,rrwm:+3", FlowSpec(Strategy.TAGGED, -1, retransmit_multiple=3)),
-        ("min,t:9223372036854775807", FlowSpec(Strategy.MIN, None, 0, NEVER_NS)),
-        ("min,t:9223372037s", FlowSpec(Strategy.MIN, None, 0, NEVER_NS)),
+        ("max", FlowSpec(FlowStrategy.MAX, None)),
+        ("max,", FlowSpec(FlowStrategy.MAX, None)),
+        ("min,g:7/2,t:1s", FlowSpec(FlowStrategy.MIN, None, 2, SECOND_NS)),
+        ("min,g:-", FlowSpec(FlowStrategy.MIN, None)),
+        ("min,g:abc/3", FlowSpec(FlowStrategy.MIN, None, 3)),
+        ("min,g:99999999999999999999/3", FlowSpec(FlowStrategy.MIN, None, 3)),
+        ("tagged,g:1001/3,t:5s", FlowSpec(FlowStrategy.TAGGED, 1001, 3, 5 * SECOND_NS)),
+        ("tagged,g:1/2,g:5", FlowSpec(FlowStrategy.TAGGED, 5, 2)),
+        ("tagged,g:5,g:/6", FlowSpec(FlowStrategy.TAGGED, 5, 6)),
+        ("tagged,g:/-0", FlowSpec(FlowStrategy.TAGGED, -1, 0)),
+        ("tagged,g:-9223372036854775808", FlowSpec(FlowStrategy.TAGGED, -(2**63))),
+        (f"min,rrwm:{'0' * 5000}3", FlowSpec(FlowStrategy.MIN, None, retransmit_multiple=3)),
+        ("tagged,rrwm:2,rrwm:+3", FlowSpec(FlowStrategy.TAGGED, -1, retransmit_multiple=3)),
+        ("min,t:9223372036854775807", FlowSpec(FlowStrategy.MIN, None, 0, NEVER_NS)),
+        ("min,t:9223372037s", FlowSpec(FlowStrategy.MIN, None, 0, NEVER_NS)),
     ],
 )
 def test_what_a_parameter_says(text: str, spec: FlowSpec) -> None:
@@ -83,34 +83,40 @@ def test_a_long_parameter_is_not_repeated_whole() -> None:
 
 
 def test_none_is_what_the_defaults_say() -> None:
-    defaults = FlowDefaults(Strategy.MIN, 5, 2, 7, 9)
-    assert parse_flow_spec(None, defaults) == FlowSpec(Strategy.MIN, None, 2, 7, 9)
-    assert parse_flow_spec("tagged,t:8", defaults) == FlowSpec(Strategy.TAGGED, 5, 2, 8, 9)
-    assert parse_flow_spec("max", defaults) == FlowSpec(Strategy.MAX, retransmit_multiple=9)
-    tagged = FlowDefaults(Strategy.TAGGED, 5, 2, 7, 9)
-    assert parse_flow_spec(None, tagged) == FlowSpec(Strategy.TAGGED, 5, 2, 7, 9)
-    assert parse_flow_spec("min", tagged) == FlowSpec(Strategy.MIN, None, 2, 7, 9)
+    defaults = FlowDefaults(FlowStrategy.MIN, 5, 2, 7, 9)
+    assert parse_flow_spec(None, defaults) == FlowSpec(FlowStrategy.MIN, None, 2, 7, 9)
+    assert parse_flow_spec("tagged,t:8", defaults) == FlowSpec(FlowStrategy.TAGGED, 5, 2, 8, 9)
+    assert parse_flow_spec("max", defaults) == FlowSpec(FlowStrategy.MAX, retransmit_multiple=9)
+    tagged = FlowDefaults(FlowStrategy.TAGGED, 5, 2, 7, 9)
+    assert parse_flow_spec(None, tagged) == FlowSpec(FlowStrategy.TAGGED, 5, 2, 7, 9)
+    assert parse_flow_spec("min", tagged) == FlowSpec(FlowStrategy.MIN, None, 2, 7, 9)
 
 
 def test_without_any_parameter_it_is_max() -> None:
     assert FlowSpec() == parse_flow_spec("max") == parse_flow_spec(None) == FlowDefaults().spec()
 
 
-OF_GROUPS = (Strategy.MIN, Strategy.TAGGED)
-ILLEGAL: list[tuple[Strategy, str, Any]] = [
-    *((each, "group_tag", 5) for each in Strategy if each is not Strategy.TAGGED),
-    *((each, "group_min_size", 1) for each in Strategy if each not in OF_GROUPS),
-    *((each, "receiver_timeout_ns", 1) for each in Strategy if each not in OF_GROUPS),
-    *((each, "retransmit_multiple", wrong) for each in Strategy for wrong in (0, -1, 2**31, 1.5)),
-    *((Strategy.TAGGED, "group_tag", wrong) for wrong in (None, 2**63, -(2**63) - 1, True)),
+OF_GROUPS = (FlowStrategy.MIN, FlowStrategy.TAGGED)
+ILLEGAL: list[tuple[FlowStrategy, str, Any]] = [
+    *((each, "group_tag", 5) for each in FlowStrategy if each is not FlowStrategy.TAGGED),
+    *((each, "group_min_size", 1) for each in FlowStrategy if each not in OF_GROUPS),
+    *((each, "receiver_timeout_ns", 1) for each in FlowStrategy if each not in OF_GROUPS),
+    *(
+        (each, "retransmit_multiple", wrong)
+        for each in FlowStrategy
+        for wrong in (0, -1, 2**31, 1.5)
+    ),
+    *((FlowStrategy.TAGGED, "group_tag", wrong) for wrong in (None, 2**63, -(2**63) - 1, True)),
     *((each, "group_min_size", wrong) for each in OF_GROUPS for wrong in (-1, 2**31, True)),
     *((each, "receiver_timeout_ns", wrong) for each in OF_GROUPS for wrong in (-1, 2**63)),
 ]
 
 
 @pytest.mark.parametrize(("strategy", "name", "wrong"), ILLEGAL)
-def test_what_no_parameter_can_say_is_refused(strategy: Strategy, name: str, wrong: Any) -> None:
-    given = {"group_tag": 1 if strategy is Strategy.TAGGED else None, name: wrong}
+def test_what_no_parameter_can_say_is_refused(
+    strategy: FlowStrategy, name: str, wrong: Any
+) -> None:
+    given = {"group_tag": 1 if strategy is FlowStrategy.TAGGED else None, name: wrong}
     with pytest.raises(ValueError, match=f"{name}: found {wrong}, expected "):
         FlowSpec(strategy, **given)
 
@@ -150,20 +156,20 @@ MULTIPLES = edges(1, 2**31 - 1)
 
 
 @given(
-    st.sampled_from(Strategy),
+    st.sampled_from(FlowStrategy),
     st.one_of(st.none(), TAGS),
     st.one_of(st.just(0), SIZES),
     st.one_of(st.just(5 * SECOND_NS), TIMEOUTS_NS),
     MULTIPLES,
 )
 def test_whatever_can_be_made_and_named_is_read_again(
-    strategy: Strategy, tag: int | None, size: int, timeout_ns: int, multiple: int
+    strategy: FlowStrategy, tag: int | None, size: int, timeout_ns: int, multiple: int
 ) -> None:
     try:
         spec = FlowSpec(strategy, tag, size, timeout_ns, multiple)
     except ValueError:
         return
-    if strategy is Strategy.UNICAST:
+    if strategy is FlowStrategy.UNICAST:
         with pytest.raises(FlowSpecError, match="expected a strategy"):
             parse_flow_spec(str(spec))
     else:
@@ -173,16 +179,16 @@ def test_whatever_can_be_made_and_named_is_read_again(
 @given(
     st.builds(
         FlowDefaults,
-        st.sampled_from(Strategy),
+        st.sampled_from(FlowStrategy),
         st.integers(-(2**63), 2**63 - 1),
         st.integers(0, 2**31 - 1),
         st.integers(0, NEVER_NS),
         st.integers(1, 2**31 - 1),
     ),
-    st.sampled_from([each for each in Strategy if each is not Strategy.UNICAST]),
+    st.sampled_from([each for each in FlowStrategy if each is not FlowStrategy.UNICAST]),
 )
 def test_what_a_text_takes_over_is_written_and_read_again(
-    defaults: FlowDefaults, strategy: Strategy
+    defaults: FlowDefaults, strategy: FlowStrategy
 ) -> None:
     """Also without the driver's configuration: the text says it all."""
     spec = parse_flow_spec(strategy.value, defaults)
@@ -192,7 +198,7 @@ def test_what_a_text_takes_over_is_written_and_read_again(
     if strategy in OF_GROUPS:
         assert spec.group_min_size == defaults.group_min_size
         assert spec.receiver_timeout_ns == defaults.receiver_timeout_ns
-    if strategy is Strategy.TAGGED:
+    if strategy is FlowStrategy.TAGGED:
         assert spec.group_tag == defaults.group_tag
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import Policy, WindowPolicySettings
+from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 
 SHARED = WindowPolicySettings(
-    Policy.AGGRESSIVE, size_bytes=100, most_bytes=400, aggressive_percent=100
+    WindowPolicy.AGGRESSIVE, size_bytes=100, most_bytes=400, aggressive_percent=100
 )
 
 
@@ -42,7 +42,7 @@ def test_all_share_the_quota_between_the_least_and_the_most() -> None:
 
 
 def test_a_fixed_size_is_told_nobody_again() -> None:
-    sizes = Sizes(WindowPolicySettings(Policy.STATIC, size_bytes=70))
+    sizes = Sizes(WindowPolicySettings(WindowPolicy.STATIC, size_bytes=70))
     sizes.join("a")
     sizes.now["a"] = 0  # what it is told from here on is seen
     sizes.join("b")

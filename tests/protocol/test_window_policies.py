@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
 from dcp.protocol.window_policies import (
-    Policy,
     WindowPolicies,
+    WindowPolicy,
     WindowPolicySettings,
     as_float32,
     window_of_each,
@@ -20,17 +20,17 @@ from dcp.types import U32_MAX
 MIB = 1024 * 1024
 
 
-def policies(policy: Policy, quota_bytes: int = 100 * MIB) -> WindowPolicies:
+def policies(policy: WindowPolicy, quota_bytes: int = 100 * MIB) -> WindowPolicies:
     return WindowPolicies(WindowPolicySettings(policy), quota_bytes)
 
 
 def test_the_defaults_are_those_of_the_server() -> None:
-    expected = WindowPolicySettings(Policy.AGGRESSIVE, 10 * MIB, 50 * MIB, 1, 10, 5, 0.05, 0)
+    expected = WindowPolicySettings(WindowPolicy.AGGRESSIVE, 10 * MIB, 50 * MIB, 1, 10, 5, 0.05, 0)
     assert WindowPolicySettings() == expected
 
 
 def test_those_who_stay_get_more_when_others_go_and_are_told_once() -> None:
-    windows = policies(Policy.AGGRESSIVE, 1_200_000_000)
+    windows = policies(WindowPolicy.AGGRESSIVE, 1_200_000_000)
     assert windows.connect("a") == {"a": 50 * MIB}
     assert windows.connect("b") == {"a": 30_000_000, "b": 30_000_000}
     assert windows.disconnect("b") == {"a": 50 * MIB}
@@ -38,24 +38,26 @@ def test_those_who_stay_get_more_when_others_go_and_are_told_once() -> None:
 
 
 def test_a_resize_to_the_same_size_is_none() -> None:
-    windows = policies(Policy.AGGRESSIVE)
+    windows = policies(WindowPolicy.AGGRESSIVE)
     windows.connect("a")
     assert windows.connect("b") == {"b": 10 * MIB}
 
 
-@pytest.mark.parametrize("policy", [each for each in Policy if each is not Policy.RATIO])
-def test_a_new_quota_waits_but_with_ratio(policy: Policy) -> None:
+@pytest.mark.parametrize(
+    "policy", [each for each in WindowPolicy if each is not WindowPolicy.RATIO]
+)
+def test_a_new_quota_waits_but_with_ratio(policy: WindowPolicy) -> None:
     windows = policies(policy)
     windows.connect("a")
     assert windows.set_quota(4000 * MIB) == {}
-    shared = policies(Policy.RATIO)
+    shared = policies(WindowPolicy.RATIO)
     shared.connect("a")
     assert shared.set_quota(4000 * MIB) == {"a": int(as_float32(0.05) * 4000 * MIB)}
     assert shared.set_config(replace(shared.settings, override_bytes=MIB)) == {"a": MIB}
 
 
 def test_names_are_connected_once() -> None:
-    windows = policies(Policy.STATIC)
+    windows = policies(WindowPolicy.STATIC)
     windows.connect("a")
     with pytest.raises(LocalProtocolError, match="found 'a' connected"):
         windows.connect("a")
@@ -64,11 +66,11 @@ def test_names_are_connected_once() -> None:
 
 
 def test_the_policy_is_fixed() -> None:
-    windows = policies(Policy.STATIC)
+    windows = policies(WindowPolicy.STATIC)
     with pytest.raises(LocalProtocolError, match="found policy none"):
-        windows.set_config(WindowPolicySettings(Policy.NONE))
+        windows.set_config(WindowPolicySettings(WindowPolicy.NONE))
     with pytest.raises(LocalProtocolError, match="enabled: False"):
-        windows.set_config(WindowPolicySettings(Policy.STATIC, is_enabled=False))
+        windows.set_config(WindowPolicySettings(WindowPolicy.STATIC, is_enabled=False))
 
 
 @pytest.mark.parametrize(("quota_bytes", "size"), [(40 * 100, 50), (49 * 100, 50), (60 * 100, 10)])
@@ -76,7 +78,7 @@ def test_a_least_window_above_the_largest_is_what_the_engine_makes_of_it(
     quota_bytes: int, size: int
 ) -> None:
     settings = WindowPolicySettings(
-        Policy.DYNAMIC, size_bytes=50, most_bytes=10, threshold_percent=100
+        WindowPolicy.DYNAMIC, size_bytes=50, most_bytes=10, threshold_percent=100
     )
     assert WindowPolicies(settings, quota_bytes).connect("a") == {"a": size}
 
@@ -113,10 +115,10 @@ changes = st.lists(
 )
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("policy", WindowPolicy)
 @given(quota=st.integers(0, 2**40), steps=changes)
 def test_sizes_are_within_bounds_and_what_changed_is_told(
-    policy: Policy, quota: int, steps: list[tuple[str, int]]
+    policy: WindowPolicy, quota: int, steps: list[tuple[str, int]]
 ) -> None:
     windows, seen = policies(policy, quota), dict[str, int]()
     for what, number in steps:
@@ -132,18 +134,18 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
         assert windows.sizes == seen, "who follows what is returned knows all sizes"
         assert windows.total_bytes == sum(seen.values())
         assert all(0 <= size <= U32_MAX for size in seen.values())
-        if policy is Policy.NONE:
+        if policy is WindowPolicy.NONE:
             assert windows.total_bytes == 0
-        elif policy is Policy.RATIO:
+        elif policy is WindowPolicy.RATIO:
             assert windows.total_bytes <= as_float32(0.05) * quota
             assert len(set(seen.values())) <= 1
         else:
             assert all(10 * MIB <= size <= 50 * MIB for size in seen.values())
-        if policy is Policy.AGGRESSIVE:
+        if policy is WindowPolicy.AGGRESSIVE:
             assert len(set(seen.values())) <= 1
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("policy", WindowPolicy)
 @given(
     st.integers(0, 2**36),
     st.integers(1, 30),
@@ -161,7 +163,7 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
     ),
 )
 def test_the_window_of_each_is_what_the_last_of_so_many_gets(
-    policy: Policy, quota: int, consumers: int, numbers: dict[str, Any]
+    policy: WindowPolicy, quota: int, consumers: int, numbers: dict[str, Any]
 ) -> None:
     settings = WindowPolicySettings(policy, **numbers)
     windows = WindowPolicies(settings, quota)
@@ -169,14 +171,14 @@ def test_the_window_of_each_is_what_the_last_of_so_many_gets(
         windows.connect(str(number))
     found = window_of_each(settings, quota, consumers)
     assert windows.sizes[str(consumers - 1)] == found
-    assert policy is Policy.DYNAMIC or set(windows.sizes.values()) == {found}
+    assert policy is WindowPolicy.DYNAMIC or set(windows.sizes.values()) == {found}
 
 
 @given(quota=st.integers(0, 2**40), consumers=st.integers(1, 30))
 def test_dynamic_grants_more_than_the_least_only_below_its_threshold(
     quota: int, consumers: int
 ) -> None:
-    windows = policies(Policy.DYNAMIC, quota)
+    windows = policies(WindowPolicy.DYNAMIC, quota)
     for number in range(consumers):
         [(_, size)] = windows.connect(str(number)).items()
         assert size == 10 * MIB or windows.total_bytes <= 0.1 * quota

@@ -153,7 +153,7 @@ def test_sizes_end_with_what_the_producer_was_told(steps: list[int | bool], last
             producer = resize.asked_bytes if step else producer
             resize = resize.accepted() if step else resize.refused()
         resize = resize.ask()
-        assert resize.told_bytes == producer
+        assert resize.confirmed_bytes == producer
         assert resize.most_bytes >= producer
         assert resize.window_bytes in (resize.asked_bytes, producer)
         assert not producer or resize.window_bytes, "off only when that is answered"

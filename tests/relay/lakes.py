@@ -29,7 +29,7 @@ class Lake:
         self.ends: dict[int, list[int]] = {v: [] for v in range(vbuckets)}
         self.positions: dict[int, Position] = {}
         self.rollbacks: dict[int, int] = {}
-        self.unreleased: list[object] = []
+        self.unacknowledged: list[object] = []
         self._orders: dict[int, int] = {}
         self._went_back: set[int] = set()
         self._name, self._connection = name, connection
@@ -69,7 +69,7 @@ class Lake:
         if release:
             delivery.release()
         else:
-            self.unreleased.append(delivery)
+            self.unacknowledged.append(delivery)
         if self._went_back:
             self.close()
             self.connect(self.seed)

@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.connect import query_cluster
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
@@ -60,7 +60,7 @@ def test_round_after_round_of_one_lake(
 def _is_told(lake: RoundsInProcess, cluster: ProducerCluster) -> bool:
     """Whether a plan of now is for all that the cluster has: each node tells its own part."""
     highs = {v: cluster.high_seqno(v) for v in range(cluster.settings.vbuckets)}
-    return look_at_cluster(lake.access).high_seqnos == highs
+    return query_cluster(lake.access).high_seqnos == highs
 
 
 def _is_held(relay: Relay) -> bool:

@@ -18,7 +18,7 @@ import dcp.lake.log.applied
 import dcp.lake.log.changes
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.log.applied import commit_content
-from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.tables.history import CLEANING, WINDOW, TableCommit, parse_metadata
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.tables import LakeIdentity, LakeTables
@@ -125,15 +125,15 @@ class TablesInMemory(MemoryLake):
         held = self.versions[-1].held
         if held.round >= to_round:
             return None
-        stretch = self.stretch(to_round)
-        if not stretch.has_work and stretch.stale == held.stale:
+        log_slice = self.log_slice(to_round)
+        if not log_slice.has_work and log_slice.stale == held.stale:
             return None
         since = self.lineage.since()
         return ApplyPlan(
             table=DOCS,
             collection_id=0,
             from_round=held.round,
-            stretch=stretch,
+            log_slice=log_slice,
             keys=None,
             base_version=held.version,
             since_version=-1 if since is None else since,
@@ -148,11 +148,11 @@ class TablesInMemory(MemoryLake):
         if log.had(app_id, plan.since_version + 1):
             return None
         ours = {"lake": LAKE_ID, "table": DOCS, "base": base_version, "writer": writer_id}
-        ours |= json.loads(json.dumps(commit_content(plan.from_round, plan.stretch)))
-        rows = self._merged(plan.stretch)
+        ours |= json.loads(json.dumps(commit_content(plan.from_round, plan.log_slice)))
+        rows = self._merged(plan.log_slice)
         log.commit_once(app_id, plan.since_version + 1, "MERGE", ours)
-        held = HeldVersion(len(self.versions), plan.stretch.to_round, dict(plan.stretch.stale))
-        self.versions.append(Version(held, rows, plan.stretch.undone))
+        held = HeldVersion(len(self.versions), plan.log_slice.to_round, dict(plan.log_slice.stale))
+        self.versions.append(Version(held, rows, plan.log_slice.undone))
         self.on_version(self.versions[-1])
         self.reached("apply.committed")
         return None

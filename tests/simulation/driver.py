@@ -15,11 +15,11 @@ from dcp.lake.apply.apply import run_apply
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import append_round
 from dcp.lake.log.plan import plan_round
-from dcp.lake.log.restart import RollbackPolicy
+from dcp.lake.log.rollback_plan import RollbackPolicy
 from dcp.lake.log.round_plan import RoundPlan, TaskPlan
-from dcp.lake.receive.connect import look_at_cluster
-from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.connect import query_cluster
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.stop_policy import TaskBudget
 from tests.lake.memory_lake import Row
 from tests.simulation.delta_tables import CHANGES, RowsToWrite, TablesInMemory
 from tests.simulation.faults import Counts, Options
@@ -54,7 +54,7 @@ class Driver:
     def run(self) -> bool:
         """Plan and commit a round, and apply; return whether there was anything to do."""
         crew, tables = self._crew, self._crew.tables
-        cluster = look_at_cluster(crew.access)
+        cluster = query_cluster(crew.access)
         position = tables.position(RollbackPolicy.REWRITE)
         plan = plan_round(
             position,
@@ -208,7 +208,7 @@ class Crew:
     def _attempt(
         self, plan: RoundPlan, task: TaskPlan, attempt: int
     ) -> list[pa.RecordBatch] | None:
-        budget = Budget(plan.target_bytes, plan.target_seconds)
+        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
         name = f"dcplake-r{plan.round}-t{task.index}.{attempt}"
         receiver = TaskReceiver(task, plan.round, budget, self.access, name)
         found: list[pa.RecordBatch] = []

@@ -29,8 +29,8 @@ import dcp.producer.bucket.bucket
 import dcp.producer.bucket.bucket_storage
 import dcp.producer.server.cluster_nodes
 import dcp.producer.server.server
-import dcp.relay.feeding
 import dcp.relay.relay
+import dcp.relay.relay_tasks
 import dcp.relay.settings
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.loop_thread import Work
@@ -172,7 +172,11 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.client.delivery, "threading", threads),
         (dcp.client.probe, "ThreadPoolExecutor", OneAfterAnother),
         (dcp.client.consumer, "Random", lambda: Random(random.getrandbits(64))),
-        (dcp.relay.feeding, "Regulator", partial(Regulator, now_ns=lambda: int(loop.time() * 1e9))),
+        (
+            dcp.relay.relay_tasks,
+            "Regulator",
+            partial(Regulator, now_ns=lambda: int(loop.time() * 1e9)),
+        ),
         (dcp.relay.settings, "ClusterSettings", settings),
         (scramp.core, "token_hex", secrets.token_hex),
     ]

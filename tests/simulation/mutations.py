@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from unittest.mock import patch
 
-import dcp.lake.apply.stretch_rules
+import dcp.lake.apply.slice_rules
 import dcp.lake.log.changes
-from dcp.lake.apply.clearing_rules import Cleared
-from dcp.lake.apply.stretch_rules import _Standing
+from dcp.lake.apply.clearing_rules import ClearedRanges
+from dcp.lake.apply.slice_rules import _Standing
 from dcp.protocol.position import Position
 from dcp.protocol.snapshot import SnapshotAssembly
 from dcp.types import FailoverLog, SnapshotRange
@@ -23,9 +23,9 @@ MUTATIONS: Final[Mapping[str, Place]] = {
     "publishes half snapshots": (SnapshotAssembly, "_position_at", _half_snapshot),
     "takes back no dead rows": (_Standing, "is_live", lambda *_: True),
     "a flush takes nothing": (
-        dcp.lake.apply.stretch_rules,
+        dcp.lake.apply.slice_rules,
         "with_events",
-        lambda ranges, _: Cleared(ranges),
+        lambda ranges, _: ClearedRanges(ranges),
     ),
     "driver does not look for others": (
         dcp.lake.log.changes,

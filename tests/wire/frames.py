@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dcp.types import U32_MAX, U64_MAX
 from dcp.wire import messages as m
-from dcp.wire.codec import TABLE, Row, Side, encode
+from dcp.wire.codec import TABLE, CodecRow, Side, encode
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_info
 from dcp.wire.leb128 import encode_leb128
@@ -31,7 +31,7 @@ def golden_cases() -> list[Any]:
     return [case for file in files for case in json.loads(file.read_text())["frames"]]
 
 
-def extras_of(row: Row) -> st.SearchStrategy[bytes]:
+def extras_of(row: CodecRow) -> st.SearchStrategy[bytes]:
     """Any bytes as long as one of the row's forms, a marker's version within what exists."""
     lengths = [form.struct.size for form in row.extras]
     if row.body is m.SnapshotMarker:
@@ -41,7 +41,7 @@ def extras_of(row: Row) -> st.SearchStrategy[bytes]:
     return st.sampled_from(lengths).flatmap(lambda size: st.binary(min_size=size, max_size=size))
 
 
-def value_lengths(row: Row, extras: bytes) -> st.SearchStrategy[bytes]:
+def value_lengths(row: CodecRow, extras: bytes) -> st.SearchStrategy[bytes]:
     """Any bytes of a length that the row's value layout allows."""
     fixed = {m.GetErrorMap: 2, m.ObserveSeqno: 8, m.RollbackAnswer: 8}
     multiple = {m.Hello: 2, m.HelloAnswer: 2, m.FailoverLogAnswer: 16, m.AllVbSeqnos: 10}

@@ -6,14 +6,14 @@ from typing import Any
 
 from dcp.cli.terminal.quantities import bar, count_text, memory_text, share_text, size_text
 from dcp.cli.terminal.table import table
-from dcp.client.looks import StageLook
+from dcp.client.stats import StageStats
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
 from dcp.lake.monitor.live_board import read_board
-from dcp.lake.monitor.live_look import Connection, TaskLook
 from dcp.lake.monitor.live_metrics import exposition
 from dcp.lake.monitor.live_place import LivePlace
+from dcp.lake.monitor.task_stats import Connection, TaskStats
 from dcp.printable import printable
 
 
@@ -24,7 +24,7 @@ class BoardView:
         """Look at nothing yet."""
         self._settings = settings
         self._place = LivePlace.of(settings)
-        self._looks: Sequence[TaskLook] = ()
+        self._looks: Sequence[TaskStats] = ()
 
     def look(self) -> None:
         """Read the board.
@@ -57,7 +57,7 @@ class BoardView:
         """Nothing is open."""
 
 
-def connection_lines(looks: Sequence[TaskLook]) -> list[str]:
+def connection_lines(looks: Sequence[TaskStats]) -> list[str]:
     """Return one line for each task, and for each of its connections, for ``dcplake status``."""
     lines = []
     for look in looks:
@@ -74,7 +74,7 @@ def connection_lines(looks: Sequence[TaskLook]) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def connections_json(looks: Sequence[TaskLook]) -> list[dict[str, Any]]:
+def connections_json(looks: Sequence[TaskStats]) -> list[dict[str, Any]]:
     """Return the connections of all tasks for a machine."""
     return [
         {"task": look.label, "round": look.round, **connection}
@@ -83,7 +83,7 @@ def connections_json(looks: Sequence[TaskLook]) -> list[dict[str, Any]]:
     ]
 
 
-def board_text(looks: Sequence[TaskLook]) -> str:
+def board_text(looks: Sequence[TaskStats]) -> str:
     """Return all that is seen of running tasks, as text."""
     rows = sum(look.rows for look in looks)
     rate = sum(look.bytes_per_second for look in looks)
@@ -94,11 +94,11 @@ def board_text(looks: Sequence[TaskLook]) -> str:
     return "\n\n".join([head, _connections(looks), _stages(looks)])
 
 
-def _memories(looks: Sequence[TaskLook]) -> list[str]:
+def _memories(looks: Sequence[TaskStats]) -> list[str]:
     return [f"{look.label}: {memory_text(look.resident_bytes, look.bound_bytes)}" for look in looks]
 
 
-def _shares(looks: Sequence[TaskLook]) -> list[str]:
+def _shares(looks: Sequence[TaskStats]) -> list[str]:
     """Say how the executors of the tasks share out their windows, where they do."""
     return [
         f"{look.label}: {look.windows.policy} gives "
@@ -109,13 +109,13 @@ def _shares(looks: Sequence[TaskLook]) -> list[str]:
     ]
 
 
-def _connections(looks: Sequence[TaskLook]) -> str:
+def _connections(looks: Sequence[TaskStats]) -> str:
     heads = ["task", "node", "window", "in use", "full", "rate", "waits for"]
     found = [(look, each) for look in looks for each in look.connections]
     return table(heads, [_connection(look, each) for look, each in found])
 
 
-def _connection(look: TaskLook, each: Connection) -> Sequence[object]:
+def _connection(look: TaskStats, each: Connection) -> Sequence[object]:
     rate = f"{size_text(each.bytes_per_second)}/s"
     if each.window is None:
         return look.label, each.node, "-", "-", "-", rate, each.waits_for
@@ -133,7 +133,7 @@ def _connection(look: TaskLook, each: Connection) -> Sequence[object]:
     )
 
 
-def _stages(looks: Sequence[TaskLook]) -> str:
+def _stages(looks: Sequence[TaskStats]) -> str:
     heads = ["task", "stage", "at most", "in use", "windows waited"]
     rows: list[Sequence[object]] = []
     for look in looks:
@@ -150,7 +150,7 @@ def _stages(looks: Sequence[TaskLook]) -> str:
     return table(heads, rows)
 
 
-def _stage(look: TaskLook, name: str, stage: StageLook) -> Sequence[object]:
+def _stage(look: TaskStats, name: str, stage: StageStats) -> Sequence[object]:
     def amount(number: int) -> str:
         return size_text(number) if stage.kind == "bytes" else str(number)
 

@@ -18,7 +18,7 @@ def seqno_display(
 
     def look() -> tuple[int, str]:
         assert progress is not None
-        done = progress.done()
+        done = progress.total()
         return done.seqnos, f"{done.frame_bytes / 1e6 / (monotonic() - begun):,.1f} MB/s"
 
     if progress is None:

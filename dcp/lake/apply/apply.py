@@ -38,7 +38,7 @@ from dcp.lake.apply.apply_rows import (
 from dcp.lake.apply.apply_sql import merge_sql, source_sql
 from dcp.lake.apply.first_apply import insert_rows
 from dcp.lake.apply.replica_facts import LakeFacts
-from dcp.lake.apply.stretch_rules import stretch_between
+from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.log.applied import (
     AppliedVersion,
@@ -48,9 +48,9 @@ from dcp.lake.log.applied import (
     replica_status,
     settled_lineage,
 )
+from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.round_records import largest_document_bytes
 from dcp.lake.log.stop_points import reached
-from dcp.lake.log.stretch import Stretch
 from dcp.lake.tables.file_commit import takes_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.memory_views import memory_view
@@ -78,32 +78,32 @@ def plan_apply(
     Raises:
         ForeignWriteError: somebody else changed the table's rows, since our last apply or right
             before it.
-        LakeError: the log contradicts itself (see `dcp.lake.apply.stretch_rules.stretch_between`).
+        LakeError: the log contradicts itself (see `dcp.lake.apply.slice_rules.slice_between`).
 
     """
     status = replica_status(lake, replica)
     # Read before anything else of the log: a cleaning is noted before it is done, so that either
     # its note is seen, or the rows are in this version.
     log_version = history(lake.changes, 1)[0].version
-    found = _readable_stretch(lake, replica, status, to_round, log_version, budget)
-    if found is None or not found.stretch.begins_anew:  # else no matter what rows there are
+    found = _readable_slice(lake, replica, status, to_round, log_version, budget)
+    if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
         status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     if found is None:
         return None
-    stretch, keys = found.stretch, found.keys
+    log_slice, keys = found.log_slice, found.keys
     # After a rollback it moves on at once: what it held is dead, and would be looked into for ever.
-    stays = keys is not None and not keys and stretch.stale == status.held.stale
-    if stays and not stretch.undone and to_round - status.round < EMPTY_ROUNDS:
+    stays = keys is not None and not keys and log_slice.stale == status.held.stale
+    if stays and not log_slice.undone and to_round - status.round < EMPTY_ROUNDS:
         return None
     rows = _rows(lake, replica, found, log_version, budget.bytes)
     without_repeats: frozenset[int] = frozenset()
     if rows is None:
-        without_repeats = vbuckets_without_repeats(lake.changes, log_version, stretch)
+        without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
     return ApplyPlan(
         table=replica.name,
         collection_id=replica.collection_id,
         from_round=status.round,
-        stretch=stretch,
+        log_slice=log_slice,
         keys=keys,
         names_keys=keys is not None and _pays_to_name(lake, replica, keys),
         rows=rows,
@@ -113,8 +113,8 @@ def plan_apply(
         log_version=log_version,
         is_first=status.lineage.since() == -1,
         largest_bytes=DOCUMENT_BYTES
-        if stretch.restored
-        else largest_document_bytes(lake, range(stretch.first_round, to_round + 1)),
+        if log_slice.restored
+        else largest_document_bytes(lake, range(log_slice.first_round, to_round + 1)),
     )
 
 
@@ -131,12 +131,12 @@ def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
 class _Readable:
     """A slice of the log for an apply, with its keys if they are few, and old rows of lost keys."""
 
-    stretch: Stretch
+    log_slice: LogSlice
     keys: Keys | None
     olds: Sequence[pa.Table | None]
 
 
-def _readable_stretch(
+def _readable_slice(
     lake: LakeTables,
     replica: ReplicaTable,
     status: ReplicaStatus,
@@ -150,20 +150,22 @@ def _readable_stretch(
     """
     facts = LakeFacts(lake, replica, status)
     while True:
-        stretch = stretch_to_publish(lake, replica, status, to_round, facts)
-        if stretch is None:
+        log_slice = slice_to_publish(lake, replica, status, to_round, facts)
+        if log_slice is None:
             return None
-        keys = touched_keys(lake.changes, log_version, replica.collection_id, stretch, budget.rows)
+        keys = touched_keys(
+            lake.changes, log_version, replica.collection_id, log_slice, budget.rows
+        )
         if keys is None:
-            if facts.try_to_read(stretch.restored, facts.read_keys):
-                return _Readable(stretch, None, ())
+            if facts.try_to_read(log_slice.restored, facts.read_keys):
+                return _Readable(log_slice, None, ())
             continue
         olds: list[pa.Table | None] = []
         needed = {each.vbucket for each in keys.lost}
-        restored = {vb: version for vb, version in stretch.restored.items() if vb in needed}
+        restored = {vb: version for vb, version in log_slice.restored.items() if vb in needed}
         reader = _old_rows_reader(lake, replica, keys, olds, budget.bytes)
         if facts.try_to_read(restored, reader):
-            return _Readable(stretch, keys, olds)
+            return _Readable(log_slice, keys, olds)
 
 
 def _old_rows_reader(
@@ -182,26 +184,26 @@ def _old_rows_reader(
     return read
 
 
-def stretch_to_publish(
+def slice_to_publish(
     lake: LakeTables,
     replica: ReplicaTable,
     status: ReplicaStatus,
     to_round: int,
     facts: LakeFacts | None = None,
-) -> Stretch | None:
+) -> LogSlice | None:
     """Return what brings a replica to ``to_round``; None if nothing is to be done for that.
 
     Rows that waited when the replica was last applied count: their snapshot may have ended since.
 
     Raises:
-        LakeError: see `dcp.lake.apply.stretch_rules.stretch_between`.
+        LakeError: see `dcp.lake.apply.slice_rules.slice_between`.
 
     """
     if status.round >= to_round:
         return None
     facts = facts or LakeFacts(lake, replica, status)
-    stretch = stretch_between(status.held, to_round, facts)
-    return stretch if stretch.has_work or stretch.stale != status.held.stale else None
+    log_slice = slice_between(status.held, to_round, facts)
+    return log_slice if log_slice.has_work or log_slice.stale != status.held.stale else None
 
 
 def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
@@ -238,7 +240,7 @@ def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
     A later apply passes: the fence keeps this one from being published on top of it.
     """
     lineage = settled_lineage(lake, plan.table)
-    if plan.stretch.begins_anew:
+    if plan.log_slice.begins_anew:
         return lineage.newest
     lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
     is_applied_to = lineage.origin(lineage.newest) > plan.base_version
@@ -288,7 +290,7 @@ def _merge(
         "table": plan.table,
         "base": base_version,
         "writer": writer_id,
-        **commit_content(plan.from_round, plan.stretch),
+        **commit_content(plan.from_round, plan.log_slice),
     }
     app_id = f"{lake.identity.lake_id}:{plan.table}"
     folder = lake.table(plan.table).folder if plan.is_first and plan.rows is None else None

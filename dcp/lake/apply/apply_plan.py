@@ -1,6 +1,6 @@
 """The plan of one apply of a replica table: one MERGE, as pure data. No Spark.
 
-The rules that decide it are in `dcp.lake.apply.stretch_rules`.
+The rules that decide it are in `dcp.lake.apply.slice_rules`.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
-from dcp.lake.log.stretch import Stretch
+from dcp.lake.log.log_slice import LogSlice
 from dcp.printable import number_ranges
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
@@ -48,7 +48,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class LostKey:
-    """A key without a live row in the stretch: it becomes what it was in the base version."""
+    """A key without a live row in the slice: it becomes what it was in the base version."""
 
     key: str
     vbucket: int
@@ -79,7 +79,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """One MERGE: which stretch of the log it reads, and what it does to which table.
+    """One MERGE: which slice of the log it reads, and what it does to which table.
 
     ``keys`` are those that it touches, none at all if the table is only moved on, or None when they
     are too many to be held; ``names_keys`` says that the MERGE names them. ``rows`` are what is
@@ -95,7 +95,7 @@ class ApplyPlan:
     table: str
     collection_id: int
     from_round: int
-    stretch: Stretch
+    log_slice: LogSlice
     keys: Keys | None = field(repr=False)
     base_version: int
     since_version: int
@@ -109,12 +109,12 @@ class ApplyPlan:
     @property
     def to_round(self) -> int:
         """The round that the table holds afterwards."""
-        return self.stretch.to_round
+        return self.log_slice.to_round
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
         """The vbuckets that it touches, in order."""
-        return self.stretch.vbuckets if self.keys is None else self.keys.vbuckets
+        return self.log_slice.vbuckets if self.keys is None else self.keys.vbuckets
 
     @property
     def method(self) -> str:
@@ -127,22 +127,24 @@ class ApplyPlan:
         return (
             f"apply {self.table}: round {self.from_round} -> {self.to_round}, {count} changed keys "
             f"in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes from round "
-            f"{self.stretch.first_round}{self._vbuckets_text()}"
+            f"{self.log_slice.first_round}{self._vbuckets_text()}"
         )
 
     def _vbuckets_text(self) -> str:
-        stretch, parts = self.stretch, []
-        if stretch.restored:
-            oldest = min(stretch.restored.values())
+        log_slice, parts = self.log_slice, []
+        if log_slice.restored:
+            oldest = min(log_slice.restored.values())
             parts.append(
-                f"vbuckets {number_ranges(stretch.restored)} go back (oldest version {oldest})"
+                f"vbuckets {number_ranges(log_slice.restored)} go back (oldest version {oldest})"
             )
-        if stretch.replaced:
-            parts.append(f"vbuckets {number_ranges(stretch.replaced)} are replaced")
-        if stretch.cleared:
-            parts.append(f"vbuckets {number_ranges(stretch.cleared)} were flushed or dropped")
-        if stretch.revived:
-            parts.append(f"of vbuckets {number_ranges(stretch.revived)} a flush or drop is undone")
-        if stretch.stale:
-            parts.append(f"vbuckets {number_ranges(stretch.stale)} stay stale")
+        if log_slice.replaced:
+            parts.append(f"vbuckets {number_ranges(log_slice.replaced)} are replaced")
+        if log_slice.cleared:
+            parts.append(f"vbuckets {number_ranges(log_slice.cleared)} were flushed or dropped")
+        if log_slice.revived:
+            parts.append(
+                f"of vbuckets {number_ranges(log_slice.revived)} a flush or drop is undone"
+            )
+        if log_slice.stale:
+            parts.append(f"vbuckets {number_ranges(log_slice.stale)} stay stale")
         return "".join(f"; {part}" for part in parts)

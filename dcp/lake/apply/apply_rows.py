@@ -13,7 +13,7 @@ import pyarrow as pa
 from dcp.lake.apply.apply_plan import Keys, LostKey, Winner
 from dcp.lake.apply.apply_sql import rows_sql, winners_sql
 from dcp.lake.config.memory import MEBIBYTE
-from dcp.lake.log.stretch import Role, Stretch
+from dcp.lake.log.log_slice import LogSlice, Role
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import CHANGES, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted
@@ -45,22 +45,22 @@ _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
 
 
 def touched_keys(
-    changes: LakeTable, version: int, collection_id: int, stretch: Stretch, most: int
+    changes: LakeTable, version: int, collection_id: int, log_slice: LogSlice, most: int
 ) -> Keys | None:
-    """Return the keys that a stretch touches; None where they are too many to be named.
+    """Return the keys that a slice touches; None where they are too many to be named.
 
     Reads narrow columns only, of a ``version`` of ``changes``. Returns None also where the log
     cannot name the keys: a vbucket that is replaced, cleared or revived changes keys of the table's
     old version.
     """
-    if not stretch.names_its_keys:
+    if not log_slice.names_its_keys:
         return None
-    if not stretch.ranges:
+    if not log_slice.ranges:
         return Keys()
     columns = ", ".join(f"b.{name}" if name == "role" else f"c.{name}" for name in _NARROW.names)
     found = changes.query(
         lambda name, _: (
-            f"SELECT {columns} {rows_sql(name, collection_id, stretch, stretch.ranges)} "
+            f"SELECT {columns} {rows_sql(name, collection_id, log_slice, log_slice.ranges)} "
             f"LIMIT {most + 1}"
         ),
         _NARROW,
@@ -70,7 +70,7 @@ def touched_keys(
 
 
 def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
-    """Return what becomes of each key, from its rows of a stretch and the role of each (`Role`).
+    """Return what becomes of each key, from its rows of a slice and the role of each (`Role`).
 
     A key is touched unless all its rows are published and live. Its newest live row wins; without
     one it is lost. Of many keys `dcp.lake.apply.apply_sql.touched_sql` finds the same.
@@ -94,8 +94,10 @@ def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
     return Keys(tuple(winners), tuple(lost))
 
 
-def vbuckets_without_repeats(changes: LakeTable, version: int, stretch: Stretch) -> frozenset[int]:
-    """Return the vbuckets of which no key has two rows in a stretch, as far as that is known.
+def vbuckets_without_repeats(
+    changes: LakeTable, version: int, log_slice: LogSlice
+) -> frozenset[int]:
+    """Return the vbuckets of which no key has two rows in a slice, as far as that is known.
 
     A snapshot holds each key once. So it is where all rows of a vbucket are of one snapshot, also
     one that was received in parts. Each part begins with a marker of its own, and all of them end
@@ -103,13 +105,13 @@ def vbuckets_without_repeats(changes: LakeTable, version: int, stretch: Stretch)
     That is so on one branch, and it is one: where a node's history differs below a snapshot's end,
     it refuses to go on inside of it (`dcp.protocol.position`), and another epoch begins.
     """
-    ranges = {each.vbucket: each for each in stretch.ranges if each.role == Role.FRESH}
-    if stretch.undone or not stretch.names_its_keys or len(ranges) != len(stretch.ranges):
+    ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
+    if log_slice.undone or not log_slice.names_its_keys or len(ranges) != len(log_slice.ranges):
         return frozenset()
     found = changes.query(
         lambda name, _: (
             f"SELECT {', '.join(_MARKER.names)} FROM {name} WHERE kind = 'snapshot_marker' "
-            f"AND round BETWEEN {stretch.first_round} AND {stretch.to_round} "
+            f"AND round BETWEEN {log_slice.first_round} AND {log_slice.to_round} "
             f"AND vbucket IN ({integer_list(ranges)}) LIMIT {_MOST_MARKERS}"
         ),
         _MARKER,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.lake.apply.apply_plan import ApplyPlan, Winner
-from dcp.lake.log.stretch import EMPTY_TABLE, Role, RowRange, Stretch
+from dcp.lake.log.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA
 from dcp.lake.tables.sql import i64, integer_list, quoted, string, string_list, u64
 
@@ -23,12 +23,12 @@ _NAMES: Final = [quoted(name) for name in REPLICA.names]
 _PLACE: Final = (quoted("vbucket"), quoted("key"))
 
 
-def touched_sql(changes_sql: str, collection_id: int, stretch: Stretch) -> str:
+def touched_sql(changes_sql: str, collection_id: int, log_slice: LogSlice) -> str:
     """Return the query for every key that an apply touches; narrow columns only.
 
     ``newest`` is its newest live row above the base, NULL where it has none.
     """
-    if not stretch.undone:
+    if not log_slice.undone:
         newest, touched = "max(struct(c.seqno, c.epoch, c.round))", ""
     else:
         newest = (
@@ -37,12 +37,12 @@ def touched_sql(changes_sql: str, collection_id: int, stretch: Stretch) -> str:
         touched = f"\nHAVING count_if(b.role <> {string(Role.KEPT)}) > 0"
     return f"""
 SELECT c.vbucket, c.key, {newest} AS newest
-{rows_sql(changes_sql, collection_id, stretch, stretch.ranges)}
+{rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}
 GROUP BY c.vbucket, c.key{touched}"""
 
 
 def rows_sql(
-    changes_sql: str, collection_id: int, stretch: Stretch, ranges: Iterable[RowRange]
+    changes_sql: str, collection_id: int, log_slice: LogSlice, ranges: Iterable[RowRange]
 ) -> str:
     """Return the clauses that choose the document rows of some ranges (c, with the range b)."""
     chosen = list(ranges)
@@ -60,7 +60,7 @@ def rows_sql(
     return f"""FROM {changes_sql} c
 JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
   ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
-WHERE c.round BETWEEN {stretch.first_round} AND {stretch.to_round}
+WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
   AND c.kind IN ({ITEM_KINDS_SQL})
   AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
 
@@ -124,40 +124,42 @@ WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(_NAMES)})
 
 def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
     """Return the query for the rows to merge: each touched key once, with what becomes of it."""
-    single = [each for each in plan.stretch.ranges if each.vbucket in plan.without_repeats]
+    single = [each for each in plan.log_slice.ranges if each.vbucket in plan.without_repeats]
     parts = [_single_rows(changes_sql, plan, single)] if single else []
-    rest = tuple(each for each in plan.stretch.ranges if each.vbucket not in plan.without_repeats)
+    rest = tuple(each for each in plan.log_slice.ranges if each.vbucket not in plan.without_repeats)
     if rest or not single:
-        parts += _newest_parts(table_sql, changes_sql, plan, replace(plan.stretch, ranges=rest))
+        parts += _newest_parts(table_sql, changes_sql, plan, replace(plan.log_slice, ranges=rest))
     return "(" + "\nUNION ALL".join(parts) + ")"
 
 
-def _newest_parts(table_sql: str, changes_sql: str, plan: ApplyPlan, stretch: Stretch) -> list[str]:
+def _newest_parts(
+    table_sql: str, changes_sql: str, plan: ApplyPlan, log_slice: LogSlice
+) -> list[str]:
     """Return the queries that look for the newest row of each key."""
-    touched = touched_sql(changes_sql, plan.collection_id, stretch)
+    touched = touched_sql(changes_sql, plan.collection_id, log_slice)
     parts = [
         _won_rows(
             changes_sql,
             plan.collection_id,
             f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w",
             _log_columns(),
-            rounds=(stretch.first_round, stretch.to_round),
-            vbuckets=stretch.vbuckets,
+            rounds=(log_slice.first_round, log_slice.to_round),
+            vbuckets=log_slice.vbuckets,
         )
     ]
-    if stretch.restored:
+    if log_slice.restored:
         lost = f"(SELECT vbucket, key FROM ({touched}) WHERE newest IS NULL) w"
         parts.append(_lost_part(table_sql, plan, lost))
-    if stretch.revived:
+    if log_slice.revived:
         parts.append(_revived_part(table_sql, plan, touched))
-    if stretch.emptied:
+    if log_slice.emptied:
         parts.append(_gone_part(table_sql, plan, touched))
     return parts
 
 
 def _single_rows(changes_sql: str, plan: ApplyPlan, ranges: Iterable[RowRange]) -> str:
     """Return the rows of ranges in which each key has one, without looking for its newest."""
-    rows = rows_sql(changes_sql, plan.collection_id, plan.stretch, ranges)
+    rows = rows_sql(changes_sql, plan.collection_id, plan.log_slice, ranges)
     return f"SELECT {', '.join(_log_columns())}, c.kind <> 'mutation' AS deleted {rows}"
 
 
@@ -181,7 +183,7 @@ WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.kind IN ({ITEM_KINDS_SQL
 
 def _lost_part(table_sql: str, plan: ApplyPlan, lost: str) -> str:
     """Return the keys without a live row, each with its row in the base version, or deleted."""
-    old = _old_rows(table_sql, plan, plan.stretch.restored)
+    old = _old_rows(table_sql, plan, plan.log_slice.restored)
     columns = ", ".join(f"w.{name}" if name in _PLACE else f"o.{name}" for name in _NAMES)
     return f"""
 SELECT {columns}, o.key IS NULL AS deleted
@@ -193,7 +195,7 @@ def _revived_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
     columns = ", ".join(f"o.{name}" for name in _NAMES)
     return f"""
 SELECT {columns}, false AS deleted
-FROM ({_old_rows(table_sql, plan, plan.stretch.revived)}) o
+FROM ({_old_rows(table_sql, plan, plan.log_slice.revived)}) o
 LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 
@@ -201,7 +203,7 @@ def _old_rows(table_sql: str, plan: ApplyPlan, vbuckets: Iterable[int]) -> str:
     """Return the query for what some vbuckets hold in the versions that they go back to."""
     by_version: dict[int, list[int]] = {}
     for vbucket in vbuckets:
-        version = plan.stretch.restored[vbucket]
+        version = plan.log_slice.restored[vbucket]
         if version != EMPTY_TABLE:
             by_version.setdefault(version, []).append(vbucket)
     olds = [
@@ -216,7 +218,7 @@ def _old_rows(table_sql: str, plan: ApplyPlan, vbuckets: Iterable[int]) -> str:
 
 def _gone_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
     """Return the keys of emptied vbuckets that what comes after does not know."""
-    vbuckets = _listed(plan.stretch.emptied)
+    vbuckets = _listed(plan.log_slice.emptied)
     # They only leave: of a whole table that is flushed no document is read.
     columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)
     held = f"{table_sql} VERSION AS OF {plan.base_version}"

@@ -21,8 +21,8 @@ from dcp.lake.apply.apply_plan import ROW_BUDGET
 from dcp.lake.apply.apply_rows import old_rows
 from dcp.lake.apply.replica_facts import is_missing_version
 from dcp.lake.log.applied import AppliedVersion, ReplicaStatus
+from dcp.lake.log.log_slice import REPLACED
 from dcp.lake.log.stop_points import reached
-from dcp.lake.log.stretch import REPLACED
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
@@ -98,7 +98,7 @@ class Audited:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class AuditSources:
     """The states and deletions that an audit compares: queries in brackets, or names of views.
 
     ``before`` and ``after`` are the rows of the vbuckets that were taken back, ``deletions`` are
@@ -111,7 +111,9 @@ class Sources:
 
 
 @contextmanager
-def _sources(lake: LakeTables, audited: Audited) -> Iterator[tuple[Sources, Mapping[str, str]]]:
+def _sources(
+    lake: LakeTables, audited: Audited
+) -> Iterator[tuple[AuditSources, Mapping[str, str]]]:
     """Give what an audit compares: in memory where that is little, else as queries.
 
     With the settings that such a statement takes (`dcp.lake.tables.transaction`).
@@ -125,14 +127,17 @@ def _sources(lake: LakeTables, audited: Audited) -> Iterator[tuple[Sources, Mapp
             f"WHERE {_chosen(audited, string)})"
             for version in versions
         )
-        yield Sources(before, after, f"({_deletions_sql(lake.changes_sql, audited, string)})"), {}
+        yield (
+            AuditSources(before, after, f"({_deletions_sql(lake.changes_sql, audited, string)})"),
+            {},
+        )
         return
     with ExitStack() as stack:
         views = [
             stack.enter_context(memory_view(lake.spark, f"dcplake_audit_{number}", table))
             for number, table in enumerate(tables)
         ]
-        yield Sources(*views), FEW_JOBS_TO_JOIN
+        yield AuditSources(*views), FEW_JOBS_TO_JOIN
 
 
 def _few_rows(lake: LakeTables, audited: Audited) -> list[pa.Table] | None:
@@ -171,7 +176,7 @@ def _chosen(audited: Audited, text: Callable[[str], str]) -> str:
     return f"{chosen} AND key IN ({', '.join(map(text, audited.keys))})"
 
 
-def audit_sql(audit_table_sql: str, table_sql: str, sources: Sources, audited: Audited) -> str:
+def audit_sql(audit_table_sql: str, table_sql: str, sources: AuditSources, audited: Audited) -> str:
     """Return the INSERT of what an apply took back.
 
     A row of before was undone if it lies above the fork. A key that is only there afterwards was

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from dcp.lake.apply.apply import stretch_to_publish
+from dcp.lake.apply.apply import slice_to_publish
 from dcp.lake.apply.apply_sql import rows_sql
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
@@ -67,12 +67,12 @@ def pending_of(
     if to_round is None:
         to_round = newest_round(lake, newest_commits)
     status = replica_status(lake, replica)
-    stretch = stretch_to_publish(lake, replica, status, to_round)
-    if stretch is None:
+    log_slice = slice_to_publish(lake, replica, status, to_round)
+    if log_slice is None:
         return Pending(0, 0, 0.0)
-    if stretch.undone or stretch.cleared or stretch.stale != status.held.stale:
+    if log_slice.undone or log_slice.cleared or log_slice.stale != status.held.stale:
         return Pending(0, 0, 0.0, takes_back=True)
-    published = rows_sql(lake.changes_sql, replica.collection_id, stretch, stretch.ranges)
+    published = rows_sql(lake.changes_sql, replica.collection_id, log_slice, log_slice.ranges)
     row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]
     if not row["rows"]:
         return Pending(0, 0, 0.0)

@@ -13,12 +13,12 @@ So:
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dcp.lake.log.stretch import CollectionEvent, Role, RowRange
+from dcp.lake.log.log_slice import CollectionEvent, Role, RowRange
 from dcp.lake.tables.epochs import Fork, is_live
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
+class ClearedRanges:
     """Row ranges of one vbucket with the effect of its collection's events.
 
     ``clears``: what the table has of it goes. ``base_is_empty``: of the version to go back to
@@ -31,7 +31,7 @@ class Cleared:
     revives: bool = False
 
 
-def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -> Cleared:
+def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -> ClearedRanges:
     """Return what becomes of a vbucket's row ranges above a base by its collection's events.
 
     Events outside the ranges are in the base already, dead and never published, or not complete.
@@ -44,17 +44,17 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
     live = [event for event, role in roles.items() if role is not Role.UNDONE]
     revives = Role.UNDONE in roles.values()
     if not roles:
-        return Cleared(ranges)
+        return ClearedRanges(ranges)
     # Live seqnos ascend over all epochs, so the newest event is the one with the highest.
     newest_live = max(live, key=lambda event: event.seqno, default=None)
     if newest_live is not None:
         ranges = _above(newest_live.seqno, ranges)
         if roles[newest_live] is Role.FRESH:
             rows = [each for each in ranges if each.role is not Role.UNDONE]
-            return Cleared(rows, clears=True, base_is_empty=True)
+            return ClearedRanges(rows, clears=True, base_is_empty=True)
     if revives:  # of what is published and live, the dead event may have taken any row
         ranges = _all_fresh(ranges)
-    return Cleared(ranges, base_is_empty=newest_live is not None, revives=revives)
+    return ClearedRanges(ranges, base_is_empty=newest_live is not None, revives=revives)
 
 
 def keeps_dropped_rows(

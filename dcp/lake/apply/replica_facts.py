@@ -1,4 +1,4 @@
-"""Reads the facts that an apply's decision needs (`dcp.lake.log.stretch.ReplicaFacts`)."""
+"""Reads the facts that an apply's decision needs (`dcp.lake.log.log_slice.ReplicaFacts`)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +9,8 @@ from pyspark.errors import PySparkException
 from dcp.lake.apply.apply_sql import collection_events_sql
 from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.log_slice import EMPTY_TABLE, CollectionEvent, HeldVersion
 from dcp.lake.log.round_records import round_records
-from dcp.lake.log.stretch import EMPTY_TABLE, CollectionEvent, HeldVersion
 from dcp.lake.tables.epochs import Fork
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage

@@ -10,7 +10,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.setting_keys import Section, key
-from dcp.protocol.window_policies import Policy, WindowPolicySettings, window_of_each
+from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings, window_of_each
 from dcp.types import U32_MAX
 
 LEAST_WINDOW_BYTES: Final = 4096
@@ -28,7 +28,7 @@ class FlowControlSettings(Section):
         "a round plans share `window_shared_percent` of it; both within `window_bytes` and "
         "`window_most_bytes`. ratio: as aggressive, without these limits. none: no flow control, "
         "see `allow_no_flow_control`.",
-        choices=tuple(map(str, Policy)),
+        choices=tuple(map(str, WindowPolicy)),
     )
     window_bytes: int = key(
         10 * MEBIBYTE,
@@ -126,7 +126,7 @@ class FlowControlSettings(Section):
         Section.__post_init__(self)
         self._check_policy()
         window_bytes, what = self.window_bytes, "window_bytes"
-        if self.window_policy == Policy.RATIO:
+        if self.window_policy == WindowPolicy.RATIO:
             window_bytes = self.planned_window_bytes(1)
             what = "the window of one connection, window_shared_percent of window_quota_bytes"
         most = int(window_bytes * (1 - self.ack_fraction))
@@ -144,12 +144,12 @@ class FlowControlSettings(Section):
             )
 
     def _check_policy(self) -> None:
-        if self.window_policy == Policy.NONE and not self.allow_no_flow_control:
+        if self.window_policy == WindowPolicy.NONE and not self.allow_no_flow_control:
             raise ConfigError(
                 "window_policy: found 'none' (no flow control): NOOPs would wait behind unread "
                 "data; set allow_no_flow_control to accept that"
             )
-        limited = self.window_policy in (Policy.DYNAMIC, Policy.AGGRESSIVE)
+        limited = self.window_policy in (WindowPolicy.DYNAMIC, WindowPolicy.AGGRESSIVE)
         if limited and self.window_most_bytes < self.window_bytes:
             raise ConfigError(
                 f"window_most_bytes: found {self.window_most_bytes}, expected at least "
@@ -159,7 +159,7 @@ class FlowControlSettings(Section):
     @property
     def fixed_window_bytes(self) -> int:
         """The window of connections that no policy sizes; 0: no flow control."""
-        return 0 if self.window_policy == Policy.NONE else self.window_bytes
+        return 0 if self.window_policy == WindowPolicy.NONE else self.window_bytes
 
     def planned_window_bytes(self, connections: int) -> int:
         """Return the window of each of so many connections that are there at once.
@@ -168,7 +168,7 @@ class FlowControlSettings(Section):
         gets.
         """
         window_bytes = window_of_each(self.policy_settings, self.window_quota_bytes, connections)
-        if self.window_policy == Policy.RATIO:
+        if self.window_policy == WindowPolicy.RATIO:
             return max(window_bytes, LEAST_WINDOW_BYTES)
         return window_bytes
 
@@ -176,7 +176,7 @@ class FlowControlSettings(Section):
     def policy_settings(self) -> WindowPolicySettings:
         """The policy and its numbers in kv_engine's words."""
         return WindowPolicySettings(
-            policy=Policy(self.window_policy),
+            policy=WindowPolicy(self.window_policy),
             size_bytes=self.window_bytes,
             most_bytes=self.window_most_bytes,
             percent=self.window_percent,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.log.stretch import HeldVersion, Stretch, Undo
+from dcp.lake.log.log_slice import HeldVersion, LogSlice, Undo
 from dcp.lake.tables.history import WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import CHANGES
@@ -108,9 +108,9 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW
     origin = lineage.origin(lineage.newest)
     if origin < 0 or lineage.is_whole:
         return ReplicaStatus(None, -1 if since is None else since, lineage)
-    if (told := lineage.told(lineage.newest)) is not None:
+    if (told := lineage.heartbeat_content(lineage.newest)) is not None:
         since = int(told["since"]) if since is None else since
-        return ReplicaStatus(told_applied(replica.name, told), since, lineage)
+        return ReplicaStatus(applied_of_heartbeat(replica.name, told), since, lineage)
     # A table that was dropped and made again may have older rows with higher versions there.
     indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
     applied = indexed[-1] if indexed else None
@@ -127,8 +127,8 @@ def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | N
     origin = lineage.commit(lineage.origin(version))
     if origin is not None:
         return applied_of(table, origin) if origin.is_apply else None
-    told = lineage.told(version)
-    return None if told is None else told_applied(table, told)
+    told = lineage.heartbeat_content(version)
+    return None if told is None else applied_of_heartbeat(table, told)
 
 
 def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
@@ -160,16 +160,16 @@ def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
     return _applied_from(table, commit.version, commit.ours, *emptied, *counts)
 
 
-def commit_content(from_round: int, stretch: Stretch) -> dict[str, Any]:
+def commit_content(from_round: int, log_slice: LogSlice) -> dict[str, Any]:
     """Return what the commit of an apply says about it; `applied_of` reads it."""
     return {
         "from": from_round,
-        "to": stretch.to_round,
-        "log_from": stretch.log_from_round,
-        **({"first": stretch.first_round} if stretch.undone else {}),
-        **_by_vbucket(stretch.stale.items(), stretch.undone),
-        **({"cleared": list(stretch.cleared)} if stretch.cleared else {}),
-        **({"revived": list(stretch.revived)} if stretch.revived else {}),
+        "to": log_slice.to_round,
+        "log_from": log_slice.log_from_round,
+        **({"first": log_slice.first_round} if log_slice.undone else {}),
+        **_by_vbucket(log_slice.stale.items(), log_slice.undone),
+        **({"cleared": list(log_slice.cleared)} if log_slice.cleared else {}),
+        **({"revived": list(log_slice.revived)} if log_slice.revived else {}),
     }
 
 
@@ -188,7 +188,7 @@ def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
     return told
 
 
-def told_applied(table: str, told: Mapping[str, Any]) -> AppliedVersion | None:
+def applied_of_heartbeat(table: str, told: Mapping[str, Any]) -> AppliedVersion | None:
     """Return the apply that a heartbeat repeats; None where there was none yet."""
     return _applied_from(table, int(told["version"]), told) if "to" in told else None
 
@@ -253,8 +253,8 @@ def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
                 found.append(AppliedVersion(table, commit.version, at, at, log_from, stale))
             elif lineage.is_whole:
                 found.append(AppliedVersion(table, commit.version, 0, 0, 0))
-    if not found and (told := lineage.told(lineage.newest)) is not None:
-        applied = told_applied(table, told)  # its commit is gone from the history
+    if not found and (told := lineage.heartbeat_content(lineage.newest)) is not None:
+        applied = applied_of_heartbeat(table, told)  # its commit is gone from the history
         found += [applied] if applied else []
     return found
 

@@ -14,7 +14,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.log.restart import Standstill
+from dcp.lake.log.rollback_plan import BlockedRollback
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
@@ -35,13 +35,14 @@ CLUSTER_TASKS: Final = 2
 class LakePosition:
     """The position of a lake: its newest round, and each vbucket's state after it.
 
-    ``restarts`` has, for vbuckets that must begin a new epoch, its first state, or why they cannot.
+    ``epoch_starts`` has, for vbuckets that must begin a new epoch, its first state, or why they
+    cannot.
     """
 
     lake_id: str
     latest_round: int
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
-    restarts: Mapping[int, VbucketProgress | Standstill] = field(default_factory=dict)
+    epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
 
     def state(self, vbucket: int) -> VbucketProgress:
         """Return the vbucket's state; seqno 0 where the lake has no position of it yet."""
@@ -77,7 +78,7 @@ def plan_round(
     for vbucket in range(cluster.map.vbucket_count):
         state = position.state(vbucket)
         goal = goals.get(vbucket)
-        restarted = position.restarts.get(vbucket)
+        restarted = position.epoch_starts.get(vbucket)
         if restarted is not None or is_elsewhere(state, cluster):
             goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
         elif goal is not None and not is_behind(state, goal):
@@ -150,7 +151,7 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
 
 def _stream_or_reason(
     vbucket: int,
-    state: VbucketProgress | Standstill,
+    state: VbucketProgress | BlockedRollback,
     goal: int | None,
     cluster: "ClusterView",
     skip: Mapping[int, LeftOut],
@@ -159,7 +160,7 @@ def _stream_or_reason(
 ) -> StreamPlan | LeftOut:
     if vbucket in skip:
         return skip[vbucket]
-    if isinstance(state, Standstill):
+    if isinstance(state, BlockedRollback):
         return LeftOut(vbucket, state.reason, state.detail)
     node = cluster.map.owner(vbucket)
     if node is None:

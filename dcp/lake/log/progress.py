@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StreamProgress:
     """The progress of streams: seqnos passed, and bytes received on the wire."""
 
     seqnos: int = 0
@@ -25,13 +25,13 @@ class RoundProgress:
 
     folder: str
 
-    def note(self, task: int, done: Done) -> None:
+    def note(self, task: int, done: StreamProgress) -> None:
         """Write the progress of a task; a repeated task begins again."""
         written = Path(self.folder) / f"{task}.new"
         written.write_text(f"{done.seqnos} {done.frame_bytes}")
         written.replace(Path(self.folder) / f"{task}.task")
 
-    def done(self) -> Done:
+    def total(self) -> StreamProgress:
         """Return the progress of all tasks together."""
         seqnos = frame_bytes = 0
         for file in Path(self.folder).glob("*.task"):
@@ -40,7 +40,7 @@ class RoundProgress:
                 seqnos, frame_bytes = seqnos + told[0], frame_bytes + told[1]
             except (OSError, ValueError, IndexError):
                 continue
-        return Done(seqnos, frame_bytes)
+        return StreamProgress(seqnos, frame_bytes)
 
 
 @contextmanager

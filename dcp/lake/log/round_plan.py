@@ -36,7 +36,9 @@ class StreamPlan:
 
     @property
     def reads_on(self) -> bool:
-        """True if no budget ends it inside its first snapshot (`dcp.lake.log.restart` says why)."""
+        """True if no budget ends it inside its first snapshot (`dcp.lake.log.rollback_plan` says
+        why).
+        """
         return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
 
     @property

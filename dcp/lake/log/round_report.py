@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.lake.log.round_plan import LeftOut, left_out_json, left_out_lines
-from dcp.lake.monitor.live_look import SLOWEST
+from dcp.lake.monitor.task_stats import SLOWEST
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
 from dcp.printable import number_ranges
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dcp.lake.log.applied import indexed_applied
 from dcp.lake.log.round_records import round_records
 from dcp.lake.maintain.cleaning import (
+    CleaningDeferred,
     CleaningPlan,
-    NotYet,
     plan_cleaning,
     rounds_to_judge,
     versions_within,
 )
-from dcp.lake.maintain.maintenance_work import StepReport, Work, unless_driver_writes
+from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport, unless_driver_writes
 from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.tables import record_cleaned_round
@@ -20,10 +20,10 @@ from dcp.lake.tables.transaction import described
 STEP = "clean"
 
 
-def clean(work: Work) -> Iterator[StepReport]:
+def clean(work: MaintenanceWork) -> Iterator[StepReport]:
     """Remove the rows of ``changes`` that no version within the time to keep can need."""
     plan = cleaning_of(work)
-    if isinstance(plan, NotYet):
+    if isinstance(plan, CleaningDeferred):
         yield StepReport(STEP, "changes", str(plan))
         return
     rows = _count(work, plan)
@@ -36,29 +36,29 @@ def clean(work: Work) -> Iterator[StepReport]:
     yield unless_driver_writes(STEP, "changes", lambda: _remove(work, plan))
 
 
-def cleaning_of(work: Work) -> CleaningPlan | NotYet:
+def cleaning_of(work: MaintenanceWork) -> CleaningPlan | CleaningDeferred:
     """Return what may be removed by now; nothing is written."""
     start = work.kept.start(work.now)
     if not work.replicas:
-        return NotYet("there is no replica table")
+        return CleaningDeferred("there is no replica table")
     versions = {}
     for replica in work.replicas:
         lineage = Lineage(tuple(work.commits(replica)))
         indexed = [] if lineage.is_whole else indexed_applied(work.lake, [replica.name], 0)
         found = versions_within(replica, lineage, start, indexed)
-        if isinstance(found, NotYet):
+        if isinstance(found, CleaningDeferred):
             return found
         versions[replica] = found
     records = round_records(work.lake, rounds_to_judge(versions.values()))
     return plan_cleaning(versions, {number: found.states for number, found in records.items()})
 
 
-def _count(work: Work, plan: CleaningPlan) -> int:
+def _count(work: MaintenanceWork, plan: CleaningPlan) -> int:
     counted = f"SELECT count(*) FROM {work.lake.changes_sql} WHERE {plan.condition_sql()}"
     return int(work.lake.spark.sql(counted).collect()[0][0])
 
 
-def _remove(work: Work, plan: CleaningPlan) -> StepReport:
+def _remove(work: MaintenanceWork, plan: CleaningPlan) -> StepReport:
     lake = work.lake
     # First the note, then the deed: a rebuild must never take a log for whole that is not.
     record_cleaned_round(lake, plan.replicas, plan.to_round)

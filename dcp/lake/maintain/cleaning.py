@@ -28,7 +28,7 @@ from dcp.printable import number_ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CleaningBound:
     """Document rows of one vbucket up to this seqno, in this epoch or earlier, may be removed."""
 
     epoch: int
@@ -44,7 +44,7 @@ class CleaningPlan:
 
     to_round: int
     keep_positions_from: int
-    bounds: tuple[Bound, ...]
+    bounds: tuple[CleaningBound, ...]
     replicas: tuple[ReplicaTable, ...]
 
     def documents_sql(self) -> str:
@@ -69,7 +69,7 @@ class CleaningPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class NotYet:
+class CleaningDeferred:
     """The reason why nothing may be removed."""
 
     reason: str
@@ -84,7 +84,7 @@ def versions_within(
     lineage: Lineage,
     horizon_start: datetime,
     indexed: Sequence[AppliedVersion],
-) -> list[AppliedVersion] | NotYet:
+) -> list[AppliedVersion] | CleaningDeferred:
     """Return the applies that the versions of a replica within the horizon stand at.
 
     Args:
@@ -97,12 +97,14 @@ def versions_within(
     """
     first = version_at(lineage.commits, horizon_start)
     if first is None:
-        return NotYet(f"table {replica.name} has no version from before {horizon_start:%F %T} UTC")
+        return CleaningDeferred(
+            f"table {replica.name} has no version from before {horizon_start:%F %T} UTC"
+        )
     found: list[AppliedVersion] = []
     for version in range(first.version, lineage.newest + 1):
         applied = _applied_at(replica, lineage, version, indexed)
         if applied is None:
-            return NotYet(f"table {replica.name} held no round at version {version}")
+            return CleaningDeferred(f"table {replica.name} held no round at version {version}")
         if applied not in found[-1:]:
             found.append(applied)
     return found
@@ -112,7 +114,7 @@ def _applied_at(
     replica: ReplicaTable, lineage: Lineage, version: int, indexed: Sequence[AppliedVersion]
 ) -> AppliedVersion | None:
     origin = lineage.origin(version)
-    if lineage.commit(origin) is not None or lineage.told(version) is not None:
+    if lineage.commit(origin) is not None or lineage.heartbeat_content(version) is not None:
         return applied_at(replica.name, lineage, version)
     older = [each for each in indexed if each.version <= origin]
     return older[-1] if older else None
@@ -126,7 +128,7 @@ def rounds_to_judge(versions: Iterable[Sequence[AppliedVersion]]) -> set[int]:
 def plan_cleaning(
     versions: Mapping[ReplicaTable, Sequence[AppliedVersion]],
     states: Mapping[int, Mapping[int, VbucketProgress]],
-) -> CleaningPlan | NotYet:
+) -> CleaningPlan | CleaningDeferred:
     """Return what may go, given by replica what its versions within the horizon stand at.
 
     ``states`` are the states of every vbucket, by round, for `rounds_to_judge`.
@@ -134,14 +136,16 @@ def plan_cleaning(
     for replica, applied in versions.items():
         if stale := sorted({vbucket for each in applied for vbucket, _ in each.stale}):
             # What they held is from older rounds, and what they wait for is not applied.
-            return NotYet(f"table {replica.name} had stale vbuckets: {number_ranges(stale)}")
+            return CleaningDeferred(
+                f"table {replica.name} had stale vbuckets: {number_ranges(stale)}"
+            )
     rounds = rounds_to_judge(versions.values())
     to_round = min(rounds, default=0)
     if to_round == 0:
-        return NotYet("a replica held no round when the horizon began")
+        return CleaningDeferred("a replica held no round when the horizon began")
     judges = [states[number] for number in sorted(rounds)]
     bounds = [
-        Bound(
+        CleaningBound(
             min(each[vbucket].epoch for each in judges),
             min(each[vbucket].complete_seqno for each in judges),
         )

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from dcp.lake.maintain.maintenance_work import (
+    MaintenanceWork,
     StepReport,
-    Work,
     maintenance_metadata,
     unless_driver_writes,
 )
@@ -25,13 +25,13 @@ _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelis
 _CLUSTER_LISTING_TASKS: Final = 64
 
 
-def optimize(work: Work) -> Iterator[StepReport]:
+def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
     """Put the rows of small files into larger ones, sorted for the tables' queries."""
     for table in work.tables:
         yield unless_driver_writes("optimize", table, partial(_optimize, work, table))
 
 
-def _optimize(work: Work, table: str) -> StepReport:
+def _optimize(work: MaintenanceWork, table: str) -> StepReport:
     spark, table_sql = work.lake.spark, work.lake.table_sql(table)
     if work.dry_run:
         detail = spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()[0]
@@ -57,7 +57,7 @@ def optimize_table(
     return StepReport("optimize", table, told, done=bool(removed or added), figures=figures)
 
 
-def vacuum(work: Work) -> Iterator[StepReport]:
+def vacuum(work: MaintenanceWork) -> Iterator[StepReport]:
     """Delete the files that only versions from before the time to keep need."""
     wrong = wrong_properties(work.lake, work.replicas, work.horizon)
     for table in work.tables:
@@ -68,7 +68,7 @@ def vacuum(work: Work) -> Iterator[StepReport]:
             yield _vacuum(work, table)
 
 
-def _vacuum(work: Work, table: str) -> StepReport:
+def _vacuum(work: MaintenanceWork, table: str) -> StepReport:
     spark, table_sql = work.lake.spark, work.lake.table_sql(table)
     # By default it lists folders in 10,000 tasks, whatever the size of the table.
     tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS

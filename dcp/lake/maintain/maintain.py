@@ -17,10 +17,10 @@ from dcp.lake.log.tampering import refuse_log_behind
 from dcp.lake.maintain.clean_changes import clean
 from dcp.lake.maintain.compaction import optimize, vacuum
 from dcp.lake.maintain.heartbeat import beat, newest_commit_time
-from dcp.lake.maintain.maintenance_work import StepReport, Work
+from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.tables.history import history
-from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, Loss, loss
+from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, HorizonLoss, loss
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeTables, open_lake, replicas_in
 
@@ -82,7 +82,7 @@ def work_on(
     *,
     now: datetime | None = None,
     dry_run: bool = False,
-) -> Work:
+) -> MaintenanceWork:
     """Return the work on a lake with a horizon of any length, if it keeps to it.
 
     VACUUM alone goes by the real time, whatever ``now`` says.
@@ -94,8 +94,10 @@ def work_on(
     kept_seconds = horizon.seconds if retain_hours is None else retain_hours * HOUR_SECONDS
     now = now or datetime.now(UTC)
     if kept_seconds >= horizon.seconds:
-        return Work(lake, replicas_in(lake), horizon, Horizon(kept_seconds), now, dry_run)
-    work = Work(lake, replicas_in(lake), horizon, horizon, now, dry_run)
+        return MaintenanceWork(
+            lake, replicas_in(lake), horizon, Horizon(kept_seconds), now, dry_run
+        )
+    work = MaintenanceWork(lake, replicas_in(lake), horizon, horizon, now, dry_run)
     losses = (
         loss(replica.name, work.commits(replica), horizon, kept_seconds, now)
         for replica in work.replicas
@@ -103,7 +105,7 @@ def work_on(
     raise ConfigError(_refusal(kept_seconds, horizon, [each for each in losses if each], now))
 
 
-def run_steps(work: Work, steps: Sequence[str] | None = None) -> Iterator[StepReport]:
+def run_steps(work: MaintenanceWork, steps: Sequence[str] | None = None) -> Iterator[StepReport]:
     """Do the steps one after the other; yield what each did to each table.
 
     Raises:
@@ -120,7 +122,7 @@ def run_steps(work: Work, steps: Sequence[str] | None = None) -> Iterator[StepRe
             yield from step(work)
 
 
-def _retention(work: Work) -> Iterator[StepReport]:
+def _retention(work: MaintenanceWork) -> Iterator[StepReport]:
     """Put the table properties right: VACUUM and log cleanup go by them."""
     if work.dry_run:
         for table, wrong in wrong_properties(work.lake, work.replicas, work.horizon).items():
@@ -131,7 +133,7 @@ def _retention(work: Work) -> Iterator[StepReport]:
         yield StepReport("retention", table, told, done=True)
 
 
-def _heartbeat(work: Work) -> Iterator[StepReport]:
+def _heartbeat(work: MaintenanceWork) -> Iterator[StepReport]:
     """Give a table whose newest version is old a new one with the same rows."""
     for replica in (None, *work.replicas):
         table = "changes" if replica is None else replica.name
@@ -145,7 +147,7 @@ def _heartbeat(work: Work) -> Iterator[StepReport]:
             yield StepReport("heartbeat", table, told, done=True)
 
 
-STEPS: Final[Mapping[str, Callable[[Work], Iterator[StepReport]]]] = {
+STEPS: Final[Mapping[str, Callable[[MaintenanceWork], Iterator[StepReport]]]] = {
     "retention": _retention,
     "heartbeat": _heartbeat,
     "clean": clean,
@@ -155,7 +157,9 @@ STEPS: Final[Mapping[str, Callable[[Work], Iterator[StepReport]]]] = {
 """What maintenance can do, in the order in which it does it."""
 
 
-def _refusal(kept_seconds: float, horizon: Horizon, losses: Sequence[Loss], now: datetime) -> str:
+def _refusal(
+    kept_seconds: float, horizon: Horizon, losses: Sequence[HorizonLoss], now: datetime
+) -> str:
     lost = "; ".join(str(each) for each in losses) or "no version that there is now"
     since = datetime.fromtimestamp(now.timestamp() - kept_seconds, UTC)
     return (

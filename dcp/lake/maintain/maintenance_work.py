@@ -12,7 +12,7 @@ from dcp.lake.tables.transaction import is_conflict
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class MaintenanceWork:
     """The input of one maintenance: the lake's tables, its horizon, and how long to keep things.
 
     ``kept`` is the horizon or more, and ``now`` the moment from which both count back. With
@@ -51,18 +51,18 @@ class StepReport:
 
     step: str
     table: str
-    told: str
+    summary: str
     done: bool = False
     figures: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
-        named = {"step": self.step, "table": self.table, "done": self.done, "told": self.told}
+        named = {"step": self.step, "table": self.table, "done": self.done, "told": self.summary}
         return named | dict(self.figures)
 
     def __str__(self) -> str:
         """Say it in one line."""
-        return f"{self.step} {self.table}: {self.told}"
+        return f"{self.step} {self.table}: {self.summary}"
 
 
 def unless_driver_writes(step: str, table: str, statement: Callable[[], StepReport]) -> StepReport:

@@ -25,8 +25,8 @@ from typing import Final
 import psutil
 
 from dcp.errors import ConfigError
-from dcp.lake.monitor.live_look import TaskLook
 from dcp.lake.monitor.live_place import LivePlace
+from dcp.lake.monitor.task_stats import TaskStats
 from dcp.wire.json_tree import json_tree
 
 _log = logging.getLogger(__name__)
@@ -43,10 +43,10 @@ _LARGEST_BYTES: Final = 4 * 2**20
 class BoardWriter:
     """Writes one task's file until it is closed."""
 
-    def __init__(self, folder: Path, name: str, look: Callable[[], TaskLook]) -> None:
-        """Prepare; ``look`` is called by the writer's thread."""
+    def __init__(self, folder: Path, name: str, stats: Callable[[], TaskStats]) -> None:
+        """Prepare; ``stats`` is called by the writer's thread."""
         self._file = folder / f"{name}-{os.getpid()}{_SUFFIX}"
-        self._look = look
+        self._stats = stats
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._main, name="dcp-live-board", daemon=True)
 
@@ -70,7 +70,7 @@ class BoardWriter:
 
     def _write(self) -> None:
         new = self._file.with_suffix(".new")
-        new.write_text(json.dumps(self._look().to_json()))
+        new.write_text(json.dumps(self._stats().to_json()))
         if self._ended.is_set():
             new.unlink()
         else:
@@ -78,14 +78,16 @@ class BoardWriter:
 
 
 @contextmanager
-def live_board(place: LivePlace | None, name: str, look: Callable[[], TaskLook]) -> Iterator[None]:
+def live_board(
+    place: LivePlace | None, name: str, stats: Callable[[], TaskStats]
+) -> Iterator[None]:
     """Show a task on its lake's board while it runs; None, or a folder that cannot be: nowhere."""
     writer = None
     if place is not None:
         try:
             folder = place.make()
             _sweep(folder)
-            writer = BoardWriter(folder, name, look)
+            writer = BoardWriter(folder, name, stats)
         except (ConfigError, OSError) as error:
             _log.warning("live board: %s: what this task sees is shown nowhere", error)
     if writer is None:
@@ -98,7 +100,7 @@ def live_board(place: LivePlace | None, name: str, look: Callable[[], TaskLook])
         writer.close()
 
 
-def read_board(place: LivePlace) -> list[TaskLook]:
+def read_board(place: LivePlace) -> list[TaskStats]:
     """Return what the tasks of a lake see now, by name.
 
     Raises:
@@ -107,29 +109,29 @@ def read_board(place: LivePlace) -> list[TaskLook]:
     if not place.folder.is_dir():
         return []
     place.require_private()
-    return sorted(_sweep(place.folder), key=lambda look: look.task)
+    return sorted(_sweep(place.folder), key=lambda stats: stats.task)
 
 
-def _sweep(folder: Path) -> list[TaskLook]:
+def _sweep(folder: Path) -> list[TaskStats]:
     """Return what is news in a folder, and remove the files of tasks that are gone or silent."""
     files = sorted(folder.glob(f"*{_SUFFIX}"))
     unfinished = list(folder.glob(f"*{_UNFINISHED}"))
     if not files and not unfinished:
         return []
     now = _time_of(folder)
-    looks = []
+    all_stats = []
     for file in files:
         with suppress(OSError):  # its task has just removed it, or it is not ours to read
-            look, age_seconds = _read(file, now)
-            if look is not None and _is_news(look, age_seconds):
-                looks.append(look)
-            elif age_seconds > ABANDONED_SECONDS or (look is not None and _is_of_here(look)):
+            stats, age_seconds = _read(file, now)
+            if stats is not None and _is_news(stats, age_seconds):
+                all_stats.append(stats)
+            elif age_seconds > ABANDONED_SECONDS or (stats is not None and _is_of_here(stats)):
                 file.unlink(missing_ok=True)
     for file in unfinished:
         with suppress(OSError):  # its task has just finished it
             if now - file.stat().st_mtime > STALE_SECONDS:
                 file.unlink(missing_ok=True)  # a task that lives writes another one at once
-    return looks
+    return all_stats
 
 
 def _time_of(folder: Path) -> float:
@@ -141,20 +143,20 @@ def _time_of(folder: Path) -> float:
         return time()
 
 
-def _read(file: Path, now: float) -> tuple[TaskLook | None, float]:
+def _read(file: Path, now: float) -> tuple[TaskStats | None, float]:
     """Return what a file says, None if that is no look, and its age."""
     with file.open("rb") as opened:
         age_seconds = now - os.fstat(opened.fileno()).st_mtime
         try:
-            return TaskLook.from_json(json_tree(opened.read(_LARGEST_BYTES))), age_seconds
+            return TaskStats.from_json(json_tree(opened.read(_LARGEST_BYTES))), age_seconds
         except ValueError:
             return None, age_seconds
 
 
-def _is_news(look: TaskLook, age_seconds: float) -> bool:
-    may_live = not _is_of_here(look) or psutil.pid_exists(look.pid)
+def _is_news(stats: TaskStats, age_seconds: float) -> bool:
+    may_live = not _is_of_here(stats) or psutil.pid_exists(stats.pid)
     return age_seconds <= STALE_SECONDS and may_live
 
 
-def _is_of_here(look: TaskLook) -> bool:
-    return look.host == socket.gethostname()
+def _is_of_here(stats: TaskStats) -> bool:
+    return stats.host == socket.gethostname()

@@ -9,9 +9,9 @@ from typing import Final
 
 from prometheus_client.samples import Sample
 
-from dcp.client.looks import StageLook
-from dcp.lake.monitor.live_look import Connection, TaskLook
+from dcp.client.stats import StageStats
 from dcp.lake.monitor.prometheus import Metrics, exposition_of
+from dcp.lake.monitor.task_stats import Connection, TaskStats
 
 _METRICS: Final[Metrics] = {
     "dcp_window_bytes": ("gauge", "Window of the connection: what the node may have outstanding."),
@@ -45,37 +45,37 @@ _METRICS: Final[Metrics] = {
 }
 
 
-def exposition(looks: Iterable[TaskLook]) -> str:
+def exposition(all_stats: Iterable[TaskStats]) -> str:
     """Return the metrics of all tasks; of two looks with one label the newer one's."""
-    newest: dict[str, TaskLook] = {}
-    for look in sorted(looks, key=lambda look: look.at):
-        newest[look.label] = look
-    samples = [sample for _, look in sorted(newest.items()) for sample in _samples(look)]
+    newest: dict[str, TaskStats] = {}
+    for stats in sorted(all_stats, key=lambda stats: stats.at):
+        newest[stats.label] = stats
+    samples = [sample for _, stats in sorted(newest.items()) for sample in _samples(stats)]
     return exposition_of(samples, _METRICS)
 
 
-def _samples(look: TaskLook) -> Iterator[Sample]:
-    task = {"task": look.label}
-    yield Sample("dcplake_task_rows", task, look.rows)
-    yield Sample("dcplake_task_undecodable_values", task, look.undecodable_values)
-    yield Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
-    yield Sample("dcplake_task_round", task, look.round)
-    yield Sample("dcplake_task_resident_bytes", task, look.resident_bytes)
-    if look.bound_bytes:
-        yield Sample("dcplake_task_memory_bound_bytes", task, look.bound_bytes)
-    if look.windows is not None:
-        yield Sample("window_policy", task | {"policy": look.windows.policy}, 1)
-        yield Sample("window_quota_bytes", task, look.windows.quota_bytes)
-        yield Sample("window_connections", task, look.windows.connections)
-        yield Sample("window_shared_bytes", task, look.windows.windows_bytes)
-    for stage in look.stages:
+def _samples(stats: TaskStats) -> Iterator[Sample]:
+    task = {"task": stats.label}
+    yield Sample("dcplake_task_rows", task, stats.rows)
+    yield Sample("dcplake_task_undecodable_values", task, stats.undecodable_values)
+    yield Sample("dcplake_task_open_vbuckets", task, stats.open_vbuckets)
+    yield Sample("dcplake_task_round", task, stats.round)
+    yield Sample("dcplake_task_resident_bytes", task, stats.resident_bytes)
+    if stats.bound_bytes:
+        yield Sample("dcplake_task_memory_bound_bytes", task, stats.bound_bytes)
+    if stats.windows is not None:
+        yield Sample("window_policy", task | {"policy": stats.windows.policy}, 1)
+        yield Sample("window_quota_bytes", task, stats.windows.quota_bytes)
+        yield Sample("window_connections", task, stats.windows.connections)
+        yield Sample("window_shared_bytes", task, stats.windows.windows_bytes)
+    for stage in stats.stages:
         yield from _of_stage(stage, task)
-    shared = {stage.name for stage in look.stages}
-    for gate in sorted({each.gate for each in look.connections} & shared):
+    shared = {stage.name for stage in stats.stages}
+    for gate in sorted({each.gate for each in stats.connections} & shared):
         yield Sample("fc_gating", task | {"stage": gate}, 1)
-    for gate, seconds in sorted(look.gate_seconds.items()):
+    for gate, seconds in sorted(stats.gate_seconds.items()):
         yield Sample("fc_gating_seconds_total", task | {"stage": gate}, seconds)
-    for connection in look.connections:
+    for connection in stats.connections:
         labels = task | {"node": connection.node}
         yield from _of_connection(connection, labels)
         for stage in connection.stages:
@@ -96,7 +96,7 @@ def _of_connection(each: Connection, labels: dict[str, str]) -> Iterator[Sample]
     yield Sample("dcp_ack_total", labels, each.acks)
 
 
-def _of_stage(stage: StageLook, labels: dict[str, str]) -> Iterator[Sample]:
+def _of_stage(stage: StageStats, labels: dict[str, str]) -> Iterator[Sample]:
     labels = labels | {"stage": stage.name, "kind": stage.kind}
     yield Sample("credit_used", labels, stage.in_use)
     yield Sample("credit_limit", labels, stage.size)

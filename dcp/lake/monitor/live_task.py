@@ -14,9 +14,9 @@ from time import monotonic, time
 import psutil
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.looks import ConnectionLook, StageLook
+from dcp.client.stats import ConnectionStats, StageStats
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.monitor.live_look import Connection, NodeStreams, TaskLook, connection_of
+from dcp.lake.monitor.task_stats import Connection, NodeStreams, TaskStats, connection_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class TaskState:
     open_vbuckets: int
     rows: int
     taken_bytes: int
-    connections: Sequence[ConnectionLook]
-    stages: Sequence[StageLook]
+    connections: Sequence[ConnectionStats]
+    stages: Sequence[StageStats]
     streams: Mapping[NodeAddress, NodeStreams]
     windows: WindowPlan | None = None
     batch_bytes: int = 0
@@ -51,12 +51,12 @@ class TaskWatcher:
         self._gate_seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> TaskLook:
+    def stats(self) -> TaskStats:
         """Look now; from any thread."""
         with self._lock:
-            return self._look()
+            return self._stats()
 
-    def _look(self) -> TaskLook:
+    def _stats(self) -> TaskStats:
         state, now = self._state(), monotonic()
         seconds = max(1e-6, now - self._seen_at)
         connections = tuple(
@@ -76,7 +76,7 @@ class TaskWatcher:
         self._bytes_of = {each.name: each.received_bytes for each in connections}
         new_bytes, self._taken_bytes = state.taken_bytes - self._taken_bytes, state.taken_bytes
         new_rows, self._rows, self._seen_at = state.rows - self._rows, state.rows, now
-        return TaskLook(
+        return TaskStats(
             task=self._task,
             round=self._round,
             host=socket.gethostname(),

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.log.applied import replica_status
-from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality_engine import run_suite
 from dcp.lake.quality.quality_report import QualityReport
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite

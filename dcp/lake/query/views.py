@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 
 from dcp.lake.log.applied import replica_status, shown_stale
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.log.stretch import HeldVersion
 from dcp.lake.query.views_sql import (
     docs_live_sql,
     documents_sql,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dcp.lake.apply.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
-from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.tables.keys import ESCAPE_PREFIX
 from dcp.lake.tables.schema import AUDIT, POSITION, REPLICA, spark_types
 from dcp.lake.tables.sql import integer_list, quoted, string

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.document_columns import StoredDocuments, stored_documents
-from dcp.lake.receive.histories import Histories
 from dcp.lake.receive.vbucket_counts import VbucketCounts
 from dcp.lake.tables.arrow_columns import constant_column, integer_column, nullified, u64_column
 from dcp.lake.tables.keys import key_columns
@@ -61,10 +61,10 @@ class BatchBuilder:
     """Collects rows until a batch is due; counts the documents that it puts into batches."""
 
     def __init__(
-        self, round_number: int, histories: Histories, batch_rows: int, batch_bytes: int
+        self, round_number: int, branches: BranchLookup, batch_rows: int, batch_bytes: int
     ) -> None:
         self._round = round_number
-        self._histories = histories
+        self._branches = branches
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
         self._parts: list[_Part] = []
@@ -75,8 +75,8 @@ class BatchBuilder:
 
     def add_documents(self, columns: DataColumns) -> None:
         """Add documents; they are of the branches that are known now."""
-        epochs = self._histories.epochs(columns.vbucket)
-        uuids = self._histories.uuids(columns.vbucket, columns.seqno)
+        epochs = self._branches.epochs(columns.vbucket)
+        uuids = self._branches.uuids(columns.vbucket, columns.seqno)
         self._parts.append(_Part(stored_documents(columns), epochs, uuids))
         self.rows += len(columns)
 
@@ -84,7 +84,7 @@ class BatchBuilder:
         """Add a row of another kind; ``values`` are columns of ``changes``."""
         if unknown := values.keys() - _EVENT_COLUMNS:
             raise ValueError(f"{kind} row: unexpected columns {sorted(unknown)}")
-        epoch = self._histories.epoch(vbucket) if epoch is None else epoch
+        epoch = self._branches.epoch(vbucket) if epoch is None else epoch
         self._events.append({"kind": kind, "vbucket": vbucket, "epoch": epoch, **values})
         self.rows += 1
 

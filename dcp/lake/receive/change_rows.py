@@ -5,7 +5,7 @@ from typing import Any
 
 from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.histories import Histories
+from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.system_events import DroppedPolicy, emptied_collection, system_event_text
 from dcp.lake.tables.rollback_order import RollbackOrder, order_row
 from dcp.protocol.events import (
@@ -25,21 +25,21 @@ class ChangeRows:
         self,
         streams: Iterable[StreamPlan],
         batches: BatchBuilder,
-        histories: Histories,
+        branches: BranchLookup,
         dropped: DroppedPolicy,
     ) -> None:
-        """``batches`` has the same ``histories``."""
+        """``batches`` has the same ``branches``."""
         self._batches = batches
-        self._histories = histories
+        self._branches = branches
         self._dropped = dropped
         for stream in streams:
-            histories.set_epoch(stream.vbucket, stream.state.epoch)
+            branches.set_epoch(stream.vbucket, stream.state.epoch)
             if stream.state.failover_log is not None:
-                histories.set_log(stream.vbucket, stream.state.failover_log)
+                branches.set_log(stream.vbucket, stream.state.failover_log)
 
     def accepted(self, vbucket: int, log: FailoverLog) -> None:
         """Take the failover log that a stream was accepted with: it tells its rows' branches."""
-        self._histories.set_log(vbucket, log)
+        self._branches.set_log(vbucket, log)
 
     def add(self, event: Event) -> None:
         """Add the row of an event that is none of documents; nothing where it has none."""
@@ -70,5 +70,5 @@ class ChangeRows:
         self._batches.add_event("rollback", vbucket, rollback=order_row(order))
 
     def _at_seqno(self, kind: str, vbucket: int, seqno: int, **values: Any) -> None:
-        uuid = self._histories.uuid(vbucket, seqno)
+        uuid = self._branches.uuid(vbucket, seqno)
         self._batches.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, **values)

@@ -57,7 +57,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
     )
 
 
-def look_at_cluster(access: SourceAccess) -> ClusterView:
+def query_cluster(access: SourceAccess) -> ClusterView:
     """Ask the cluster for its map and high seqnos.
 
     Raises:

@@ -2,8 +2,8 @@
 
 Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
 control when Spark asks for the next batch, that is, when it has taken this one; until then the node
-may send only the rest of the window (``gathering.py``). Whatever goes wrong at the source ends a
-vbucket with a ``status`` row and never the task, so that one dead node does not discard what
+may send only the rest of the window (``batch_flusher.py``). Whatever goes wrong at the source ends
+a vbucket with a ``status`` row and never the task, so that one dead node does not discard what
 another sent. Only a refused password or bucket fails the task: no other node would answer
 differently.
 """
@@ -27,20 +27,20 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.config.settings import SourceSettings
 from dcp.lake.log.applied import applied_to_batch
-from dcp.lake.log.progress import Done, RoundProgress
+from dcp.lake.log.progress import RoundProgress, StreamProgress
 from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.log.stop_points import reached
 from dcp.lake.log.stream_result import StreamResult, left_out_status
 from dcp.lake.monitor.live_board import live_board
-from dcp.lake.monitor.live_look import NodeStreams, TaskLook
 from dcp.lake.monitor.live_place import LivePlace
 from dcp.lake.monitor.live_task import TaskState, TaskWatcher
+from dcp.lake.monitor.task_stats import NodeStreams, TaskStats
 from dcp.lake.receive.arrow_memory import return_freed_memory
+from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
+from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.change_rows import ChangeRows
-from dcp.lake.receive.ending import Budget, Ending, EndPolicy
-from dcp.lake.receive.gathering import Gathering
-from dcp.lake.receive.histories import Histories
+from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.receive.system_events import DroppedPolicy, collection_of
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
@@ -87,7 +87,7 @@ def receive_function(
     plan: RoundPlan, access: SourceAccess, progress: RoundProgress | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
-    budget = Budget(plan.target_bytes, plan.target_seconds)
+    budget = TaskBudget(plan.target_bytes, plan.target_seconds)
 
     def receive(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return_freed_memory()
@@ -121,7 +121,7 @@ class TaskReceiver:
         self,
         plan: TaskPlan,
         round_number: int,
-        budget: Budget,
+        budget: TaskBudget,
         access: SourceAccess,
         name: str,
     ) -> None:
@@ -136,7 +136,7 @@ class TaskReceiver:
         self._access = access
         self._budget = budget
         self._name = name
-        self._policy = EndPolicy(
+        self._policy = StopPolicy(
             budget, access.quiet_seconds, access.consumer.node_deadline_seconds
         )
         try:
@@ -149,10 +149,10 @@ class TaskReceiver:
         """The results by vbucket; each has its outcome when ``stream`` has ended."""
         self._open = set(self.results)
         self._server_logs: dict[int, FailoverLog] = {}
-        flow, histories = access.flow_control, Histories()
-        self._batches = BatchBuilder(round_number, histories, flow.batch_rows, flow.batch_bytes)
-        self._rows = ChangeRows(plan.streams, self._batches, histories, access.dropped)
-        self._gathering = Gathering(flow, self._batches, monotonic)
+        flow, branches = access.flow_control, BranchLookup()
+        self._batches = BatchBuilder(round_number, branches, flow.batch_rows, flow.batch_bytes)
+        self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
+        self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all streams, then status and position rows.
@@ -165,13 +165,13 @@ class TaskReceiver:
         yield from self._closing_rows()
 
     @property
-    def done(self) -> Done:
+    def done(self) -> StreamProgress:
         """The progress of its vbuckets."""
         seqnos = sum(
             result.position.seqno - result.plan.state.position.seqno
             for result in self.results.values()
         )
-        return Done(seqnos, int(self._batches.counts.frame_bytes.sum()))
+        return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the streams bring, without status and position rows.
@@ -188,9 +188,9 @@ class TaskReceiver:
     def _stream(self) -> Iterator[pa.RecordBatch]:
         watcher = TaskWatcher(self._name, self._round, self._state)
         try:
-            with live_board(self._access.live, self._name, watcher.look):
+            with live_board(self._access.live, self._name, watcher.stats):
                 yield from self._consume()
-                self._note_flow(watcher.look())
+                self._note_flow(watcher.stats())
         finally:
             self._consumer.close()
 
@@ -231,29 +231,29 @@ class TaskReceiver:
             if delivery is not None:
                 self._take(delivery)
             self._end_what_is_over()
-            if self._gathering.is_due():
+            if self._flusher.is_due():
                 yield from self._hand_over()
         yield from self._hand_over()
 
     def _is_used_up(self) -> bool:
         """Return whether the task has used up its budget of bytes or seconds."""
-        enough = self._gathering.taken_bytes >= self._budget.target_bytes
+        enough = self._flusher.taken_bytes >= self._budget.target_bytes
         return enough or monotonic() >= self._policy.ends_at
 
     def _end_by_budget(self) -> None:
         """End all that the budget may end; what is read on goes on alone."""
         over = [vbucket for vbucket in self._open if not self.results[vbucket].reads_on]
         closes = len(over) < len(self._open)  # otherwise the connections end with the task
-        for ending in list(self._policy.out_of_budget(sorted(over), self._consumer)):
-            self._end_by(ending, closes=closes)
+        for stop in list(self._policy.out_of_budget(sorted(over), self._consumer)):
+            self._stop_by(stop, closes=closes)
 
     def _wait_seconds(self) -> float:
         now = monotonic()
         deadline = now + _LONGEST_WAIT_SECONDS
         if now < self._policy.ends_at:
             deadline = min(deadline, self._policy.ends_at)
-        if not self._gathering.is_empty:
-            deadline = min(deadline, self._gathering.due_at)
+        if not self._flusher.is_empty:
+            deadline = min(deadline, self._flusher.due_at)
         return max(0.0, deadline - now)
 
     # What arrives
@@ -261,7 +261,7 @@ class TaskReceiver:
     def _take(self, delivery: Delivery) -> None:
         now = monotonic()
         self._policy.received(delivery.node, delivery.frame_bytes, now)
-        self._gathering.take_in(delivery)
+        self._flusher.add(delivery)
         moved = set(delivery.positions)
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
@@ -332,23 +332,23 @@ class TaskReceiver:
             self._consumer.stop_stream(result.plan.vbucket)
 
     def _end_what_is_over(self) -> None:
-        if not self._gathering.is_empty:  # a node may be waiting for these bytes to be released
+        if not self._flusher.is_empty:  # a node may be waiting for these bytes to be released
             return
         waiting = [self.results[vbucket] for vbucket in self._open]
-        for ending in list(self._policy.endings(waiting, self._consumer, monotonic())):
-            self._end_by(ending)
+        for stop in list(self._policy.stops(waiting, self._consumer, monotonic())):
+            self._stop_by(stop)
 
-    def _end_by(self, ending: Ending, *, closes: bool = True) -> None:
-        result = self.results[ending.vbucket]
-        self._end(result, ending.outcome, ending.reason, ending.detail, closes=closes)
+    def _stop_by(self, stop: VbucketStop, *, closes: bool = True) -> None:
+        result = self.results[stop.vbucket]
+        self._end(result, stop.outcome, stop.reason, stop.detail, closes=closes)
 
     # What goes to Spark
 
     def _hand_over(self) -> Iterator[pa.RecordBatch]:
         """Give Spark all that is here."""
-        for rows in self._gathering.hand_over():
+        for rows in self._flusher.flush():
             yield rows
-            self._policy.handed_over(monotonic())
+            self._policy.resumed_reading(monotonic())
             reached("round.received")
 
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
@@ -380,18 +380,18 @@ class TaskReceiver:
                 counts = streams.setdefault(result.node, [0, 0])
                 counts[0] += 1
                 counts[1] += not result.position.is_complete
-        connections = self._consumer.look()
+        connections = self._consumer.stats()
         flow = self._access.flow_control
         held_bytes = self._plan.windows.held_bytes
         return TaskState(
             vbuckets=len(self.results),
             open_vbuckets=len(still_open),
             rows=int(self._batches.counts.rows.sum()),
-            taken_bytes=self._gathering.taken_bytes,
+            taken_bytes=self._flusher.taken_bytes,
             connections=connections,
             stages=(
-                self._consumer.look_at_buffers(),
-                *self._gathering.look(self._budget.target_bytes),
+                self._consumer.buffer_stats(),
+                *self._flusher.stats(self._budget.target_bytes),
             ),
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
             windows=self._plan.windows,
@@ -400,6 +400,6 @@ class TaskReceiver:
             undecodable_values=int(self._batches.counts.undecodable_values.sum()),
         )
 
-    def _note_flow(self, look: TaskLook) -> None:
+    def _note_flow(self, look: TaskStats) -> None:
         for result in self.results.values():
             result.window_full, result.gate = look.window_full_share, look.top_gate

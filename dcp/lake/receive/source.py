@@ -29,10 +29,10 @@ from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import Idle, TaskPlan, left_out_lines
-from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.receive.ending import UNLIMITED
-from dcp.lake.receive.living_documents import DOCUMENTS, living_documents
+from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.current_documents import DOCUMENTS, current_documents
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 from dcp.suggestions import did_you_mean
@@ -97,7 +97,7 @@ class DcpReader(DataSourceReader):
             NodeUnavailableError: some vbuckets cannot be read.
 
         """
-        cluster = look_at_cluster(self._access)
+        cluster = query_cluster(self._access)
         slots = self._rounds.tasks or _DEFAULT_TASKS
         position = LakePosition("read", _NO_ROUND)
         flow = self._access.flow_control
@@ -117,7 +117,7 @@ class DcpReader(DataSourceReader):
         """
         assert isinstance(partition, TaskPartition)
         changes = self._changes(partition.task)
-        yield from living_documents(changes) if self._wants_documents else changes
+        yield from current_documents(changes) if self._wants_documents else changes
 
     def _changes(self, task: TaskPlan) -> Iterator[pa.RecordBatch]:
         name = f"dcplake-read-t{task.index}"

@@ -91,7 +91,8 @@ class BoundedRun:
 def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:
     """Return for each streamed vbucket whether the round brought it further.
 
-    A rollback does: each leads further back, or is reported by the plan (`dcp.lake.log.restart`).
+    A rollback does: each leads further back, or is reported by the plan
+    (`dcp.lake.log.rollback_plan`).
     """
     before = {stream.vbucket: stream.state.position.seqno for stream in plan.streams}
     return {

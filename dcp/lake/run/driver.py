@@ -23,13 +23,13 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.apply_thread import ApplyThread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
+from dcp.lake.log.next_round import next_round, require_same_bucket, tasks_at_once
 from dcp.lake.log.observer import NEXT_ROUND, Observer
-from dcp.lake.log.planning import next_round, require_same_bucket, tasks_at_once
 from dcp.lake.log.progress import round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
-from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.connect import query_cluster
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.round import run_round
@@ -94,7 +94,7 @@ class Driver:
             report = self.round(plan)
             bounds.learn(plan, report)
             self.apply(report.round, force=False)
-            cluster = look_at_cluster(self._access)
+            cluster = query_cluster(self._access)
             bounds.look(cluster)
 
     def continuously(self, stop: threading.Event) -> RunReport:
@@ -120,7 +120,7 @@ class Driver:
         reason = NEXT_ROUND
         applying.check()
         try:
-            cluster = look_at_cluster(self._access)
+            cluster = query_cluster(self._access)
         except (AuthenticationError, BucketError):
             raise
         except (SourceError, RemoteProtocolError) as error:

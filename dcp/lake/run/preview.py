@@ -3,10 +3,10 @@
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import replica_status
+from dcp.lake.log.next_round import lake_position, require_same_bucket, stale_vbuckets
 from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.planning import lake_position, require_same_bucket, stale_vbuckets
 from dcp.lake.log.round_plan import Idle, RoundPlan
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import find_lake, replicas_in
 
@@ -21,7 +21,7 @@ def preview(settings: Settings) -> RoundPlan | Idle:
         LakeError: what is there is no lake, or holds another bucket.
 
     """
-    cluster = look_at_cluster(source_access(settings))
+    cluster = query_cluster(source_access(settings))
     lake = find_lake(spark_of(settings), lake_location(settings))
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:

@@ -17,7 +17,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
@@ -64,7 +64,7 @@ def run(
             _stopping(stop) as stopped,
         ):
             access = source_access(settings)
-            cluster = look_at_cluster(access)
+            cluster = query_cluster(access)
             start_spark = spark_of(
                 settings, spark, is_long=lambda: not once or is_large_load(location, cluster)
             )

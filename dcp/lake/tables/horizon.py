@@ -123,7 +123,7 @@ def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit 
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class HorizonLoss:
     """The versions that keeping less than the horizon would lose, oldest first."""
 
     table: str
@@ -139,7 +139,7 @@ class Loss:
 
 def loss(
     table: str, commits: Sequence[TableCommit], horizon: Horizon, kept_seconds: float, now: datetime
-) -> Loss | None:
+) -> HorizonLoss | None:
     """Return which versions of a table a rollback would miss if only ``kept_seconds`` were kept.
 
     These are the ones that were superseded within the horizon, and before that shorter time.
@@ -148,4 +148,4 @@ def loss(
     lost = [
         older for newer, older in pairwise(commits) if begin < newer.time <= end
     ]  # commits are newest first: each is superseded by the one before it
-    return Loss(table, tuple(reversed(lost))) if lost else None
+    return HorizonLoss(table, tuple(reversed(lost))) if lost else None

@@ -73,7 +73,7 @@ class Lineage:
             else:
                 return
 
-    def told(self, version: int) -> Mapping[str, Any] | None:
+    def heartbeat_content(self, version: int) -> Mapping[str, Any] | None:
         """Return what a heartbeat recorded of the rows of ``version``; None where none did.
 
         That is the content of `dcp.lake.maintain.heartbeat`. A heartbeat counts only if nothing can

@@ -82,7 +82,7 @@ APPLIED: Final = pa.struct(
         (
             "undone",
             pa.list_(UNDONE),
-        ),  # vbuckets that it took back (see `log.stretch.Undo`)
+        ),  # vbuckets that it took back (see `log.log_slice.Undo`)
     ]
 )
 

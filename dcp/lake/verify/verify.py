@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.planning import require_same_bucket
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.log.next_round import require_same_bucket
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.opening import lake_location, spark_of
@@ -68,7 +68,7 @@ def verify(
     """
     begin = monotonic()
     access = metadata_access(source_access(settings))
-    cluster = look_at_cluster(access)
+    cluster = query_cluster(access)
     lake = open_lake(spark_of(settings, spark), lake_location(settings))
     require_same_bucket(lake, cluster, settings.source.bucket)
     chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)

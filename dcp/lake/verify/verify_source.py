@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
+from dcp.lake.log.next_round import require_same_bucket, tasks_at_once
 from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.planning import require_same_bucket, tasks_at_once
 from dcp.lake.log.progress import RoundProgress, round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, TaskPlan
-from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.connect import query_cluster
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import session_slots
@@ -62,7 +62,7 @@ class SourceReader:
             DcplakeError: Spark failed.
 
         """
-        cluster = look_at_cluster(self._access)
+        cluster = query_cluster(self._access)
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         tasks = self._plan(cluster, vbuckets)
         with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:

@@ -18,7 +18,7 @@ from threading import RLock
 
 from dcp.producer.bucket.auth import UserStore
 from dcp.producer.bucket.bucket_manifest import BucketManifest
-from dcp.producer.bucket.bucket_origin import BucketOrigin, WrittenHere
+from dcp.producer.bucket.bucket_origin import BucketOrigin, ClientOrigin
 from dcp.producer.bucket.bucket_storage import BucketStorage
 from dcp.producer.bucket.client_load import ClientLoad
 from dcp.producer.bucket.copied_replicas import CopiedReplicas
@@ -56,7 +56,7 @@ class Bucket:
 
         ``origin`` is given where others than clients fill it.
         """
-        origin = origin or WrittenHere()
+        origin = origin or ClientOrigin()
         random = Random(settings.seed)
         self._storage: BucketStorage | None = None
         if settings.data_folder is not None:
@@ -151,7 +151,7 @@ class Bucket:
     # --- what is saved at once
 
     @contextmanager
-    def taking_place(self, heirs: Mapping[int, int]) -> Iterator[None]:
+    def promoting_copies(self, heirs: Mapping[int, int]) -> Iterator[None]:
         """Let nodes' prepared copies be the vbuckets on disk, with the map as it is changed inside.
 
         Both are saved at the end at once; where that fails, or what is done inside, nothing is.

@@ -1,7 +1,7 @@
 """The source of a bucket's documents: the seam between the producer and the relay.
 
-A bucket of a cluster is written to by clients (``WrittenHere``); one of a relay is filled by
-another cluster (``FilledByCluster`` in ``dcp/relay/relay_bucket.py``). All that such a bucket
+A bucket of a cluster is written to by clients (``ClientOrigin``); one of a relay is filled by
+another cluster (``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``). All that such a bucket
 decides differently is asked of this one object, under the bucket's lock. Whether it has taken in
 what it was promised the relay asks itself: ``Bucket.changes``, ``Vbucket.promised_seqno``,
 ``DcpConnection.ready``.
@@ -41,7 +41,7 @@ class BucketOrigin(Protocol):
         """
 
 
-class WrittenHere:
+class ClientOrigin:
     """Of a bucket that takes its clients' writes: its vbuckets are as they were saved."""
 
     opened_state = None

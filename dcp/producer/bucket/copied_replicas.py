@@ -12,7 +12,12 @@ from dcp.producer.bucket.dcp_connections import DcpConnections
 from dcp.producer.bucket.vbucket_table import VbucketTable
 from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.replication_chain import REPLICATION, TAKEOVER, Copy, connection_name
+from dcp.producer.vbucket.replication_chain import (
+    REPLICATION,
+    TAKEOVER,
+    CopyProgress,
+    connection_name,
+)
 from dcp.wire.vocabulary import VbucketState
 
 _PURPOSES: Final = (REPLICATION, TAKEOVER)
@@ -28,12 +33,12 @@ class CopiedReplicas:
         self.is_paused = False
         """Feeds follow it: ``replication.py``."""
 
-    def behind(self, vbucket: int) -> Sequence[Copy | None]:
+    def behind(self, vbucket: int) -> Sequence[CopyProgress | None]:
         """Return what the copies acknowledged; None is one that there is no node for."""
-        found: list[Copy | None] = []
+        found: list[CopyProgress | None] = []
         for node in self._map.replicas(vbucket):
             seqno = max(self._acknowledged(vbucket, node, purpose) for purpose in _PURPOSES)
-            found.append(Copy(seqno, seqno))  # it says so only of what is where it must be
+            found.append(CopyProgress(seqno, seqno))  # it says so only of what is where it must be
         return found + [None] * (self._map.replica_count - len(found))
 
     def _acknowledged(self, vbucket: int, node: int, purpose: str) -> int:

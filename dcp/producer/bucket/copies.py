@@ -13,11 +13,11 @@ from dcp.producer.model.manifest import Manifest
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import Policy, WindowPolicySettings
+from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 
 _MIB: Final = 1024 * 1024
 _WINDOWS: Final = WindowPolicySettings(
-    Policy.AGGRESSIVE, size_bytes=_MIB, most_bytes=4 * _MIB, aggressive_percent=100
+    WindowPolicy.AGGRESSIVE, size_bytes=_MIB, most_bytes=4 * _MIB, aggressive_percent=100
 )
 _WINDOWS_BYTES: Final = 32 * _MIB
 """What the windows of connections that fill copies share: up to 8 have 4 MiB each, more less."""

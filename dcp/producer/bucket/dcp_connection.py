@@ -42,7 +42,9 @@ HandOver = Callable[["DcpConnection", ActiveStream], bool]
 
 @dataclass(frozen=True, slots=True)
 class SharedByConnections:
-    """The parts that all DCP connections of a bucket use; ``memory`` counts the checkpoints of vbuckets."""
+    """The parts that all DCP connections of a bucket use; ``memory`` counts the checkpoints of
+    vbuckets.
+    """
 
     settings: ClusterSettings
     counters: Counters

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dcp.producer.bucket.vbucket_table import VbucketTable
 from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.settings import ClusterSettings
-from dcp.producer.vbucket.replication_chain import Copy
+from dcp.producer.vbucket.replication_chain import CopyProgress
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.producer.vbucket.vbucket_data import VbucketData
 
@@ -71,7 +71,7 @@ class DistantReplicas:
         self._map, self._table, self._distances = cluster_map, table, distances
         self.is_paused = False
 
-    def behind(self, vbucket: int) -> Sequence[Copy | None]:
+    def behind(self, vbucket: int) -> Sequence[CopyProgress | None]:
         """Return the only replica; a cluster of one node has none.
 
         Where all other nodes are gone nobody is there to be it; one that is down acknowledges
@@ -84,7 +84,7 @@ class DistantReplicas:
         if not others:
             return (None,)
         held = 0 if self._map.dead_nodes.issuperset(others) else self.kept_seqno(vbucket)
-        return (Copy(held, held),)
+        return (CopyProgress(held, held),)
 
     def kept_seqno(self, vbucket: int) -> int:
         """Return what the replica holds."""

@@ -38,7 +38,7 @@ def fail_over(bucket: Bucket, node: int) -> None:
     copied = {v: heir for v, heir in heirs.items() if bucket.replicas.copy_at(v, heir) is not None}
     prepare(bucket, copied, lambda each: promotion_of(bucket.vbuckets[each].unmoved_state))
     try:
-        with bucket.taking_place(heirs):
+        with bucket.promoting_copies(heirs):
             bucket.map.fail_over(node, heirs)
     except BaseException:
         undo(bucket, copied)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import follow_change
 from dcp.producer.model.state_changes import ORDERED, StateEvent
+from dcp.producer.vbucket.parallel_writes import flush_together, save_together
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.writes_together import flush_together, save_together
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -81,7 +81,7 @@ def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:
     heirs = dict.fromkeys(vbuckets, node)
     prepare(bucket, heirs, lambda _: StateEvent.TAKEN_OVER)
     try:
-        with bucket.taking_place(heirs):
+        with bucket.promoting_copies(heirs):
             for vbucket in heirs:
                 bucket.map.move(vbucket, node)
     except BaseException:

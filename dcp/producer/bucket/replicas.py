@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.replication_chain import Copy
+from dcp.producer.vbucket.replication_chain import CopyProgress
 
 
 class Replicas(Protocol):
@@ -18,7 +18,7 @@ class Replicas(Protocol):
     is_paused: bool
     """True if they are paused at what they hold."""
 
-    def behind(self, vbucket: int) -> Sequence[Copy | None]:
+    def behind(self, vbucket: int) -> Sequence[CopyProgress | None]:
         """Return how far a vbucket's replicas are, for durable writes; None is an absent one."""
 
     def kept_seqno(self, vbucket: int) -> int:

@@ -8,7 +8,7 @@ from dcp.producer.bucket.write_path import WritePath
 from dcp.producer.model.listeners import Listeners
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.documents import DocumentError
-from dcp.producer.vbucket.replication_chain import Chain, Copy, is_possible
+from dcp.producer.vbucket.replication_chain import Chain, CopyProgress, is_possible
 from dcp.producer.vbucket.sync_writes import Answer, Told
 from dcp.wire.vocabulary import Status
 
@@ -93,5 +93,5 @@ class SyncWriteBoard:
     def _chain_of(self, vbucket: int) -> Chain:
         """Return the copies of a vbucket as they are now."""
         data = self._table.vbuckets[vbucket].data
-        active = Copy(data.high_seqno, data.disk.persisted_seqno)
+        active = CopyProgress(data.high_seqno, data.disk.persisted_seqno)
         return (active, *self._replicas.behind(vbucket))

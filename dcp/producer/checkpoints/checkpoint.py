@@ -29,7 +29,7 @@ ITEM_OVERHEAD_BYTES: Final = 128
 _FEW_HOLES: Final = 32
 
 
-class Queued(Protocol):
+class QueuedItem(Protocol):
     """An item of a checkpoint; none of these facts may change while it is queued."""
 
     @property
@@ -49,7 +49,7 @@ class Queued(Protocol):
         """The memory that the item itself takes."""
 
 
-Q = TypeVar("Q", bound=Queued)
+Q = TypeVar("Q", bound=QueuedItem)
 
 
 class CheckpointKind(Enum):
@@ -222,5 +222,5 @@ class OpenCheckpoint(Checkpoint[Q]):
                 del self._places[item.dedup_key]
 
 
-def _memory_of(item: Queued) -> int:
+def _memory_of(item: QueuedItem) -> int:
     return item.size_bytes + ITEM_OVERHEAD_BYTES

@@ -20,7 +20,7 @@ and the DCP concepts document.
 
 from collections.abc import Mapping
 
-from dcp.producer.checkpoints.checkpoint import CheckpointKind, Q, Queued
+from dcp.producer.checkpoints.checkpoint import CheckpointKind, Q, QueuedItem
 from dcp.producer.checkpoints.checkpoint_cursors import Cursor, Cursors
 from dcp.producer.checkpoints.checkpoint_queue import CheckpointQueue
 from dcp.producer.checkpoints.checkpoint_values import (
@@ -37,7 +37,7 @@ __all__ = [
     "CheckpointManager",
     "CursorFacts",
     "CursorItems",
-    "Queued",
+    "QueuedItem",
 ]
 
 

@@ -13,7 +13,7 @@ import psutil
 
 from dcp.producer.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.producer.commands.memory import Load, keys_of, producer_bytes
-from dcp.producer.commands.statistic import Question, Statistic, StatisticsRefusedError
+from dcp.producer.commands.statistic import Statistic, StatisticsRefusedError, StatisticsRequest
 from dcp.producer.model.manifest import (
     Collection,
     Manifest,
@@ -31,7 +31,7 @@ _STATES: Final = (
 )
 
 
-def general(question: Question) -> Iterator[Statistic]:
+def general(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return general facts of a node (no name), with its vbuckets by the state that clients see."""
     bucket, node = question.bucket, question.node
     owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
@@ -43,7 +43,7 @@ def general(question: Question) -> Iterator[Statistic]:
     yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
 
 
-def memory(question: Question) -> Iterator[Statistic]:
+def memory(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the checkpoints' memory and quota, and bytes that wait for the disk (``memory``)."""
     bucket = question.bucket
     quota = bucket.settings.checkpoint_quota_bytes
@@ -56,7 +56,7 @@ def memory(question: Question) -> Iterator[Statistic]:
     yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in held)
 
 
-def process(question: Question) -> Iterator[Statistic]:
+def process(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return what the process takes, and the most that it takes now (``producer``; ours).
 
     0: there is no formula, as there are several nodes or copies.
@@ -65,7 +65,7 @@ def process(question: Question) -> Iterator[Statistic]:
     yield "producer:memory_bound_bytes", _bound_bytes(question)
 
 
-def _bound_bytes(question: Question) -> int:
+def _bound_bytes(question: StatisticsRequest) -> int:
     """Return the bound of docs/memory.md for the present load."""
     bucket, settings = question.bucket, question.bucket.settings
     if bucket.map.node_count > 1 or settings.record_branches:
@@ -88,17 +88,17 @@ def _bound_bytes(question: Question) -> int:
     )
 
 
-def uuid(question: Question) -> Iterator[Statistic]:
+def uuid(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the bucket's uuid (``uuid``)."""
     yield "uuid", question.bucket.map.bucket_uuid
 
 
-def collections(question: Question) -> Iterator[Statistic]:
+def collections(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return all collections, or the one of a path (``collections``)."""
     return _collections(question, _collections_at(question))
 
 
-def collections_by_id(question: Question) -> Iterator[Statistic]:
+def collections_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the collection of a hexadecimal id (``collections-byid``)."""
     known = question.bucket.manifest.collections
     found = known.get(_id_of(question.argument))
@@ -109,7 +109,7 @@ def collections_by_id(question: Question) -> Iterator[Statistic]:
     return _collections(question, [found])
 
 
-def _collections_at(question: Question) -> list[Collection]:
+def _collections_at(question: StatisticsRequest) -> list[Collection]:
     manifest = question.bucket.manifest
     if not question.argument:
         return list(manifest.collections.values())
@@ -135,7 +135,7 @@ def _id_of(text: str) -> int:
         ) from None
 
 
-def _collections(question: Question, wanted: list[Collection]) -> Iterator[Statistic]:
+def _collections(question: StatisticsRequest, wanted: list[Collection]) -> Iterator[Statistic]:
     manifest = question.bucket.manifest
     counts = _documents(question)
     if not question.argument:
@@ -151,7 +151,7 @@ def _collections(question: Question, wanted: list[Collection]) -> Iterator[Stati
             yield f"{prefix}:flush_uid", each.flush_uid
 
 
-def collection_details(question: Question) -> Iterator[Statistic]:
+def collection_details(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the collections of each vbucket, or of one (``collections-details``)."""
     wanted = question.vbuckets_asked_for()
     for_all = [] if question.argument else [("manifest_uid", question.bucket.manifest.uid)]
@@ -172,7 +172,7 @@ def collection_details(question: Question) -> Iterator[Statistic]:
     return told()
 
 
-def scopes(question: Question) -> Iterator[Statistic]:
+def scopes(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return all scopes, or the one that is named (``scopes``)."""
     manifest = question.bucket.manifest
     if not question.argument:
@@ -183,7 +183,7 @@ def scopes(question: Question) -> Iterator[Statistic]:
         raise StatisticsRefusedError(_status_of(error), str(error)) from None
 
 
-def scopes_by_id(question: Question) -> Iterator[Statistic]:
+def scopes_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the scope of a hexadecimal id (``scopes-byid``)."""
     manifest = question.bucket.manifest
     found = manifest.scopes.get(_id_of(question.argument))
@@ -192,7 +192,9 @@ def scopes_by_id(question: Question) -> Iterator[Statistic]:
     return _scopes(question, manifest, [found])
 
 
-def _scopes(question: Question, manifest: Manifest, wanted: Iterable[Scope]) -> Iterator[Statistic]:
+def _scopes(
+    question: StatisticsRequest, manifest: Manifest, wanted: Iterable[Scope]
+) -> Iterator[Statistic]:
     counts = _documents(question)
     if not question.argument:
         yield "manifest_uid", manifest.uid
@@ -205,7 +207,7 @@ def _scopes(question: Question, manifest: Manifest, wanted: Iterable[Scope]) -> 
             yield f"{scope.id:#x}:{each.id:#x}:name", each.name
 
 
-def _documents(question: Question) -> Counter[int]:
+def _documents(question: StatisticsRequest) -> Counter[int]:
     """Count the documents of each collection in the vbuckets that the node owns."""
     counts: Counter[int] = Counter()
     for vbucket in question.bucket.map.vbuckets_of(question.node):

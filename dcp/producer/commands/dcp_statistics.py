@@ -13,7 +13,12 @@ from typing import Final
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.statistic import Question, Statistic, StatisticsRefusedError, text_of
+from dcp.producer.commands.statistic import (
+    Statistic,
+    StatisticsRefusedError,
+    StatisticsRequest,
+    text_of,
+)
 from dcp.producer.model.connection_name import shown_name
 from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.producer.streams.stream_windows import StreamWindows
@@ -70,7 +75,7 @@ def _options_of(value: bytes) -> _Options:
     return _Options(_Streams(chosen), user if isinstance(user, str) else None)
 
 
-def connections(question: Question) -> Iterator[Statistic]:
+def connections(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return all DCP connections of the node, then their streams (``dcp``)."""
     bucket, options = question.bucket, _options_of(question.value)
     found = _connections_at(bucket, question.node)
@@ -217,7 +222,7 @@ def _state_of(stream: ActiveStream) -> str:
     return _PHASES[stream.phase]
 
 
-def aggregated(question: Question) -> Iterator[Statistic]:
+def aggregated(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return sums over connections, by their names' parts before ``sep`` (``dcpagg <sep>``).
 
     Raises:
@@ -264,7 +269,7 @@ def _sums(bucket: Bucket, kind: str, found: list[DcpConnection]) -> Iterator[Sta
     yield f"{kind}:unpaused_count", len(found) - paused
 
 
-def takeover(question: Question) -> Iterator[Statistic]:
+def takeover(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the remaining work of a takeover (``dcp-vbtakeover <vbucket> <connection>``).
 
     Raises:

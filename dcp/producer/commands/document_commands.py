@@ -16,9 +16,9 @@ from dcp.producer.model.manifest import DEFAULT_ID
 from dcp.producer.model.values import without_xattrs
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.documents import (
+    CheckedValue,
     DocumentError,
     DocumentStore,
-    ExaminedValue,
     check_key,
     examine,
 )
@@ -62,7 +62,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """SET, ADD and REPLACE; a long value is checked in steps before anything is stored."""
     request = cast("m.Store", body)
 
-    def go_on(value: bytes | ExaminedValue) -> None:
+    def go_on(value: bytes | CheckedValue) -> None:
         _on_document(
             session, frame, _changing(session, frame, _storing(session, frame, request, value))
         )
@@ -76,7 +76,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def _storing(
-    session: Session, frame: Frame, request: m.Store, value: bytes | ExaminedValue
+    session: Session, frame: Frame, request: m.Store, value: bytes | CheckedValue
 ) -> Change:
     now = session.bucket.now()
 

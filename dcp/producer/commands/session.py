@@ -24,11 +24,11 @@ from dcp.producer.bucket.dcp_connection import DcpConnection, HandOver
 from dcp.producer.commands.header_checks import header_fault
 from dcp.producer.commands.login import Login
 from dcp.producer.commands.long_work import LongWork
-from dcp.producer.commands.map_news import MapNews
+from dcp.producer.commands.map_notifier import MapNotifier
 from dcp.producer.commands.outbox import Outbox
 from dcp.producer.streams.dcp_options import DcpClient
 from dcp.producer.vbucket.documents import DocumentError
-from dcp.producer.vbucket.request_framing import Requirement, requirement_of
+from dcp.producer.vbucket.request_framing import DurabilityRequirement, requirement_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -101,13 +101,13 @@ class Session:
         self._edge: SessionEdge | None = None
         self.is_waiting = False
         """True if a request has still to be answered; no more must be fed before that is."""
-        self.requirement: Requirement | None = None
+        self.requirement: DurabilityRequirement | None = None
         """The durability that the request asks for which is being answered."""
         self.work: LongWork[Any] | None = None
         """What a request has still to be examined by, bit by bit; an edge does that."""
         self._outbox = Outbox()
         self._opened_at = now
-        self.map_news = MapNews(bucket.map)
+        self.map_notifier = MapNotifier(bucket.map)
         bucket.counters.connections_opened += 1
 
     def attach(self, edge: SessionEdge) -> None:
@@ -302,7 +302,7 @@ class Session:
 
     def refuse_vbucket(self, frame: Frame) -> None:
         """Answer NOT_MY_VBUCKET with the map in the body, unless the client wants it once."""
-        config = self.map_news.for_refusal(self.node, self.login.features)
+        config = self.map_notifier.for_refusal(self.node, self.login.features)
         self.reply(
             frame,
             m.Refusal(config),
@@ -357,7 +357,7 @@ class Session:
             self._keep_alive(self.dcp, now)
         # Behind a long answer, of which each call takes a part, maps would pile up.
         if self.login.has_bucket and not self._outbox.is_long:
-            news = self.map_news.notification(self.bucket.name, self.node, self.login.features)
+            news = self.map_notifier.notification(self.bucket.name, self.node, self.login.features)
             if news is not None:
                 self._put(news)
         frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]

@@ -92,7 +92,7 @@ def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
 def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Select the one bucket there is; any other is refused as one without access."""
     name = cast("m.SelectBucket", body).bucket
-    session.map_news.forget()
+    session.map_notifier.forget()
     session.login.select_bucket(is_there=name == session.bucket.name.encode())
     if session.login.has_bucket or name == b"@no bucket@":
         session.reply(frame, m.Empty())
@@ -108,7 +108,7 @@ def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -
     """
     known, map_ = cast("m.GetClusterConfig", body), session.bucket.map
     if session.login.has_bucket:
-        session.map_news.told()
+        session.map_notifier.sent()
     elif not session.bucket.settings.is_administrator(session.login.user):
         session.refuse_access(frame, Status.EACCESS, _NO_GLOBAL_MAP)
         return

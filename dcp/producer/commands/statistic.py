@@ -29,7 +29,7 @@ class StatisticsRefusedError(DcplakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StatisticsRequest:
     """A statistics request: ``argument`` follows the group's name, ``value`` is its JSON."""
 
     bucket: Bucket
@@ -67,14 +67,14 @@ class Question:
         return [self.vbucket(self.argument)] if self.argument else self.vbuckets()
 
 
-Group = Callable[[Question], Iterator[Statistic]]
+Group = Callable[[StatisticsRequest], Iterator[Statistic]]
 """Answers a question; raises StatisticsRefusedError at once, not while it is read."""
 
 
 def without_argument(group: Group) -> Group:
     """Return a group without arguments: with one the key is unknown."""
 
-    def only_by_name(question: Question) -> Iterator[Statistic]:
+    def only_by_name(question: StatisticsRequest) -> Iterator[Statistic]:
         if question.argument:
             raise StatisticsRefusedError(
                 Status.KEY_ENOENT, f"argument: found {question.argument!r}, expected none"

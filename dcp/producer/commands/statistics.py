@@ -13,9 +13,9 @@ from dcp.producer.commands import dcp_statistics as of_dcp
 from dcp.producer.commands import vbucket_statistics as of_vbuckets
 from dcp.producer.commands.statistic import (
     Group,
-    Question,
     Statistic,
     StatisticsRefusedError,
+    StatisticsRequest,
     without_argument,
 )
 from dcp.wire.vocabulary import Status
@@ -51,4 +51,4 @@ def statistics_of(bucket: Bucket, node: int, key: bytes, value: bytes) -> Iterat
     group = GROUPS.get(name)
     if group is None:
         raise StatisticsRefusedError(Status.KEY_ENOENT, f"statistics: found group {name!r}")
-    return group(Question(bucket, node, argument, value))
+    return group(StatisticsRequest(bucket, node, argument, value))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dcp.producer.commands.session import Session
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.documents import DocumentStore
-from dcp.producer.vbucket.request_framing import Requirement
+from dcp.producer.vbucket.request_framing import DurabilityRequirement
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Status
@@ -15,7 +15,7 @@ def write_durably(
     session: Session,
     frame: Frame,
     vbucket: Vbucket,
-    requirement: Requirement,
+    requirement: DurabilityRequirement,
     command: Callable[[DocumentStore, int], Version],
     reply: Callable[[Version], None],
 ) -> None:

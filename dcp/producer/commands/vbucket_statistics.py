@@ -8,17 +8,17 @@ that clients see everywhere: in a relay all are active.
 from collections.abc import Iterator
 
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointKind
-from dcp.producer.commands.statistic import Question, Statistic, StatisticsRefusedError
+from dcp.producer.commands.statistic import Statistic, StatisticsRefusedError, StatisticsRequest
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
 
-def states(question: Question) -> Iterator[Statistic]:
+def states(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the state of each vbucket (``vbucket``)."""
     return ((f"vb_{v.id}", v.shown_state.name.lower()) for v in question.vbuckets())
 
 
-def seqnos(question: Question) -> Iterator[Statistic]:
+def seqnos(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the seqnos of each vbucket, or of the one that is named (``vbucket-seqno``)."""
     wanted = question.vbuckets_asked_for()
     if question.argument and wanted[0].shown_state is VbucketState.DEAD:
@@ -51,7 +51,7 @@ def _seqnos_of(vbucket: Vbucket) -> Iterator[Statistic]:
     yield f"{prefix}:max_visible_seqno", vbucket.documents.collections.max_visible_seqno
 
 
-def details(question: Question) -> Iterator[Statistic]:
+def details(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the contents of each vbucket, or of the one that is named (``vbucket-details``).
 
     Of kv_engine's names those that have a meaning here: there is no hash table.
@@ -77,7 +77,7 @@ def _details_of(vbucket: Vbucket) -> Iterator[Statistic]:
     yield prefix, vbucket.shown_state.name.lower()
 
 
-def failovers(question: Question) -> Iterator[Statistic]:
+def failovers(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the failover log of each vbucket, or of the one that is named (``failovers``)."""
     wanted = question.vbuckets_asked_for()
     return (each for vbucket in wanted for each in _failovers_of(vbucket))
@@ -92,7 +92,7 @@ def _failovers_of(vbucket: Vbucket) -> Iterator[Statistic]:
         yield f"{prefix}:{index}:seq", entry.seqno
 
 
-def checkpoints(question: Question) -> Iterator[Statistic]:
+def checkpoints(question: StatisticsRequest) -> Iterator[Statistic]:
     """Return the checkpoints and cursors of each vbucket, or of one (``checkpoint``)."""
     wanted = question.vbuckets_asked_for()
     return (each for vbucket in wanted for each in _checkpoints_of(vbucket))

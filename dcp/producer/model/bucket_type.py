@@ -15,7 +15,7 @@ class BucketType(Enum):
     EPHEMERAL = "ephemeral"
 
     @property
-    def told(self) -> str:
+    def client_name(self) -> str:
         """The name that clients are told (ns_server ``ns_bucket.erl``, external_bucket_type)."""
         return "membase" if self is BucketType.COUCHBASE else self.value
 

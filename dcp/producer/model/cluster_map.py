@@ -245,7 +245,7 @@ class ServedClusterMap:
             "rev": self.rev,
             "revEpoch": EPOCH,
             "name": self.bucket,
-            "bucketType": self.bucket_type.told,
+            "bucketType": self.bucket_type.client_name,
             "uuid": self.bucket_uuid,
             "nodeLocator": "vbucket",
             "bucketCapabilities": _CAPABILITIES,

@@ -22,7 +22,7 @@ from dcp.errors import SourceError
 from dcp.producer.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.producer.replication.passive_streams import PassiveStreams
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.protocol.bootstrap import BootstrapSettings, Control
+from dcp.protocol.bootstrap import BootstrapSettings, DcpControlRequest
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Ready, StreamRefused
@@ -41,10 +41,10 @@ _FEATURES: Final = (
     HelloFeature.COLLECTIONS,
 )
 _CONTROLS: Final = (
-    Control("enable_expiry_opcode", "true", optional=False),
-    Control("enable_sync_writes", "true", optional=False),
-    Control("max_marker_version", "2.2", optional=False),
-    Control("send_stream_end_on_client_close_stream", "true", optional=False),
+    DcpControlRequest("enable_expiry_opcode", "true", optional=False),
+    DcpControlRequest("enable_sync_writes", "true", optional=False),
+    DcpControlRequest("max_marker_version", "2.2", optional=False),
+    DcpControlRequest("send_stream_end_on_client_close_stream", "true", optional=False),
 )
 
 
@@ -82,7 +82,7 @@ class ReplicationConnection:
             agent="dcplake-replication",
             features=_FEATURES,
             open_flags=OPEN_FLAGS,
-            controls=(Control("consumer_name", name, optional=False), *_CONTROLS),
+            controls=(DcpControlRequest("consumer_name", name, optional=False), *_CONTROLS),
             timeout_seconds=times.setup_seconds,
         )
         flow = FlowSettings(window_bytes)

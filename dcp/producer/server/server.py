@@ -137,7 +137,7 @@ class Node:
     def push_map(self) -> None:
         """Send the new cluster map to the clients that asked for it; the lock is held."""
         for client in self._clients.values():
-            client.session.map_news.due()
+            client.session.map_notifier.due()
             client.wake()
         for http_client in self._http_clients.values():
             http_client.map_changed()

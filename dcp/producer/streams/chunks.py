@@ -19,7 +19,7 @@ from dcp.wire.vocabulary import Opcode
 _OPAQUE_BYTES: Final = np.arange(OPAQUE_AT, OPAQUE_AT + 4)
 
 
-class Taken(NamedTuple):
+class TakenFrames(NamedTuple):
     """Frames as one buffer, the seqnos of their items, and what flow control charges for them."""
 
     data: bytearray
@@ -78,14 +78,14 @@ class Chunk:
         """True if all frames were taken."""
         return self._next == len(self._seqnos)
 
-    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> Taken:
+    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> TakenFrames:
         """Return the next frames: one at least, if there is any.
 
         Frames are taken while less than ``room_bytes`` was charged before them, the rule of flow
         control; and until ``most_bytes`` would be exceeded or ``most_items`` are taken.
         """
         if self.is_empty:
-            return Taken(bytearray(), self._seqnos[:0], 0)
+            return TakenFrames(bytearray(), self._seqnos[:0], 0)
         first = self._next
         base = int(self._ends[first])
         charged = int(self._charges[first])
@@ -99,7 +99,7 @@ class Chunk:
         starts = self._ends[first:last] - base
         _write_opaque(data, starts, opaque)
         self._next = last
-        return Taken(data, self._seqnos[first:last], int(self._charges[last]) - charged)
+        return TakenFrames(data, self._seqnos[first:last], int(self._charges[last]) - charged)
 
 
 def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -> None:

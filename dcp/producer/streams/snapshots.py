@@ -19,7 +19,7 @@ from dcp.producer.model.versions import Flavour, Version
 from dcp.producer.storage.disk_ranges import U64s
 from dcp.producer.storage.disk_scan import Frames, Scan
 from dcp.producer.storage.stored_items import versions_of
-from dcp.producer.streams.chunks import Chunk, Taken, chunk_of, chunk_of_wires, no_frames
+from dcp.producer.streams.chunks import Chunk, TakenFrames, chunk_of, chunk_of_wires, no_frames
 from dcp.producer.streams.shown_frames import ShownKey, holds_events, shown_chunk, shown_keys
 
 CHUNK_ITEMS: Final = 2048
@@ -216,7 +216,9 @@ class Snapshot:
         """Take the rest of the items from another source."""
         self.source = source
 
-    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> Taken | None:
+    def take(
+        self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
+    ) -> TakenFrames | None:
         """Return the next frames as ``Chunk.take`` does; None when everything was taken.
 
         None of them where there is nothing yet: others are to have a turn.

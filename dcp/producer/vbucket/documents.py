@@ -82,7 +82,7 @@ class StoredDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class ExaminedValue:
+class CheckedValue:
     """A checked value to store, with the datatype to store; or its fault."""
 
     value: bytes
@@ -130,7 +130,7 @@ class DocumentStore:
     def set(  # noqa: PLR0913  as many as KV SET has
         self,
         key: bytes,
-        value: bytes | ExaminedValue,
+        value: bytes | CheckedValue,
         now: float,
         *,
         flags: int = 0,
@@ -149,7 +149,7 @@ class DocumentStore:
     def add(  # noqa: PLR0913  as many as KV ADD has
         self,
         key: bytes,
-        value: bytes | ExaminedValue,
+        value: bytes | CheckedValue,
         now: float,
         *,
         flags: int = 0,
@@ -168,7 +168,7 @@ class DocumentStore:
     def replace(  # noqa: PLR0913  as many as KV REPLACE has
         self,
         key: bytes,
-        value: bytes | ExaminedValue,
+        value: bytes | CheckedValue,
         now: float,
         *,
         flags: int = 0,
@@ -301,7 +301,7 @@ class DocumentStore:
         self,
         collection: int,
         key: bytes,
-        value: bytes | ExaminedValue,
+        value: bytes | CheckedValue,
         now: float,
         flags: int,
         expiry: int,
@@ -310,8 +310,8 @@ class DocumentStore:
         level: int,
     ) -> Version:
         check_key(key, collection)
-        if not isinstance(value, ExaminedValue):
-            value = ExaminedValue(value, checked_datatype(value, datatype))
+        if not isinstance(value, CheckedValue):
+            value = CheckedValue(value, checked_datatype(value, datatype))
         elif value.fault is not None:
             raise value.fault
         if not 0 <= flags <= U32_MAX:
@@ -387,13 +387,13 @@ def check_key(key: bytes, collection: int) -> None:
         raise DocumentError(Status.EINVAL, str(error)) from None
 
 
-def examine(value: bytes, datatype: int) -> Generator[None, None, ExaminedValue]:
+def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
     """Run ``checked_datatype`` in steps; a fault is returned with the value."""
     try:
         stored = yield from _datatype_steps(value, datatype)
     except DocumentError as error:
-        return ExaminedValue(value, datatype, error)
-    return ExaminedValue(value, stored)
+        return CheckedValue(value, datatype, error)
+    return CheckedValue(value, stored)
 
 
 def checked_datatype(value: bytes, datatype: int) -> int:

@@ -14,7 +14,7 @@ from dcp.producer.model.manifest import Manifest
 from dcp.producer.model.state_changes import StateEvent
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.acknowledgements import Acknowledgements
-from dcp.producer.vbucket.vbucket import BegunChange, Vbucket
+from dcp.producer.vbucket.vbucket import PreviousState, Vbucket
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
 
@@ -32,7 +32,7 @@ class ReplicaCopy:
         self.feeder: object | None = None
         self.is_taking_over = False
         """True if a takeover stream fills it, and no feed: it is to be the vbucket."""
-        self._begun: BegunChange | None = None
+        self._begun: PreviousState | None = None
         """Set while it is on disk as the vbucket that it is to be."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None

@@ -15,14 +15,14 @@ def connection_name(source: int, target: int, bucket: str, purpose: str = REPLIC
     return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
 
 
-class Copy(NamedTuple):
+class CopyProgress(NamedTuple):
     """The progress of one copy of a vbucket."""
 
     held_seqno: int
     persisted_seqno: int
 
 
-Chain = Sequence[Copy | None]
+Chain = Sequence[CopyProgress | None]
 """All copies that there should be, the active first; None is one that no node has."""
 
 

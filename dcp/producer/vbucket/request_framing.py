@@ -41,14 +41,14 @@ class DurabilityLevel(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class DurabilityRequirement:
     """The durability that a client asks for, and its timeout."""
 
     level: DurabilityLevel
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
 
 
-def requirement_of(opcode: int, framing_extras: bytes) -> Requirement | None:
+def requirement_of(opcode: int, framing_extras: bytes) -> DurabilityRequirement | None:
     """Return the durability that a request asks for; None where it asks for none.
 
     Raises:
@@ -78,7 +78,7 @@ def _require_known(info: FrameInfo) -> None:
     raise DocumentError(status, f"frame info {info.id} ({told}): found one, expected none")
 
 
-def _requirement(opcode: int, info: FrameInfo) -> Requirement:
+def _requirement(opcode: int, info: FrameInfo) -> DurabilityRequirement:
     if len(info.data) not in (1, 3):
         raise DocumentError(
             Status.EINVAL, f"durability: found {len(info.data)} bytes, expected 1 or 3"
@@ -101,4 +101,4 @@ def _requirement(opcode: int, info: FrameInfo) -> Requirement:
         raise DocumentError(
             Status.EINVAL, f"durability level {level}: command {opcode:#04x} does not take it"
         )
-    return Requirement(DurabilityLevel(level), timeout_seconds)
+    return DurabilityRequirement(DurabilityLevel(level), timeout_seconds)

@@ -23,7 +23,7 @@ from typing import Final
 
 from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.vbucket.documents import DocumentStore
-from dcp.producer.vbucket.replication_chain import Chain, Copy, is_possible, majority_of
+from dcp.producer.vbucket.replication_chain import Chain, CopyProgress, is_possible, majority_of
 from dcp.producer.vbucket.request_framing import DurabilityLevel
 from dcp.wire.vocabulary import Opcode, Status
 
@@ -206,7 +206,7 @@ def _majority_seqno(chain: Chain, writes: Sequence[_Write]) -> int:
     return min(copies[0], sorted(copies, reverse=True)[majority_of(chain) - 1])
 
 
-def _acknowledged_seqno(copy: Copy, writes: Sequence[_Write], *, is_active: bool) -> int:
+def _acknowledged_seqno(copy: CopyProgress, writes: Sequence[_Write], *, is_active: bool) -> int:
     needs_disk = (
         DurabilityLevel.MAJORITY_AND_PERSIST_ON_ACTIVE
         if is_active

@@ -39,7 +39,7 @@ from dcp.wire.vocabulary import VbucketState
 _LOG = logging.getLogger(__name__)
 
 
-class BegunChange(NamedTuple):
+class PreviousState(NamedTuple):
     """The state of a vbucket before a change."""
 
     state: VbucketState
@@ -303,7 +303,7 @@ class Vbucket:
             raise
         self.complete_change(before)
 
-    def begin_change(self, event: StateEvent, *, is_first: bool = False) -> BegunChange:
+    def begin_change(self, event: StateEvent, *, is_first: bool = False) -> PreviousState:
         """Take the state after an event, on its branch, in memory only.
 
         It must be on disk before ``complete_change`` follows; else ``undo_change`` does.
@@ -311,17 +311,17 @@ class Vbucket:
         Raises:
             LocalProtocolError: that does not happen to a vbucket in this state.
         """
-        before = BegunChange(self._state, self.failover_log)
+        before = PreviousState(self._state, self.failover_log)
         self._state, begins_branch = next_state(self._state, event)
         if begins_branch:
             self.failover_log = self._forked(self.data.high_seqno, is_first=is_first)
         return before
 
-    def undo_change(self, before: BegunChange) -> None:
+    def undo_change(self, before: PreviousState) -> None:
         """Restore the state and branch before the change; the disk may hold others."""
         self._state, self.failover_log = before
 
-    def complete_change(self, before: BegunChange) -> None:
+    def complete_change(self, before: PreviousState) -> None:
         """Complete a change with what is not on disk: the record of branches, sync writes."""
         if self.failover_log is not before.failover_log:
             self._record_branch(before.failover_log)

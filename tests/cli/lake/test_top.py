@@ -26,7 +26,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.memory import worker_bytes
-from dcp.lake.monitor.live_look import Connection, TaskLook
+from dcp.lake.monitor.task_stats import Connection, TaskStats
 from dcp.producer.bucket.auth import Outcome, SaslConversation
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -85,7 +85,7 @@ def stalled_consumer(world: World, window_bytes: int) -> Iterator[NodeConnection
     try:
         connection.open_stream(owned, Position.beginning())
         end = monotonic() + 90
-        while connection.look(monotonic()).received_bytes < window_bytes:
+        while connection.stats(monotonic()).received_bytes < window_bytes:
             assert monotonic() < end
             sleep(0.05)
         yield connection
@@ -104,7 +104,7 @@ def test_top_shows_what_a_producer_tells_of_its_connections(
         assert found["name"] == connection.name
         assert found["window_bytes"] == 10_000
         assert 10_000 <= found["outstanding_bytes"] < 10_500
-        assert found["outstanding_bytes"] == connection.look(monotonic()).received_bytes
+        assert found["outstanding_bytes"] == connection.stats(monotonic()).received_bytes
         assert (found["acked_bytes"], found["streams"]) == (0, 1)
         assert found["paused"] == "BufferLogFull"
         assert main(["top", *where]) == 0
@@ -199,7 +199,7 @@ def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:
 
 def test_what_a_server_refuses_with_moves_no_cursor() -> None:
     waits_for = "reconnecting: refused: \x1b[2J\nlake: fine"
-    look = TaskLook("t0", 1, "host", 1, 0.0, connections=(Connection("node:1", "", waits_for),))
+    look = TaskStats("t0", 1, "host", 1, 0.0, connections=(Connection("node:1", "", waits_for),))
     told = connection_lines([look])
     assert len(told) == 2
     assert all(line.isprintable() for line in told)
@@ -437,15 +437,15 @@ def _gated(task: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
     from tests.lake.monitor.test_live_board import READY, watcher
 
-    look: TaskLook = watcher([READY]).look()
-    without = TaskLook.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})
+    look: TaskStats = watcher([READY]).stats()
+    without = TaskStats.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})
     assert connection_lines([without]) == [f"t2: {_memory_of(look)}"]
     assert "1 task of round 7" in board_text([without])
     assert f"t2: {_memory_of(look)}\n" in board_text([without])
     assert connection_lines([look])[1].startswith("t2 node.example:11210: waits for window full")
 
 
-def _memory_of(look: TaskLook) -> str:
+def _memory_of(look: TaskStats) -> str:
     assert look.resident_bytes > 20 * 2**20  # this process's
     return f"RSS {look.resident_bytes / 2**20:,.0f} of at most 540 MiB"
 

@@ -13,7 +13,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.observer import NEXT_ROUND
-from dcp.lake.log.progress import Done, round_progress
+from dcp.lake.log.progress import StreamProgress, round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -104,9 +104,9 @@ def test_the_bar_of_a_round_is_filled_by_its_tasks(
     observer = PlainObserver()
     with round_progress(is_local=True) as progress:
         assert progress is not None
-        progress.note(0, Done(100, 5_000_000))
-        progress.note(1, Done(20, 1_000_000))
-        progress.note(0, Done(30, 2_000_000))  # the task was tried again
+        progress.note(0, StreamProgress(100, 5_000_000))
+        progress.note(1, StreamProgress(20, 1_000_000))
+        progress.note(0, StreamProgress(30, 2_000_000))  # the task was tried again
         observer.planned(plan_of(200), progress)
         shown = ""
 
@@ -132,7 +132,7 @@ def test_in_a_log_lines_tell_how_far_a_round_is(
         assert progress is not None
         observer.planned(plan_of(200), progress)
         wait_for("a line", lambda: "round 7: 0 of 200 seqnos" in capsys.readouterr().out)
-        progress.note(0, Done(50, 2_000_000))
+        progress.note(0, StreamProgress(50, 2_000_000))
         shown = ""
 
         def tells() -> bool:
@@ -141,7 +141,7 @@ def test_in_a_log_lines_tell_how_far_a_round_is(
             return "round 7: 50 of 200 seqnos" in shown
 
         wait_for("a line with figures", tells)
-        progress.note(0, Done(250, 2_000_000))  # more was written meanwhile
+        progress.note(0, StreamProgress(250, 2_000_000))  # more was written meanwhile
         wait_for("a line", lambda: "round 7: 250 seqnos, " in capsys.readouterr().out)
         observer.ended()
     line = next(line for line in shown.splitlines() if "50 of" in line)

@@ -80,7 +80,7 @@ def test_pending_rows_of_old_rounds_are_published_when_their_snapshot_ends(
         assert plan_apply(lake, DOCS, number) is None
     model.commit(model.next_round(model.read(vb, 3, 3)))
     plan = plan_apply(lake, DOCS, 3)
-    assert plan is not None and plan.stretch.first_round == 1
+    assert plan is not None and plan.log_slice.first_round == 1
     run_apply(lake, plan, "w")
     assert_every_version_exact(lake, model)
 
@@ -183,6 +183,6 @@ def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
     model.write_snapshot(vb, 3, collection_id=8)
     model.commit(model.next_round(model.read(vb, 3, 4)))
     plan = plan_apply(lake, empty, 4)
-    assert plan is not None and plan.stretch.first_round == 4
+    assert plan is not None and plan.log_slice.first_round == 4
     run_apply(lake, plan, "w")
     assert assert_every_version_exact(lake, model, empty) == 2

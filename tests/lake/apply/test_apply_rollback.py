@@ -11,7 +11,7 @@ from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.log.changes import append_round
-from dcp.lake.log.stretch import HeldVersion, Undo
+from dcp.lake.log.log_slice import HeldVersion, Undo
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.schema import CHANGES
@@ -52,8 +52,8 @@ def found_in(table: pa.Table) -> Found:
 def live(log: ForkingLog) -> Found:
     """What ``docs_live`` must show: the newest complete state, or the table where it goes back."""
     held = log.lake.versions[-1].held
-    stretch = log.lake.stretch(log.lake.round)
-    going_back = {*stretch.restored, *stretch.replaced, *held.stale}
+    log_slice = log.lake.log_slice(log.lake.round)
+    going_back = {*log_slice.restored, *log_slice.replaced, *held.stale}
     shown = {p: r["cas"] for p, r in log.lake.versions[-1].rows.items() if p[0] in going_back}
     for vb in log.vbuckets:
         documents = log.truth[log.lake.round, vb.vbucket]

@@ -59,9 +59,9 @@ def test_what_is_taken_as_it_is_has_each_key_once(
 
         write(600)
         run(settings, once=True, spark=spark)
-        assert all(plan.without_repeats == set(plan.stretch.vbuckets) for plan in plans)
+        assert all(plan.without_repeats == set(plan.log_slice.vbuckets) for plan in plans)
         assert {vb for plan in plans for vb in plan.without_repeats} == set(range(VBUCKETS))
-        assert any(plan.stretch.first_round < plan.to_round for plan in plans), "in parts"
+        assert any(plan.log_slice.first_round < plan.to_round for plan in plans), "in parts"
         for _ in range(3):
             cluster.snapshot_cut_after(random.randrange(5, 40))
             write(200)
@@ -76,7 +76,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
         run(settings, once=True, spark=spark)
         lake = open_lake(lambda: spark, lake_location(settings))
         assert require_every_version_exact(lake, cluster) >= 4
-    assert any(plan.without_repeats < set(plan.stretch.vbuckets) for plan in plans)
+    assert any(plan.without_repeats < set(plan.log_slice.vbuckets) for plan in plans)
 
 
 def write_until(stop: Event, write: Any) -> None:
@@ -85,9 +85,9 @@ def write_until(stop: Event, write: Any) -> None:
 
 
 def require_no_key_twice(lake: LakeTables, plan: ApplyPlan) -> None:
-    ranges = [each for each in plan.stretch.ranges if each.vbucket in plan.without_repeats]
+    ranges = [each for each in plan.log_slice.ranges if each.vbucket in plan.without_repeats]
     if ranges:
-        rows = rows_sql(lake.changes_sql, plan.collection_id, plan.stretch, ranges)
+        rows = rows_sql(lake.changes_sql, plan.collection_id, plan.log_slice, ranges)
         twice = lake.spark.sql(
             f"SELECT c.vbucket, c.key, count(*) AS rows {rows} "
             "GROUP BY c.vbucket, c.key HAVING count(*) > 1"

@@ -17,7 +17,7 @@ from dcp.lake.apply.cadence import pending_of
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location
@@ -50,7 +50,7 @@ class Scene:
         settings = settings_for(cluster, folder)
         self._access = source_access(settings)
         self.lake = open_or_create(
-            lambda: spark, settings, lake_location(settings), look_at_cluster(self._access)
+            lambda: spark, settings, lake_location(settings), query_cluster(self._access)
         )
         self.driver = Driver(self.lake, settings, self._access, Observer())
         self.written: dict[str, int] = {}
@@ -64,7 +64,7 @@ class Scene:
             self.cluster.set(b"key-%d" % number, value, collection=self.ids[table])
 
     def receive(self) -> None:
-        plan = self.driver.plan(look_at_cluster(self._access))
+        plan = self.driver.plan(query_cluster(self._access))
         assert isinstance(plan, RoundPlan)
         self.round = self.driver.round(plan).round
 

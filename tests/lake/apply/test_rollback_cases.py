@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from dcp.lake.log.log_slice import REPLACED
 from dcp.lake.log.plan import plan_round
-from dcp.lake.log.restart import RollbackPolicy
+from dcp.lake.log.rollback_plan import RollbackPolicy
 from dcp.lake.log.round_plan import Idle
-from dcp.lake.log.stretch import REPLACED
-from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.connect import query_cluster
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status
@@ -320,8 +320,8 @@ def test_a_rollback_met_again_while_the_first_one_is_undone(
         follow(rounds)
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=3)
     assert rounds.run()
-    stretch = rounds.lake.stretch(rounds.lake.round)  # planned, and its driver dies
-    assert not stretch.has_work
+    log_slice = rounds.lake.log_slice(rounds.lake.round)  # planned, and its driver dies
+    assert not log_slice.has_work
     assert rounds.run()
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=4)
     assert rounds.run()
@@ -411,7 +411,7 @@ def test_policies(new_cluster: NewCluster, tmp_path: Path, policy: RollbackPolic
     assert shown(rounds) == before
     idle = plan_round(
         rounds.lake.position(policy),
-        look_at_cluster(rounds.access),
+        query_cluster(rounds.access),
         rounds.settings.round,
         rounds.settings.flow_control,
         1,
@@ -432,7 +432,7 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported(
     follow(rounds)
     idle = plan_round(
         rounds.lake.position(rounds.policy),
-        look_at_cluster(rounds.access),
+        query_cluster(rounds.access),
         rounds.settings.round,
         rounds.settings.flow_control,
         1,

@@ -193,7 +193,7 @@ def test_maintenance_keeps_what_a_shorter_vacuum_takes(
     for table_sql in (docs, lake.changes_sql):
         lake.spark.sql(f"ALTER TABLE {table_sql} {lowered}").collect()
     for report in run_steps(work_on(lake, horizon), ["vacuum"]):
-        assert not report.done and "left alone" in report.told
+        assert not report.done and "left alone" in report.summary
     time.sleep(1.2)
     with described(lake.spark, {}, {LISTING_TASKS: "2"}):
         lake.spark.sql(f"VACUUM {docs}").collect()
@@ -251,8 +251,8 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake
     ensure_replica(lake, DOCS)
     plan = plan_apply(lake, DOCS, model.round)
     assert plan is not None
-    assert plan.stretch.stale == {0: 0, 1: 0}
-    assert not plan.stretch.has_work
+    assert plan.log_slice.stale == {0: 0, 1: 0}
+    assert not plan.log_slice.has_work
 
 
 def item_seqnos(lake: LakeTables) -> list[tuple[int, int]]:

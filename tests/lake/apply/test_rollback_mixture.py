@@ -18,12 +18,12 @@ import pytest
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.log_slice import EMPTY_TABLE, REPLACED
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.log.stretch import EMPTY_TABLE, REPLACED
 from dcp.lake.maintain.maintain import run_steps, work_on
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.horizon import Horizon
@@ -84,7 +84,7 @@ class Mixture:
             flow_control=SMALL_FLOW,
         )
         self._access = source_access(settings)
-        view = look_at_cluster(self._access)
+        view = query_cluster(self._access)
         self.lake = open_or_create(lambda: spark, settings, lake_location(settings), view)
         self._driver = self._driver_of(settings)
         small = replace(settings.round, target_bytes=SMALL_ROUND_BYTES)
@@ -128,7 +128,7 @@ class Mixture:
     def round(self, *, small: bool = False) -> bool:
         """Make one round; return whether there was one to make."""
         driver = self._small_driver if small else self._driver
-        plan = driver.plan(look_at_cluster(self._access))
+        plan = driver.plan(query_cluster(self._access))
         if isinstance(plan, RoundPlan):
             driver.round(plan)
         return isinstance(plan, RoundPlan)

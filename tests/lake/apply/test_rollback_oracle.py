@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.log.log_slice import HeldVersion
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_lake import RoundsInMemory

@@ -14,7 +14,7 @@ from dcp.client.probe import ClusterView
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location
@@ -58,7 +58,7 @@ class SparkReplica:
         self._driver = Driver(self.lake, settings, self._access, Observer())
 
     def _cluster(self) -> ClusterView:
-        return look_at_cluster(self._access)
+        return query_cluster(self._access)
 
     def run_round(self) -> None:
         self._driver.once(self._cluster(), Event())

@@ -21,7 +21,7 @@ from dcp.lake.log.plan import (
     is_elsewhere,
     plan_round,
 )
-from dcp.lake.log.restart import Standstill
+from dcp.lake.log.rollback_plan import BlockedRollback
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -281,7 +281,7 @@ def test_a_node_on_another_history_is_asked(
 def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_cannot() -> None:
     order = RollbackOrder(7, 10, 4, None)
     state = read(10, (7, 0)).ordered(order)
-    position = replace(lake(state), restarts={0: state.beginning_epoch(3, 7)})
+    position = replace(lake(state), epoch_starts={0: state.beginning_epoch(3, 7)})
     plan = planned(position, cluster({0: 12}, vbuckets=1, nodes=1))
     [stream] = plan.streams
     assert (stream.begins_epoch, stream.state.epoch, stream.target_seqno) == (True, 1, 12)
@@ -290,7 +290,7 @@ def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_can
     idle = plan_round(position, view, SETTINGS, FLOW, 1)
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["node unreachable"]
-    stuck = replace(lake(state), restarts={0: Standstill("rollback", "policy")})
+    stuck = replace(lake(state), epoch_starts={0: BlockedRollback("rollback", "policy")})
     idle = plan_round(stuck, cluster({0: 12}, vbuckets=1, nodes=1), SETTINGS, FLOW, 1)
     assert idle.left_out == (LeftOut(0, "rollback", "policy"),)
 

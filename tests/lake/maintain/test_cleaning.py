@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.maintain.cleaning import (
+    CleaningDeferred,
     CleaningPlan,
-    NotYet,
     plan_cleaning,
     rounds_to_judge,
     versions_within,
@@ -60,8 +60,8 @@ def test_a_restore_within_the_horizon_keeps_what_it_went_back_to() -> None:
 
 
 def test_before_the_first_apply_nothing_goes() -> None:
-    assert isinstance(plan_cleaning({DOCS: [stands_at(3, 0)]}, {0: {}}), NotYet)
-    assert isinstance(plan_cleaning({}, {}), NotYet)
+    assert isinstance(plan_cleaning({DOCS: [stands_at(3, 0)]}, {0: {}}), CleaningDeferred)
+    assert isinstance(plan_cleaning({}, {}), CleaningDeferred)
 
 
 def commits(*hours_ago: float) -> list[TableCommit]:
@@ -85,16 +85,16 @@ def test_the_versions_that_a_rollback_may_need(
     lineage = Lineage(tuple(commits(20, 10, 5, 2)))
     found = versions_within(DOCS, lineage, NOW - timedelta(hours=horizon_hours), ())
     if rounds is None:
-        assert isinstance(found, NotYet)
+        assert isinstance(found, CleaningDeferred)
     else:
-        assert not isinstance(found, NotYet)
+        assert not isinstance(found, CleaningDeferred)
         assert [each.to_round for each in found] == rounds
 
 
 def test_what_the_history_forgot_is_told_by_heartbeats_and_by_the_index() -> None:
     start = NOW - timedelta(hours=1)
     cut = Lineage((TableCommit(9, NOW - timedelta(hours=2), "OPTIMIZE"),))
-    assert isinstance(versions_within(DOCS, cut, start, ()), NotYet)
+    assert isinstance(versions_within(DOCS, cut, start, ()), CleaningDeferred)
     indexed = [stands_at(4, 4), stands_at(7, 6), stands_at(30, 20)]
     assert versions_within(DOCS, cut, start, indexed) == [indexed[1]]
     told = {"since": 5, "version": 5, "from": 1, "to": 2, "log_from": 2}
@@ -102,7 +102,9 @@ def test_what_the_history_forgot_is_told_by_heartbeats_and_by_the_index() -> Non
     found = versions_within(DOCS, Lineage((beat, *cut.commits)), start, indexed)
     assert found == [AppliedVersion("docs", 5, 1, 2, 2)]
     foreign = TableCommit(11, NOW - timedelta(hours=2), "UPDATE")
-    assert isinstance(versions_within(DOCS, Lineage((foreign, beat)), start, indexed), NotYet)
+    assert isinstance(
+        versions_within(DOCS, Lineage((foreign, beat)), start, indexed), CleaningDeferred
+    )
 
 
 Step = tuple[int, int | None]

@@ -12,7 +12,7 @@ from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.stretch import EMPTY_TABLE
+from dcp.lake.log.log_slice import EMPTY_TABLE
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.run.run import run
 from dcp.lake.tables.horizon import Horizon
@@ -83,7 +83,7 @@ def test_an_apply_finds_the_log_as_it_was_planned_on(spark: "SparkSession", tmp_
         run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
         plan = plan_apply(lake, DOCS, latest_round(lake))
         assert plan is not None
-        assert {undo.version for undo in plan.stretch.undone} == {EMPTY_TABLE}
+        assert {undo.version for undo in plan.log_slice.undone} == {EMPTY_TABLE}
         clean(lake)
         run_apply(lake, plan, "writer")
         high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}

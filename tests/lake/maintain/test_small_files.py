@@ -13,7 +13,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.maintain import small_files
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import WHOLE, history
@@ -38,7 +38,7 @@ class Source:
     def __init__(self, spark: "SparkSession", cluster: ProducerCluster, settings: Settings) -> None:
         self._cluster, self._settings = cluster, settings
         self._access = source_access(settings)
-        view = look_at_cluster(self._access)
+        view = query_cluster(self._access)
         self.lake = open_or_create(lambda: spark, settings, lake_location(settings), view)
         self.rounds = 0
         self.shown: dict[int, int] = {}
@@ -50,7 +50,7 @@ class Source:
         self.rounds += 1
         for number in range(KEYS):
             self._cluster.set(b"key-%d" % number, b"%d" % self.rounds)
-        plan = driver.plan(look_at_cluster(self._access))
+        plan = driver.plan(query_cluster(self._access))
         assert isinstance(plan, RoundPlan)
         [version] = driver.apply(driver.round(plan).round, force=False)
         self.shown[version.version] = self.rounds

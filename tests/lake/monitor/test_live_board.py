@@ -17,23 +17,23 @@ from prometheus_client.samples import Sample
 
 from dcp.cli.views.board_view import board_text
 from dcp.client.addresses import NodeAddress
-from dcp.client.looks import ConnectionLook, StageLook, WindowLook
+from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.monitor.live_board import BoardWriter, live_board, read_board
-from dcp.lake.monitor.live_look import NodeStreams, TaskLook, connection_of
 from dcp.lake.monitor.live_metrics import exposition
 from dcp.lake.monitor.live_place import LivePlace
 from dcp.lake.monitor.live_task import TaskState, TaskWatcher
+from dcp.lake.monitor.task_stats import NodeStreams, TaskStats, connection_of
 
 NODE = NodeAddress("node.example", 11210)
-WINDOW = WindowLook(1000, 1100, 3.0, overshoot_bytes=150)
-HALF = WindowLook(1000, 500, 3.0, overshoot_bytes=150)
-STAGES = [StageLook("buffers", 4, 3), StageLook("batches", 1, 1)]
+WINDOW = WindowStats(1000, 1100, 3.0, overshoot_bytes=150)
+HALF = WindowStats(1000, 500, 3.0, overshoot_bytes=150)
+STAGES = [StageStats("buffers", 4, 3), StageStats("batches", 1, 1)]
 SHARED = WindowPlan("aggressive", 1_200_000_000, 7, 10_485_760, 10_485_760)
-READY = ConnectionLook(
+READY = ConnectionStats(
     node=NODE,
     name="dcplake-x",
     is_ready=True,
@@ -51,10 +51,10 @@ READY = ConnectionLook(
 
 
 WAITS = [
-    (ConnectionLook(NODE), NodeStreams(), "reconnecting: not tried yet"),
-    (ConnectionLook(NODE, error="refused"), NodeStreams(), "reconnecting: refused"),
+    (ConnectionStats(NODE), NodeStreams(), "reconnecting: not tried yet"),
+    (ConnectionStats(NODE, error="refused"), NodeStreams(), "reconnecting: refused"),
     (
-        ConnectionLook(NODE, "n", waits_for="the answer to HELLO", error="it broke"),
+        ConnectionStats(NODE, "n", waits_for="the answer to HELLO", error="it broke"),
         NodeStreams(),
         "bootstrap: the answer to HELLO (before: it broke)",
     ),
@@ -71,11 +71,11 @@ WAITS = [
 ]
 
 
-@pytest.mark.parametrize(("look", "streams", "waits_for"), WAITS)
+@pytest.mark.parametrize(("stats", "streams", "waits_for"), WAITS)
 def test_what_a_connection_waits_for(
-    look: ConnectionLook, streams: NodeStreams, waits_for: str
+    stats: ConnectionStats, streams: NodeStreams, waits_for: str
 ) -> None:
-    assert connection_of(look, STAGES, streams).waits_for == waits_for
+    assert connection_of(stats, STAGES, streams).waits_for == waits_for
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_what_a_connection_waits_for(
 def test_the_last_stage_that_holds_anything_gates(
     released: int, given: int, taken: int, offered: int, gate: str
 ) -> None:
-    look = replace(READY, released_bytes=released, given_bytes=given, taken_bytes=taken)
-    stages = [StageLook("buffers", 4, 3), StageLook("batches", 1, offered)]
-    found = connection_of(look, stages, NodeStreams(), batch_bytes=500)
+    stats = replace(READY, released_bytes=released, given_bytes=given, taken_bytes=taken)
+    stages = [StageStats("buffers", 4, 3), StageStats("batches", 1, offered)]
+    found = connection_of(stats, stages, NodeStreams(), batch_bytes=500)
     assert found.gate == gate
     assert [(stage.name, stage.size, stage.in_use) for stage in found.stages] == [
         ("frame", 9000, 0),
@@ -105,7 +105,7 @@ def test_the_last_stage_that_holds_anything_gates(
 
 
 def watcher(
-    connections: list[ConnectionLook], name: str = "dcplake-0a1b2c3d-r7-t2.0"
+    connections: list[ConnectionStats], name: str = "dcplake-0a1b2c3d-r7-t2.0"
 ) -> TaskWatcher:
     streams = {NODE: NodeStreams(3, 1)}
     state = TaskState(8, 3, 120, 9000, connections, STAGES, streams, SHARED, 500, 540 * 2**20)
@@ -113,10 +113,10 @@ def watcher(
 
 
 def test_a_look_is_read_as_it_was_written() -> None:
-    look = watcher([READY, ConnectionLook(NODE, error="gone")]).look()
-    assert TaskLook.from_json(json.loads(json.dumps(look.to_json()))) == look
-    assert (look.label, look.top_gate, look.rows) == ("t2", "spark", 120)
-    assert look.connections[0].bytes_per_second > 0
+    stats = watcher([READY, ConnectionStats(NODE, error="gone")]).stats()
+    assert TaskStats.from_json(json.loads(json.dumps(stats.to_json()))) == stats
+    assert (stats.label, stats.top_gate, stats.rows) == ("t2", "spark", 120)
+    assert stats.connections[0].bytes_per_second > 0
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_a_look_is_read_as_it_was_written() -> None:
 )
 def test_what_is_no_look_is_refused(found: object) -> None:
     with pytest.raises(ValueError, match="expected a look of a task"):
-        TaskLook.from_json(found)
+        TaskStats.from_json(found)
 
 
 def test_window_full_is_a_share_of_the_time_of_all_windows() -> None:
-    look = replace(watcher([READY, READY]).look(), seconds=12.0)
-    assert look.window_full_share == pytest.approx(0.25)
-    assert replace(look, connections=()).window_full_share == 0.0
+    stats = replace(watcher([READY, READY]).stats(), seconds=12.0)
+    assert stats.window_full_share == pytest.approx(0.25)
+    assert replace(stats, connections=()).window_full_share == 0.0
 
 
 @pytest.fixture
@@ -138,16 +138,16 @@ def place(tmp_path: Path) -> LivePlace:
     return LivePlace("lake", str(tmp_path))
 
 
-def wait_for(place: LivePlace, count: int) -> list[TaskLook]:
+def wait_for(place: LivePlace, count: int) -> list[TaskStats]:
     end = monotonic() + 90
-    while len(looks := read_board(place)) != count:
-        assert monotonic() < end, looks
+    while len(all_stats := read_board(place)) != count:
+        assert monotonic() < end, all_stats
         sleep(0.05)
-    return looks
+    return all_stats
 
 
 def test_a_board_shows_a_task_while_it_runs(place: LivePlace) -> None:
-    with live_board(place, "task", watcher([READY]).look):
+    with live_board(place, "task", watcher([READY]).stats):
         first = wait_for(place, 1)[0]
         while read_board(place)[0].at == first.at:
             sleep(0.05)
@@ -160,12 +160,12 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LivePlace) ->
     folder = place.make()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    look = watcher([READY]).look()
+    stats = watcher([READY]).stats()
     news = {
-        "here": look,
-        "dead": replace(look, pid=ended.pid),
-        "silent": look,
-        "elsewhere": replace(look, host="another-host", pid=ended.pid, task="elsewhere"),
+        "here": stats,
+        "dead": replace(stats, pid=ended.pid),
+        "silent": stats,
+        "elsewhere": replace(stats, host="another-host", pid=ended.pid, task="elsewhere"),
     }
     for name, each in news.items():
         put(folder, name, each, seconds_ago=31 if name == "silent" else 0)
@@ -173,7 +173,7 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LivePlace) ->
     os.utime(folder / "torn.task.json", (0, 0))
     (folder / "newer.task.json").write_text('{"format": 3}')
     (folder / "other.txt").write_text("not ours")
-    assert [each.task for each in read_board(place)] == [look.task, "elsewhere"]
+    assert [each.task for each in read_board(place)] == [stats.task, "elsewhere"]
     left = {file.name for file in folder.iterdir()}
     assert left == {"here.task.json", "elsewhere.task.json", "newer.task.json", "other.txt"}
 
@@ -184,12 +184,12 @@ def test_machines_that_share_a_board_need_not_agree_on_the_time(
 ) -> None:
     """Others' clocks, then our own: none says how old a file is."""
     folder = place.make()
-    look = watcher([READY]).look()
-    theirs = replace(look, host="another-host", at=time() + skew_seconds)
+    stats = watcher([READY]).stats()
+    theirs = replace(stats, host="another-host", at=time() + skew_seconds)
     put(folder, "theirs", theirs)
-    put(folder, "ours", replace(look, task="ours", at=time() + skew_seconds))
+    put(folder, "ours", replace(stats, task="ours", at=time() + skew_seconds))
     for _ in range(2):
-        assert [each.task for each in read_board(place)] == [look.task, "ours"]
+        assert [each.task for each in read_board(place)] == [stats.task, "ours"]
         monkeypatch.setattr("dcp.lake.monitor.live_board.time", lambda: time() - skew_seconds)
     assert {file.name for file in folder.iterdir()} == {"theirs.task.json", "ours.task.json"}
 
@@ -201,7 +201,7 @@ def test_machines_that_share_a_board_need_not_agree_on_the_time(
 def test_a_silent_task_is_no_news_and_another_machines_file_stays(
     place: LivePlace, host: str, seconds_ago: float, is_left: bool
 ) -> None:
-    file = put(place.make(), "x", replace(watcher([]).look(), host=host), seconds_ago)
+    file = put(place.make(), "x", replace(watcher([]).stats(), host=host), seconds_ago)
     assert read_board(place) == []
     assert file.exists() == is_left
 
@@ -214,15 +214,15 @@ def test_who_may_only_read_a_board_goes_by_the_own_clock(
 
     monkeypatch.setattr("tempfile.TemporaryFile", refused)
     folder = place.make()
-    put(folder, "old", watcher([]).look(), seconds_ago=31)
-    put(folder, "new", replace(watcher([]).look(), task="new"))
+    put(folder, "old", watcher([]).stats(), seconds_ago=31)
+    put(folder, "new", replace(watcher([]).stats(), task="new"))
     assert [each.task for each in read_board(place)] == ["new"]
 
 
-def put(folder: Path, name: str, look: TaskLook, seconds_ago: float = 0) -> Path:
+def put(folder: Path, name: str, stats: TaskStats, seconds_ago: float = 0) -> Path:
     """Write a task's file, as old as that by its file system's clock."""
     file = folder / f"{name}.task.json"
-    file.write_text(json.dumps(look.to_json()))
+    file.write_text(json.dumps(stats.to_json()))
     written_at = file.stat().st_mtime - seconds_ago
     os.utime(file, (written_at, written_at))
     return file
@@ -231,14 +231,14 @@ def put(folder: Path, name: str, look: TaskLook, seconds_ago: float = 0) -> Path
 def test_a_task_that_begins_removes_what_killed_ones_left(place: LivePlace) -> None:
     """Nobody may ever look; each run would leave one file more."""
     folder = place.make()
-    look = watcher([READY]).look()
-    put(folder, "dead", look, seconds_ago=31)
-    put(folder, "here", look)
+    stats = watcher([READY]).stats()
+    put(folder, "dead", stats, seconds_ago=31)
+    put(folder, "here", stats)
     for name, seconds_ago in (("killed", 31), ("writing", 0)):
         unfinished = folder / f"{name}.task.new"
         unfinished.write_text('{"format"')
         os.utime(unfinished, (time() - seconds_ago, time() - seconds_ago))
-    with live_board(place, "new", watcher([READY]).look):
+    with live_board(place, "new", watcher([READY]).stats):
         left = {file.name for file in folder.iterdir() if not file.name.startswith("new-")}
         assert left == {"here.task.json", "writing.task.new"}
 
@@ -247,12 +247,12 @@ def test_a_board_that_cannot_be_written_stops_no_task(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    with live_board(LivePlace("lake", str(tmp_path / "file")), "task", watcher([]).look):
+    with live_board(LivePlace("lake", str(tmp_path / "file")), "task", watcher([]).stats):
         pass
     assert "what this task sees is shown nowhere" in caplog.text
     place = LivePlace("lake", str(tmp_path))
 
-    def broken() -> TaskLook:
+    def broken() -> TaskStats:
         raise RuntimeError("a bug in what is shown")
 
     writer = BoardWriter(place.make(), "task", broken)
@@ -338,8 +338,8 @@ def samples_of(text: str) -> list[Sample]:
 
 
 def test_metrics_are_one_exposition_with_bounded_labels() -> None:
-    older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").look()
-    newer = replace(watcher([READY]).look(), at=older.at + 1)
+    older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").stats()
+    newer = replace(watcher([READY]).stats(), at=older.at + 1)
     text = exposition([newer, older])
     found = samples_of(text)
     for sample in samples_of(METRICS):
@@ -357,31 +357,31 @@ def test_metrics_are_one_exposition_with_bounded_labels() -> None:
 
 def test_what_a_node_does_not_count_is_not_outstanding() -> None:
     """A window that was switched off and on is forgotten; without one nothing is counted."""
-    again = watcher([replace(READY, window=replace(WINDOW, in_use=300))]).look()
+    again = watcher([replace(READY, window=replace(WINDOW, in_use=300))]).stats()
     assert 'dcp_unacked_bytes{node="node.example:11210",task="t2"} 300.0\n' in exposition([again])
-    none = watcher([replace(READY, window=None)]).look()
+    none = watcher([replace(READY, window=None)]).stats()
     assert "dcp_unacked_bytes{" not in exposition([none])
 
 
 def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> None:
     freed = replace(READY, taken_bytes=5000, given_bytes=5000, released_bytes=5000)
     state = TaskState(8, 3, 120, 9000, [freed], [], {})
-    looked = TaskWatcher("dcplake-0a1b2c3d-r7-t2.0", 7, lambda: state).look()
-    look = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
-    assert [each.gate for each in look.connections] == ["acknowledgement"]
-    text = exposition([look])
+    looked = TaskWatcher("dcplake-0a1b2c3d-r7-t2.0", 7, lambda: state).stats()
+    stats = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
+    assert [each.gate for each in stats.connections] == ["acknowledgement"]
+    text = exposition([stats])
     labels = 'node="node.example:11210",stage="acknowledgement",task="t2"'
     assert f"fc_gating{{{labels}}} 1.0\n" in text
     assert 'fc_gating_seconds_total{stage="acknowledgement",task="t2"} 4.0\n' in text
-    (line,) = [each for each in board_text([look]).splitlines() if " acknowledgement " in each]
+    (line,) = [each for each in board_text([stats]).splitlines() if " acknowledgement " in each]
     assert line.split() == ["t2", "acknowledgement", "-", "-", "40%"]
 
 
 def test_what_the_driver_planned_can_be_seen() -> None:
-    look = watcher([READY]).look()
+    stats = watcher([READY]).stats()
     told = "t2: aggressive gives 7 connections of the executor windows of 70.0 MiB in all"
-    assert told in board_text([look]).splitlines()
-    same = replace(look, windows=replace(SHARED, policy="static"))
+    assert told in board_text([stats]).splitlines()
+    same = replace(stats, windows=replace(SHARED, policy="static"))
     assert " gives " not in board_text([same])
 
 
@@ -399,20 +399,20 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
         return TaskState(8, 3, 120, 9000, [READY], STAGES, {NODE: NodeStreams(3, 1)})
 
     watched = TaskWatcher("task", 7, state)
-    looks: list[TaskLook] = []
-    threads = [threading.Thread(target=lambda: looks.append(watched.look())) for _ in range(2)]
+    all_stats: list[TaskStats] = []
+    threads = [threading.Thread(target=lambda: all_stats.append(watched.stats())) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not together.is_set()
-    last = max(looks, key=lambda look: look.seconds)
+    last = max(all_stats, key=lambda stats: stats.seconds)
     assert last.gate_seconds["spark"] == pytest.approx(last.seconds)
     assert last.bytes == 9000, "what the task says that it took"
 
 
 def test_a_label_cannot_break_out_of_its_quotes() -> None:
-    look = watcher([READY]).look()
-    odd = replace(look, connections=(replace(look.connections[0], node='a"b\\c\nd'),))
+    stats = watcher([READY]).stats()
+    odd = replace(stats, connections=(replace(stats.connections[0], node='a"b\\c\nd'),))
     assert r'node="a\"b\\c\nd"' in exposition([odd])
     assert socket.gethostname() not in exposition([odd])

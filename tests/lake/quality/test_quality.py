@@ -13,7 +13,7 @@ import pytest
 
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.log.changes import append_round
-from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality import (
     ReplicaVersion,
     _complete_sql,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import FrameError
 from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.histories import Histories
+from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.tables.keys import key_string
 from dcp.lake.tables.schema import CHANGES
 from dcp.types import FailoverEntry, FailoverLog
@@ -75,8 +75,8 @@ def columns_of(rows: list[Row]) -> DataColumns:
     )
 
 
-def histories() -> Histories:
-    known = Histories()
+def histories() -> BranchLookup:
+    known = BranchLookup()
     known.set_epoch(0, 0)
     known.set_epoch(1023, 3)
     known.set_log(0, LOG)

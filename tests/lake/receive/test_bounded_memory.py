@@ -32,9 +32,9 @@ from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, Sour
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.query.views import register_views
-from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.tables.tables import LakeLocation, open_lake
 from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER
@@ -249,12 +249,12 @@ def test_a_sink_that_is_stopped_for_long_stops_the_producer_at_the_window(
         chosen = replace(settings.source, noop_interval_seconds=1.0)
         settings = replace(settings, source=chosen)
         access = source_access(settings)
-        cluster = look_at_cluster(access)
+        cluster = query_cluster(access)
         plan = plan_round(
             LakePosition("0123456789abcdef", 0), cluster, settings.round, settings.flow_control, 1
         )
         assert isinstance(plan, RoundPlan)
-        budget = Budget(plan.target_bytes, plan.target_seconds)
+        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
         batches = TaskReceiver(plan.tasks[0], 1, budget, access, "stalled-sink").batches()
         rows = sum(next(batches).num_rows for _ in range(5))  # some are taken, then no more
         stopped = _wait_until_silent(source)

@@ -19,7 +19,7 @@ from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_report import RoundReport
-from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.connect import query_cluster
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.clients.kv_client import KvClient
@@ -255,7 +255,7 @@ def test_a_target_that_its_node_does_not_hold_counts_as_caught_up(
     fill(cluster, 50)
     rounds = RoundsInProcess(settings_for(cluster, tmp_path, round={"quiet_seconds": 0.5}))
     beyond = cluster.high_seqno(2) + 1
-    view = look_at_cluster(rounds.access)
+    view = query_cluster(rounds.access)
     position = LakePosition("x" * 16, 0)
     plan = plan_round(
         position, view, rounds.settings.round, rounds.settings.flow_control, 1, targets={2: beyond}

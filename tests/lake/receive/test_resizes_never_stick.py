@@ -150,5 +150,5 @@ def test_refused_windows_of_streams_hold_up_nothing() -> None:
     session.task.come_to_rest()
     assert not any(connection.left.values())
     assert not connection.machine.flow.streams
-    assert not session.task.gathering.is_empty, "nothing was handed over early"
+    assert not session.task.flusher.is_empty, "nothing was handed over early"
     session.task.require_all_back()

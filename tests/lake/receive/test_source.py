@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from dcp.errors import ConfigError
-from dcp.lake.receive.living_documents import DOCUMENTS, living_documents
+from dcp.lake.receive.current_documents import DOCUMENTS, current_documents
 from dcp.lake.receive.source import DcpSource
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.tables.schema import CHANGES
@@ -166,6 +166,6 @@ def test_which_documents_are_left(
     changes: list[dict[str, object]], left: list[tuple[str, str | None]]
 ) -> None:
     batches = [pa.RecordBatch.from_pylist([row], CHANGES) for row in changes]
-    found = list(living_documents(iter(batches)))
+    found = list(current_documents(iter(batches)))
     assert all(batch.schema == DOCUMENTS for batch in found)
     assert [(row["key"], row["document"]) for each in found for row in each.to_pylist()] == left

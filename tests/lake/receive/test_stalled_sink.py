@@ -23,12 +23,12 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.monitor.live_board import read_board
-from dcp.lake.monitor.live_look import Connection, TaskLook
 from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.receive.ending import Budget
-from dcp.lake.receive.gathering import Gathering
+from dcp.lake.monitor.task_stats import Connection, TaskStats
+from dcp.lake.receive.batch_flusher import BatchFlusher
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.producer.model.faults import Corruption
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -48,9 +48,9 @@ def _settings(source: Source, folder: Path) -> Settings:
     return replace(settings_of(source, folder), flow_control=flow)
 
 
-def _look(place: LivePlace, until: Callable[[TaskLook], bool]) -> TaskLook:
+def _look(place: LivePlace, until: Callable[[TaskStats], bool]) -> TaskStats:
     end = monotonic() + 90
-    looks: list[TaskLook] = []
+    looks: list[TaskStats] = []
     while monotonic() < end:
         looks = read_board(place)
         if looks and until(looks[0]):
@@ -76,7 +76,7 @@ MOST_BYTES = WINDOW_BYTES + DOCUMENT_BYTES
 """What a window lets pass: its size and one message."""
 
 
-def _require_bounds(look: TaskLook) -> None:
+def _require_bounds(look: TaskStats) -> None:
     """No stage holds more than its window lets pass; each byte is held once."""
     (connection,) = look.connections
     assert connection.window is not None
@@ -107,13 +107,13 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
         place = LivePlace.of(settings)
         plan = plan_round(
             LakePosition("0123456789abcdef", 0),
-            look_at_cluster(access),
+            query_cluster(access),
             settings.round,
             settings.flow_control,
             1,
         )
         assert isinstance(plan, RoundPlan)
-        budget = Budget(plan.target_bytes, plan.target_seconds)
+        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
         held = _Recorded(monkeypatch)
         receiver = TaskReceiver(plan.tasks[0], 1, budget, access, "dcplake-chain-r1-t0.0")
         batches = receiver.batches()
@@ -121,7 +121,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
         stopped = _until_still(source)
         assert WINDOW_BYTES <= stopped["unacked_bytes"] <= MOST_BYTES
 
-        def all_is_here(each: TaskLook) -> bool:
+        def all_is_here(each: TaskStats) -> bool:
             (connection,) = each.connections
             unacked = connection.received_bytes - connection.acknowledged_bytes
             return connection.gate != "" and unacked == stopped["unacked_bytes"]
@@ -175,18 +175,18 @@ class _Recorded:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Consumer] = []
         self.windows: set[Window] = set()
-        first, take_in = Consumer.__init__, Gathering.take_in
+        first, take_in = Consumer.__init__, BatchFlusher.add
 
         def recorded(consumer: Consumer, *arguments: object, **named: object) -> None:
             first(consumer, *arguments, **named)  # type: ignore[arg-type]
             self.made.append(consumer)
 
-        def noted(gathering: Gathering, delivery: Delivery) -> None:
-            take_in(gathering, delivery)
+        def noted(flusher: BatchFlusher, delivery: Delivery) -> None:
+            take_in(flusher, delivery)
             self.windows.update(delivery.receipt.windows if delivery.receipt else ())
 
         monkeypatch.setattr(Consumer, "__init__", recorded)
-        monkeypatch.setattr(Gathering, "take_in", noted)
+        monkeypatch.setattr(BatchFlusher, "add", noted)
 
     def require_all_back(self) -> None:
         assert self.windows
@@ -201,7 +201,7 @@ class _Recorded:
                 link.connection._reader.join()
                 assert not link.connection._reader._thread.is_alive()
         assert not self.made[0]._handover._entries
-        assert self.made[0].look_at_buffers().in_use == 0
+        assert self.made[0].buffer_stats().in_use == 0
         wait_for("the end of all connections", lambda: not cluster.bucket.dcp_connections)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dcp.client.delivery import Receipt
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.receive.gathering import Gathering
+from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.protocol.window import FlowControl, Share, Window
 from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task, flows
 
@@ -133,7 +133,7 @@ def test_what_is_larger_than_its_limit_passes(
             pass
         connection.reader_turns(len(connection.to_consumer))
         before = connection.machine.flow.connection.released
-        while task.handover or not task.gathering.is_empty:
+        while task.handover or not task.flusher.is_empty:
             assert task.turn(), f"{what}: waits for ever"
         assert connection.machine.flow.connection.released == before
         task.come_to_rest(sending=False)
@@ -178,8 +178,8 @@ def _deliver_connection(flow: FlowControl) -> tuple[Share, ...]:
 @pytest.mark.parametrize(
     ("what", "where", "name", "broken"),
     [
-        ("a batch that looks at no window", Gathering, "_holds_enough", _never),
-        ("a batch that is never due", Gathering, "is_due", _never),
+        ("a batch that looks at no window", BatchFlusher, "_holds_enough", _never),
+        ("a batch that is never due", BatchFlusher, "is_due", _never),
         ("deliveries that nobody releases", Receipt, "release", _keep),
         ("acknowledgements that are never due", Window, "due_at", lambda *_: inf),
         ("deliveries that forget their streams", FlowControl, "deliver", _deliver_connection),

@@ -127,7 +127,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterView | Dcplak
             raise found
         return found
 
-    monkeypatch.setattr(driver_module, "look_at_cluster", look)
+    monkeypatch.setattr(driver_module, "query_cluster", look)
     yield script
 
 

@@ -18,7 +18,7 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location
@@ -99,7 +99,7 @@ class Consumer:
         self._known = 0
 
     def _look(self) -> ClusterView:
-        return look_at_cluster(self._access)
+        return query_cluster(self._access)
 
     def follow(self) -> set[int]:
         """Run until what the cluster holds is published; return which vbuckets were taken back."""

@@ -15,7 +15,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import Idle, RoundPlan
 from dcp.lake.log.round_report import RoundReport
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
@@ -57,7 +57,7 @@ class WarmDriver:
         return found, self._jobs() - jobs, self._versions() - versions
 
     def plan(self) -> RoundPlan | Idle:
-        return self.driver.plan(look_at_cluster(source_access(self.settings)))
+        return self.driver.plan(query_cluster(source_access(self.settings)))
 
     def round(self) -> RoundReport:
         plan = self.plan()
@@ -86,7 +86,7 @@ def warm(spark: "SparkSession", tmp_path: Path) -> Iterator[WarmDriver]:
         settings = settings_for(cluster, tmp_path)
         access = source_access(settings)
         lake = open_or_create(
-            lambda: spark, settings, lake_location(settings), look_at_cluster(access)
+            lambda: spark, settings, lake_location(settings), query_cluster(access)
         )
         made = WarmDriver(Driver(lake, settings, access, Observer()), settings, cluster, spark)
         # As Spark has it by itself: tests' sessions save the jobs that this one must not need.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.run import run as run_module
 from dcp.lake.run.run import is_large_load, run
 from dcp.lake.spark import jvm_options as options
@@ -70,7 +70,7 @@ def test_what_a_lake_holds_already_does_not_count(
         settings = settings_for(cluster, tmp_path)
 
         def is_large() -> bool:
-            return is_large_load(lake_location(settings), look_at_cluster(source_access(settings)))
+            return is_large_load(lake_location(settings), query_cluster(source_access(settings)))
 
         for number in range(40):
             cluster.set(b"key-%d" % number, b"1")

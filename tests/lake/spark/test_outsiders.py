@@ -22,7 +22,7 @@ from pyspark.serializers import CloudPickleSerializer
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import receive_function
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.verify.verify_stream import metadata_access, read_function
@@ -225,7 +225,7 @@ def test_functions_that_go_to_tasks_have_no_password(tmp_path: Path) -> None:
         settings = settings_for(cluster, tmp_path)
         Path(settings.source.password_file).write_text(PASSWORD)
         access = source_access(settings)
-        view = look_at_cluster(access)  # signs in: what a password is derived to is known by now
+        view = query_cluster(access)  # signs in: what a password is derived to is known by now
     plan = plan_round(LakePosition("lake", 0), view, settings.round, settings.flow_control, 1)
     assert isinstance(plan, RoundPlan)
     functions: list[Any] = [

@@ -210,7 +210,7 @@ class Hooks(VerifyObserver):
 
     def ended(self) -> None:
         if self._progress is not None:
-            self.seqnos.append(self._progress.done().seqnos)
+            self.seqnos.append(self._progress.total().seqnos)
         self._end(len(self.looks))
 
 

@@ -13,7 +13,7 @@ from dcp.cli.options.values import vbucket_ranges
 from dcp.errors import ConfigError, IncompleteRunError, VerifyError
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import LeftOut, RoundPlan
-from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digest, differing_vbuckets
 from dcp.lake.verify.verify_frames import DIFFERS, IN_REPLICA_ONLY
@@ -42,7 +42,7 @@ def stream(cluster: ProducerCluster, folder: Path) -> list[dict[str, Any]]:
     settings = settings_for(cluster, folder, flow_control=SMALL_FLOW)
     access = metadata_access(source_access(settings))
     plan = plan_round(
-        LakePosition("lake", 0), look_at_cluster(access), settings.round, settings.flow_control, 1
+        LakePosition("lake", 0), query_cluster(access), settings.round, settings.flow_control, 1
     )
     assert isinstance(plan, RoundPlan)
     read = read_function("0123456789abcdef", plan.tasks, access)

@@ -16,7 +16,7 @@ from dcp.producer.replication.replication_connection import ReplicationConnectio
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.storage.disk_file import Data, OsFile
 from dcp.producer.vbucket.replication_chain import REPLICATION, connection_name
-from dcp.protocol.window_policies import Policy, WindowPolicySettings
+from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameSplitter
@@ -32,7 +32,7 @@ COUNT = 1000
 
 @pytest.fixture
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = WindowPolicySettings(Policy.STATIC, size_bytes=WINDOW_BYTES)
+    small = WindowPolicySettings(WindowPolicy.STATIC, size_bytes=WINDOW_BYTES)
     monkeypatch.setattr(copies, "_WINDOWS", small)
 
 

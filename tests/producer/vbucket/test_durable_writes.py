@@ -15,8 +15,12 @@ from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket import request_framing
 from dcp.producer.vbucket.documents import DocumentError
-from dcp.producer.vbucket.replication_chain import Copy, is_possible
-from dcp.producer.vbucket.request_framing import DurabilityLevel, Requirement, requirement_of
+from dcp.producer.vbucket.replication_chain import CopyProgress, is_possible
+from dcp.producer.vbucket.request_framing import (
+    DurabilityLevel,
+    DurabilityRequirement,
+    requirement_of,
+)
 from dcp.producer.vbucket.sync_writes import NEXT, WriteEvent, WriteState
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
@@ -80,15 +84,15 @@ def kv(pair: ProducerCluster, connect: Connect) -> RawClient:
     [
         (Opcode.SET, b"", None),
         (Opcode.GET, b"", None),
-        (Opcode.SET, durability(1), Requirement(DurabilityLevel.MAJORITY)),
-        (Opcode.DELETE, durability(3), Requirement(DurabilityLevel.PERSIST_TO_MAJORITY)),
+        (Opcode.SET, durability(1), DurabilityRequirement(DurabilityLevel.MAJORITY)),
+        (Opcode.DELETE, durability(3), DurabilityRequirement(DurabilityLevel.PERSIST_TO_MAJORITY)),
         (
             Opcode.TOUCH,
             durability(2, 1),
-            Requirement(DurabilityLevel.MAJORITY_AND_PERSIST_ON_ACTIVE, 0.001),
+            DurabilityRequirement(DurabilityLevel.MAJORITY_AND_PERSIST_ON_ACTIVE, 0.001),
         ),
-        (Opcode.ADD, durability(1, 65534), Requirement(DurabilityLevel.MAJORITY, 65.534)),
-        (Opcode.REPLACE, b"\x00" + MAJORITY, Requirement(DurabilityLevel.MAJORITY)),
+        (Opcode.ADD, durability(1, 65534), DurabilityRequirement(DurabilityLevel.MAJORITY, 65.534)),
+        (Opcode.REPLACE, b"\x00" + MAJORITY, DurabilityRequirement(DurabilityLevel.MAJORITY)),
         (Opcode.DCP_CLOSE_STREAM, b"\x22\x00\x01", None),
         (Opcode.SET, durability(0), Status.EINVAL),
         (Opcode.SET, durability(4), Status.DURABILITY_INVALID_LEVEL),
@@ -106,9 +110,9 @@ def kv(pair: ProducerCluster, connect: Connect) -> RawClient:
     ],
 )
 def test_framing_extras(
-    opcode: Opcode, infos: bytes, expected: Requirement | Status | None
+    opcode: Opcode, infos: bytes, expected: DurabilityRequirement | Status | None
 ) -> None:
-    found: Requirement | Status | None
+    found: DurabilityRequirement | Status | None
     try:
         found = requirement_of(opcode, infos)
     except DocumentError as error:
@@ -507,7 +511,7 @@ def test_every_state_has_its_events() -> None:
     [("a", True), ("ar", True), ("a-", False), ("arr", True), ("ar-", True), ("a--", False)],
 )
 def test_a_majority_of_the_copies_must_exist(copies: str, expected: bool) -> None:
-    assert is_possible([None if each == "-" else Copy(0, 0) for each in copies]) is expected
+    assert is_possible([None if each == "-" else CopyProgress(0, 0) for each in copies]) is expected
 
 
 @dataclass
@@ -517,7 +521,7 @@ class _Model:
     pending: dict[int, tuple[bytes, int, float]] = field(default_factory=dict)
     ended: dict[int, Status] = field(default_factory=dict)
 
-    def step(self, copies: Sequence[Copy | None], now: float) -> None:
+    def step(self, copies: Sequence[CopyProgress | None], now: float) -> None:
         before = dict(self.pending)
         for seqno, (_, _, deadline) in before.items():
             has_it = [
@@ -536,7 +540,7 @@ class _Model:
 
 
 def _has(
-    copy: Copy, seqno: int, writes: dict[int, tuple[bytes, int, float]], *, least: int
+    copy: CopyProgress, seqno: int, writes: dict[int, tuple[bytes, int, float]], *, least: int
 ) -> bool:
     """Whether a copy has a prepare and, of it and all before it, what it must persist."""
     needed = [s for s, (_, level, _) in writes.items() if s <= seqno and level >= least]
@@ -578,8 +582,8 @@ def test_sync_writes_follow_a_naive_model(
         else:
             now += 1.0
             high = vbucket.data.high_seqno
-            active = Copy(high, number)
-            replicas = [None if c is None else Copy(*sorted(c, reverse=True)) for c in what]
+            active = CopyProgress(high, number)
+            replicas = [None if c is None else CopyProgress(*sorted(c, reverse=True)) for c in what]
             chain = [active, *replicas]
             for answer, status in writes.step(chain, now):
                 answer(status)
@@ -600,8 +604,8 @@ def test_what_may_be_visible_has_no_deadline() -> None:
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
     vbucket.documents.set(b"k", b"1", 0.0, level=1)
     vbucket.sync_writes.recover(is_active=True)
-    missing: tuple[Copy | None, ...] = (Copy(1, 1), None)
+    missing: tuple[CopyProgress | None, ...] = (CopyProgress(1, 1), None)
     assert vbucket.sync_writes.step(missing, inf) == []
     assert vbucket.data.high_seqno == 1
-    assert vbucket.sync_writes.step((Copy(1, 1),), 0.0) == []
+    assert vbucket.sync_writes.step((CopyProgress(1, 1),), 0.0) == []
     assert vbucket.documents.get(b"k", 0.0).seqno == 2

@@ -16,8 +16,8 @@ from dcp.producer.storage.data_folder import DataFolder
 from dcp.producer.storage.disk_file import Data, MemoryFile, OsFile
 from dcp.producer.storage.log_names import LogNames, first_names
 from dcp.producer.storage.vbucket_state import SavedVbucket
+from dcp.producer.vbucket.parallel_writes import flush_together, save_together
 from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
-from dcp.producer.vbucket.writes_together import flush_together, save_together
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer.compared_copies import assert_copies_are_equal

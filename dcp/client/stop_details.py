@@ -13,7 +13,7 @@ _AWAITED: Final = {
 }
 
 
-def last_words(track: VbucketTrack, link: NodeLink | None, now: float) -> tuple[StopReason, str]:
+def stop_details(track: VbucketTrack, link: NodeLink | None, now: float) -> tuple[StopReason, str]:
     """Return the reason and the detail of a vbucket past its deadline; ``link`` is its node's."""
     reason, detail = track.reason, track.detail
     awaited = _AWAITED.get(track.phase)

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from dcp.client.delivery import Delivery, Receipt
-from dcp.client.looks import StageLook
+from dcp.client.stats import StageStats
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.protocol.window import CONNECTION, Window
 
 
-class Gathering:
+class BatchFlusher:
     """The collected rows of one task, with the receipts of their deliveries."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Gathering:
         """The time at which the held rows must be flushed at the latest."""
         return self._began_at + self._flow.batch_seconds
 
-    def take_in(self, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery) -> None:
         """Add a delivery; the caller adds its rows, and its events are not kept."""
         if delivery.receipt is None:
             return
@@ -87,7 +87,7 @@ class Gathering:
     def _holds_enough(self, window: Window) -> bool:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
 
-    def hand_over(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield all held batches; asking for the next batch says that the last one was taken."""
         receipts, self._receipts = self._receipts, []
         self._gathered.clear()
@@ -100,12 +100,12 @@ class Gathering:
         for receipt in receipts:
             receipt.release()
 
-    def look(self, target_bytes: int) -> tuple[StageLook, ...]:
+    def stats(self, target_bytes: int) -> tuple[StageStats, ...]:
         """Return how the task's own stages stand, from any thread.
 
         Batches that Spark has not taken yet, and what the round may bring.
         """
         return (
-            StageLook("batches", 1, int(self._is_offered)),
-            StageLook("staging", target_bytes, self.taken_bytes),
+            StageStats("batches", 1, int(self._is_offered)),
+            StageStats("staging", target_bytes, self.taken_bytes),
         )

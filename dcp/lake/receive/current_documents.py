@@ -28,7 +28,7 @@ DOCUMENTS: Final = pa.schema(
 _PLACE: Final = ["vbucket", "collection_id"]
 
 
-def living_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def current_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the documents that all of ``changes`` leave.
 
     Until the last one the changes wait on disk; their keys and seqnos stay in memory.
@@ -41,7 +41,7 @@ def living_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
                 heads.append(batch.select(["kind", *_PLACE, "key", "seqno"]))
         if not heads:
             return
-        is_living = _is_living(pa.Table.from_batches(heads))
+        is_living = _is_current(pa.Table.from_batches(heads))
         file.seek(0)
         begin = 0
         for batch in pa.ipc.open_stream(file):
@@ -50,7 +50,7 @@ def living_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
             begin = end
 
 
-def _is_living(heads: pa.Table) -> NDArray[np.bool_]:
+def _is_current(heads: pa.Table) -> NDArray[np.bool_]:
     """Return for each row if it stores the newest state of its key, not flushed or dropped."""
     seqnos = pc.cast(heads["seqno"], pa.uint64()).fill_null(0).to_numpy()
     rows = heads.drop_columns("seqno").to_pandas().assign(seqno=seqnos)

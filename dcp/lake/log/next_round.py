@@ -9,7 +9,12 @@ from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
 from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.restart import RollbackPolicy, Standstill, restart, rollback_target
+from dcp.lake.log.rollback_plan import (
+    BlockedRollback,
+    RollbackPolicy,
+    plan_rollback,
+    rollback_target,
+)
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.session import session_slots
@@ -56,9 +61,9 @@ def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]
     newest = latest_round(lake)
     states = positions_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
-    restarts = _ordered_restarts(lake, states, newest, policy)
-    restarts |= _stale_restarts(lake, states, newest, stale)
-    return LakePosition(lake.identity.lake_id, newest, states, restarts)
+    epoch_starts = _ordered_epoch_starts(lake, states, newest, policy)
+    epoch_starts |= _stale_epoch_starts(lake, states, newest, stale)
+    return LakePosition(lake.identity.lake_id, newest, states, epoch_starts)
 
 
 def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
@@ -69,9 +74,9 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
     return stale
 
 
-def _stale_restarts(
+def _stale_epoch_starts(
     lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, stale: Mapping[int, int]
-) -> dict[int, VbucketProgress | Standstill]:
+) -> dict[int, VbucketProgress | BlockedRollback]:
     """Return the stale vbuckets that must be streamed from their beginning, and are not yet.
 
     A replica could not take them back, because neither an old version nor the log tells how.
@@ -87,15 +92,16 @@ def _stale_restarts(
     }
 
 
-def _ordered_restarts(
+def _ordered_epoch_starts(
     lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, policy: RollbackPolicy
-) -> dict[int, VbucketProgress | Standstill]:
+) -> dict[int, VbucketProgress | BlockedRollback]:
     """Return how the vbuckets that a rollback was ordered for begin their next epoch."""
     ordered = [state for state in states.values() if state.order is not None]
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return {
-        state.vbucket: restart(state, [complete.get(state.vbucket, 0)], policy) for state in ordered
+        state.vbucket: plan_rollback(state, [complete.get(state.vbucket, 0)], policy)
+        for state in ordered
     }
 
 

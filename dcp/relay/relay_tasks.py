@@ -26,7 +26,7 @@ _TELL_SECONDS: Final = 60.0
 _FIRST_TOLD_SECONDS: Final = 2.0
 
 
-class Feeding:
+class RelayTasks:
     """The ``Companion`` of a relay's node, and what its commands ask (``Audience``)."""
 
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
@@ -96,13 +96,13 @@ class Feeding:
 
     # --- what commands and people ask
 
-    def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
+    def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
         """Note a consumer whose requested stream the relay cannot serve yet."""
-        self.regulator.came_early(consumer, vbucket)
+        self.regulator.stream_deferred(consumer, vbucket)
 
-    def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
+    def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
         """Note that a consumer got the stream that it waited for, or gave it up."""
-        self.regulator.waits_no_more(consumer, vbucket)
+        self.regulator.stream_wait_ended(consumer, vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Let a consumer belong to the group with a tag; EINVAL for what is none."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeVar
 
-from dcp.client.looks import ConnectionLook, StageLook, WindowLook
+from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.lake.config.window_plan import WindowPlan
 
 FORMAT: Final = 2
@@ -58,8 +58,8 @@ class Connection:
     name: str
     waits_for: str
     gate: str = ""
-    window: WindowLook | None = None
-    stages: tuple[StageLook, ...] = ()
+    window: WindowStats | None = None
+    stages: tuple[StageStats, ...] = ()
     received_bytes: int = 0
     released_bytes: int = 0
     acknowledged_bytes: int = 0
@@ -71,7 +71,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskLook:
+class TaskStats:
     """One task. ``seconds`` is how long it runs; rates are of the last moments.
 
     ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
@@ -95,7 +95,7 @@ class TaskLook:
     rows_per_second: float = 0.0
     bytes_per_second: float = 0.0
     connections: tuple[Connection, ...] = ()
-    stages: tuple[StageLook, ...] = ()
+    stages: tuple[StageStats, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
     windows: WindowPlan | None = None
     resident_bytes: int = 0
@@ -127,7 +127,7 @@ class TaskLook:
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
-    def from_json(cls, found: object) -> "TaskLook":
+    def from_json(cls, found: object) -> "TaskStats":
         """Read what ``to_json`` wrote.
 
         Raises:
@@ -137,7 +137,7 @@ class TaskLook:
             raise ValueError("expected a look of a task, of this format")
         try:
             values = {each.name: found[each.name] for each in fields(cls)}
-            values["stages"] = tuple(_read(StageLook, each) for each in found["stages"])
+            values["stages"] = tuple(_read(StageStats, each) for each in found["stages"])
             if found["windows"] is not None:
                 values["windows"] = _read(WindowPlan, found["windows"])
             values["connections"] = tuple(_connection(each) for each in found["connections"])
@@ -146,7 +146,7 @@ class TaskLook:
             raise ValueError(f"expected a look of a task: {error!r}") from None
 
 
-_T = TypeVar("_T", StageLook, WindowLook, Connection, WindowPlan)
+_T = TypeVar("_T", StageStats, WindowStats, Connection, WindowPlan)
 
 
 def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
@@ -154,8 +154,8 @@ def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
 
 
 def _connection(found: Mapping[str, Any]) -> Connection:
-    window = None if found["window"] is None else _read(WindowLook, found["window"])
-    stages = tuple(_read(StageLook, each) for each in found["stages"])
+    window = None if found["window"] is None else _read(WindowStats, found["window"])
+    stages = tuple(_read(StageStats, each) for each in found["stages"])
     return _read(Connection, found, window=window, stages=stages)
 
 
@@ -168,40 +168,40 @@ class NodeStreams:
 
 
 def connection_of(
-    look: ConnectionLook, behind: Iterable[StageLook], streams: NodeStreams, batch_bytes: int = 0
+    stats: ConnectionStats, behind: Iterable[StageStats], streams: NodeStreams, batch_bytes: int = 0
 ) -> Connection:
     """Return how a connection stands; ``behind`` are the task's stages, shared by all of them.
 
     ``batch_bytes`` is what a batch may hold; 0: not known.
     """
     own = (
-        StageLook("frame", look.longest_bytes, look.unfinished_bytes),
-        StageLook("handover", look.held_limit_bytes, look.received_bytes - look.taken_bytes),
-        StageLook("batch", batch_bytes, look.taken_bytes - look.given_bytes),
-        StageLook("spark", batch_bytes, look.given_bytes - look.released_bytes),
+        StageStats("frame", stats.longest_bytes, stats.unfinished_bytes),
+        StageStats("handover", stats.held_limit_bytes, stats.received_bytes - stats.taken_bytes),
+        StageStats("batch", batch_bytes, stats.taken_bytes - stats.given_bytes),
+        StageStats("spark", batch_bytes, stats.given_bytes - stats.released_bytes),
     )
     stages = (*own, *behind)
     gate = ""
-    if look.full_stream_windows or (look.window is not None and look.window.is_full):
+    if stats.full_stream_windows or (stats.window is not None and stats.window.is_full):
         gate = gating_stage(stages)
     return Connection(
-        node=str(look.node),
-        name=look.name,
-        waits_for=_waits_for(look, gate, streams)[:_LONGEST_TEXT],
+        node=str(stats.node),
+        name=stats.name,
+        waits_for=_waits_for(stats, gate, streams)[:_LONGEST_TEXT],
         gate=gate,
-        window=look.window,
-        stages=own if look.name else (),
-        received_bytes=look.received_bytes,
-        released_bytes=look.released_bytes,
-        acknowledged_bytes=look.acknowledged_bytes,
-        acks=look.acks,
-        stream_window_bytes=look.stream_window_bytes,
-        stream_windows=streams.streaming if look.stream_window_bytes else 0,
-        full_stream_windows=look.full_stream_windows,
+        window=stats.window,
+        stages=own if stats.name else (),
+        received_bytes=stats.received_bytes,
+        released_bytes=stats.released_bytes,
+        acknowledged_bytes=stats.acknowledged_bytes,
+        acks=stats.acks,
+        stream_window_bytes=stats.stream_window_bytes,
+        stream_windows=streams.streaming if stats.stream_window_bytes else 0,
+        full_stream_windows=stats.full_stream_windows,
     )
 
 
-def gating_stage(stages: Iterable[StageLook]) -> str:
+def gating_stage(stages: Iterable[StageStats]) -> str:
     """Return the last stage that holds anything: the one that the others wait for."""
     used = {stage.name for stage in stages if stage.in_use}
     if "batches" in used:  # perhaps one of another connection, or without bytes
@@ -209,17 +209,17 @@ def gating_stage(stages: Iterable[StageLook]) -> str:
     return next((gate for gate in GATES if gate in used), "acknowledgement")
 
 
-def _waits_for(look: ConnectionLook, gate: str, streams: NodeStreams) -> str:
-    if not look.name:
-        return f"reconnecting: {look.error or 'not tried yet'}"
-    if not look.is_ready:
-        after = f" (before: {look.error})" if look.error else ""
-        return f"bootstrap: {look.waits_for}{after}"
-    if gate and (look.window is None or not look.window.is_full):
-        return f"windows of {look.full_stream_windows} streams full: {gate}: {GATES[gate]}"
+def _waits_for(stats: ConnectionStats, gate: str, streams: NodeStreams) -> str:
+    if not stats.name:
+        return f"reconnecting: {stats.error or 'not tried yet'}"
+    if not stats.is_ready:
+        after = f" (before: {stats.error})" if stats.error else ""
+        return f"bootstrap: {stats.waits_for}{after}"
+    if gate and (stats.window is None or not stats.window.is_full):
+        return f"windows of {stats.full_stream_windows} streams full: {gate}: {GATES[gate]}"
     if gate:
         return f"window full: {gate}: {GATES[gate]}"
-    if look.quiet_seconds is not None and look.quiet_seconds < READING_SECONDS:
+    if stats.quiet_seconds is not None and stats.quiet_seconds < READING_SECONDS:
         return "reading"
     if not streams.streaming:
         return "a stream"

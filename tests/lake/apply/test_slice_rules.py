@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from dcp.errors import LakeError
-from dcp.lake.apply.stretch_rules import (
+from dcp.lake.apply.slice_rules import (
     may_have_rows,
     oldest_pending_round,
     row_ranges,
-    stretch_between,
+    slice_between,
 )
-from dcp.lake.log.stretch import CollectionEvent, HeldVersion, Role, RowRange
+from dcp.lake.log.log_slice import CollectionEvent, HeldVersion, Role, RowRange
 from dcp.lake.tables.epochs import Fork
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -137,10 +137,10 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     ahead = {vb: state.beginning_epoch(0, 0) for vb, state in lake.states_at[number].items()}
     lake.states_at[number + 1] = ahead
     with pytest.raises(LakeError, match=r"vbucket 0 is in epoch 1 .* dcplake resync --vbuckets 0"):
-        lake.stretch(number + 1)
+        lake.log_slice(number + 1)
     lake.states_at[number + 1] = {vb: VbucketProgress.beginning(vb) for vb in ahead}
     with pytest.raises(LakeError, match="went back from complete seqno"):
-        lake.stretch(number + 1)
+        lake.log_slice(number + 1)
 
 
 class CountedFacts:
@@ -185,7 +185,7 @@ def test_a_decision_asks_the_lake_no_more_for_many_vbuckets_than_for_one() -> No
     """Each question is a statement on Spark; a bucket has 1,024 vbuckets."""
     one, many = CountedFacts(1), CountedFacts(1024)
     for facts, count in ((one, 1), (many, 1024)):
-        stretch = stretch_between(HeldVersion(1, 1), 2, facts)
-        assert len(stretch.ranges) == count
+        log_slice = slice_between(HeldVersion(1, 1), 2, facts)
+        assert len(log_slice.ranges) == count
     assert many.asked == one.asked
     assert many.asked.count("cleaned_round") == 1

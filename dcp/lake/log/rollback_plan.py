@@ -39,7 +39,7 @@ class RollbackPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RollbackTarget:
     """The rollback target: a complete seqno of at most ``seqno``, on one of these branches.
 
     ``log`` says which branch holds a seqno.
@@ -54,16 +54,16 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class BlockedRollback:
     """The reason why a rollback order cannot be followed; the vbucket stays as it is."""
 
     reason: str
     detail: str
 
 
-def restart(
+def plan_rollback(
     state: VbucketProgress, complete_seqnos: Iterable[int], policy: RollbackPolicy
-) -> VbucketProgress | Standstill:
+) -> VbucketProgress | BlockedRollback:
     """Return the state in which ``state``, which has an order, begins its next epoch.
 
     Args:
@@ -76,7 +76,7 @@ def restart(
     if state.order is None:
         raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")
     if policy is RollbackPolicy.FAIL:
-        return Standstill(
+        return BlockedRollback(
             "rollback",
             f"{state.order}; policy.rollback is fail: set it to rewrite or resync, or run "
             f"dcplake resync --vbuckets {state.vbucket}",
@@ -88,21 +88,21 @@ def restart(
     return _begun(state, seqno, target.uuid_at(seqno))
 
 
-def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> Target:
+def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackTarget:
     """Return how far back an order leads."""
     order = state.order
     assert order is not None
     if policy is RollbackPolicy.RESYNC:
-        return Target(0, None)
+        return RollbackTarget(0, None)
     ours, theirs = state.failover_log, order.failover_log
     if ours is None:
-        return Target(0, None)
+        return RollbackTarget(0, None)
     if order.to_seqno == 0 and order.is_for_unknown_branch and theirs is not None:
         return common_history(ours, theirs, state.position.seqno)
-    return Target(order.to_seqno, ours)
+    return RollbackTarget(order.to_seqno, ours)
 
 
-def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Target:
+def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> RollbackTarget:
     """Return up to which seqno two logs tell the same history, and its branches in our log.
 
     A branch ends, in a log, where the next newer one begins; our newest one at ``our_seqno``. Both
@@ -122,16 +122,16 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ta
                 seqno = our_end if their_end is None else min(our_end, their_end)
             shared.append(entry)
         our_end = min(our_seqno, entry.seqno)
-    return Target(seqno, FailoverLog(tuple(shared))) if shared else Target(0, None)
+    return RollbackTarget(seqno, FailoverLog(tuple(shared))) if shared else RollbackTarget(0, None)
 
 
-def _begun(state: VbucketProgress, seqno: int, vb_uuid: int) -> VbucketProgress | Standstill:
+def _begun(state: VbucketProgress, seqno: int, vb_uuid: int) -> VbucketProgress | BlockedRollback:
     order = state.order
     assert order is not None
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
     is_fruitless = is_refused_again or seqno == state.complete_seqno == 0
     if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
-        return Standstill(
+        return BlockedRollback(
             "rollback without progress",
             f"{order}, again, although nothing was read since the last order; the node does not "
             f"follow the protocol, or lost more than it says: "

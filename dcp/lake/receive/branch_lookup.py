@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dcp.types import U16_MAX, FailoverLog
 
 
-class Histories:
+class BranchLookup:
     """Epoch and accepted failover log by vbucket, for whole columns at once."""
 
     def __init__(self) -> None:

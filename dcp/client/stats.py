@@ -11,7 +11,7 @@ from dcp.protocol.window import Window
 
 
 @dataclass(frozen=True, slots=True)
-class StageLook:
+class StageStats:
     """Fill level of one stage: its capacity (0: no limit) and content, in units of ``kind``."""
 
     name: str
@@ -25,7 +25,7 @@ class StageLook:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowLook:
+class WindowStats:
     """Fill level of a flow-control window, and how long it has been full in all.
 
     ``overshoot_bytes`` is the most by which one message went beyond it.
@@ -42,7 +42,7 @@ class WindowLook:
         return self.in_use >= self.size
 
     @classmethod
-    def of(cls, window: Window, now: float) -> "WindowLook":
+    def of(cls, window: Window, now: float) -> "WindowStats":
         """Read the counters of a window that is switched on."""
         return cls(
             window.size_bytes,
@@ -53,7 +53,7 @@ class WindowLook:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLook:
+class ConnectionStats:
     """One connection, or the wait for the next one (then ``error`` says why, and it has no name).
 
     ``window`` is what the node may send without our acknowledgement; None: no flow control. The
@@ -70,7 +70,7 @@ class ConnectionLook:
     is_ready: bool = False
     waits_for: str = ""
     error: str = ""
-    window: WindowLook | None = None
+    window: WindowStats | None = None
     unfinished_bytes: int = 0
     longest_bytes: int = 0
     held_limit_bytes: int = 0

@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import LakeError
-from dcp.lake.apply.clearing_rules import Cleared, keeps_dropped_rows, with_events
-from dcp.lake.log.stretch import (
+from dcp.lake.apply.clearing_rules import ClearedRanges, keeps_dropped_rows, with_events
+from dcp.lake.log.log_slice import (
     EMPTY_TABLE,
     REPLACED,
     CollectionEvent,
     HeldVersion,
+    LogSlice,
     ReplicaFacts,
     Role,
     RowRange,
-    Stretch,
     Undo,
 )
 from dcp.lake.tables.epochs import Fork, is_live, live_up_to
@@ -64,14 +64,14 @@ class _Standing:
         return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
 
 
-def stretch_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> Stretch:
+def slice_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> LogSlice:
     """Return what brings a replica that holds ``held`` to ``to_round``.
 
     Raises:
         LakeError: the log contradicts itself.
 
     """
-    return _Decision(held, to_round, facts).stretch()
+    return _Decision(held, to_round, facts).log_slice()
 
 
 class _Decision:
@@ -93,7 +93,7 @@ class _Decision:
         self._stale: dict[int, int] = {}
         self._events: dict[int, set[CollectionEvent]] = {}
 
-    def stretch(self) -> Stretch:
+    def log_slice(self) -> LogSlice:
         self._learn_events({v: self._standing(v, self._held) for v in self._after})
         undo: dict[int, _Standing] = {}
         for vbucket, new in sorted(self._after.items()):
@@ -110,7 +110,7 @@ class _Decision:
             else:
                 undo[vbucket] = old
         self._undo(undo)
-        return Stretch(
+        return LogSlice(
             ranges=tuple(self._ranges),
             first_round=min(self._first_rounds, default=self._to_round),
             to_round=self._to_round,
@@ -289,7 +289,7 @@ class _Decision:
             ):
                 self._events.setdefault(event.vbucket, set()).add(event)
 
-    def _with_events(self, vbucket: int, ranges: Sequence[RowRange]) -> Cleared:
+    def _with_events(self, vbucket: int, ranges: Sequence[RowRange]) -> ClearedRanges:
         return with_events(ranges, self._events.get(vbucket, ()))
 
     def _learn(self, versions: Sequence[HeldVersion], vbuckets: Sequence[int]) -> None:

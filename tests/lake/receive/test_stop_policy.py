@@ -7,7 +7,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.log.stream_result import StreamResult
-from dcp.lake.receive.ending import Budget, Ending, EndPolicy
+from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -41,8 +41,8 @@ class FakeStreams:
         return self.connected
 
 
-def policy() -> EndPolicy:
-    made = EndPolicy(Budget(1000, 300.0), QUIET, DEADLINE)
+def policy() -> StopPolicy:
+    made = StopPolicy(TaskBudget(1000, 300.0), QUIET, DEADLINE)
     made.begin(0.0)
     return made
 
@@ -57,8 +57,10 @@ def result(seqno: int = 0, *, snap_end: int | None = None, target: int = 100) ->
     return made
 
 
-def found(chosen: EndPolicy, one: StreamResult, streams: FakeStreams, now: float) -> list[Ending]:
-    return list(chosen.endings([one], streams, now))
+def found(
+    chosen: StopPolicy, one: StreamResult, streams: FakeStreams, now: float
+) -> list[VbucketStop]:
+    return list(chosen.stops([one], streams, now))
 
 
 def test_silence_alone_ends_nothing_and_an_answer_does() -> None:
@@ -70,16 +72,16 @@ def test_silence_alone_ends_nothing_and_an_answer_does() -> None:
         assert found(chosen, one, streams, now) == []
     assert streams.asked == [NODE], "asked once"
     chosen.answered(NODE, {0: 0}, QUIET + 6)
-    assert found(chosen, one, streams, QUIET + 7) == [Ending(0, Outcome.CAUGHT_UP)]
+    assert found(chosen, one, streams, QUIET + 7) == [VbucketStop(0, Outcome.CAUGHT_UP)]
 
 
 def test_a_node_that_does_not_answer_is_reported() -> None:
     chosen, streams, one = policy(), FakeStreams(), result()
     for now in (10.0, 20.0, 29.9):
         assert found(chosen, one, streams, now) == []
-    (ending,) = found(chosen, one, streams, DEADLINE)
-    assert (ending.outcome, ending.reason) == (Outcome.STOPPED, "node unavailable")
-    assert "a:1 sent nothing for 30.0 s" in ending.detail
+    (stop,) = found(chosen, one, streams, DEADLINE)
+    assert (stop.outcome, stop.reason) == (Outcome.STOPPED, "node unavailable")
+    assert "a:1 sent nothing for 30.0 s" in stop.detail
 
 
 def test_a_node_that_holds_more_is_waited_for_and_then_reported() -> None:
@@ -89,9 +91,9 @@ def test_a_node_that_holds_more_is_waited_for_and_then_reported() -> None:
         assert found(chosen, one, streams, now) == []
         chosen.answered(NODE, {0: 77}, now + 0.1)
         chosen.received(NODE, 0, now + 0.1)  # the answer itself is no progress
-    (ending,) = found(chosen, one, streams, DEADLINE)
-    assert (ending.outcome, ending.reason) == (Outcome.STOPPED, "waiting for data")
-    assert "holds seqnos up to 77" in ending.detail
+    (stop,) = found(chosen, one, streams, DEADLINE)
+    assert (stop.outcome, stop.reason) == (Outcome.STOPPED, "waiting for data")
+    assert "holds seqnos up to 77" in stop.detail
 
 
 def test_data_that_comes_late_begins_the_time_anew() -> None:
@@ -101,7 +103,7 @@ def test_data_that_comes_late_begins_the_time_anew() -> None:
     chosen.received(NODE, 500, 29.0)
     assert found(chosen, one, streams, 58.0) == []
     one.position_of = result(77).position_of
-    assert found(chosen, one, streams, 59.5) == [Ending(0, Outcome.CAUGHT_UP)]
+    assert found(chosen, one, streams, 59.5) == [VbucketStop(0, Outcome.CAUGHT_UP)]
 
 
 @pytest.mark.parametrize("life", ["part of a document", "a sink that holds us"])
@@ -110,7 +112,7 @@ def test_what_is_no_silence(life: str) -> None:
     if life == "part of a document":
         streams.heard_at = 100.0
     else:
-        chosen.handed_over(100.0)
+        chosen.resumed_reading(100.0)
     assert found(chosen, one, streams, 100.0 + QUIET - 1) == []
     assert streams.asked == []
     assert found(chosen, one, streams, 100.0 + QUIET) == []
@@ -121,9 +123,9 @@ def test_a_snapshot_whose_end_does_not_come_is_reported() -> None:
     chosen, streams, one = policy(), FakeStreams(), result(5, snap_end=9)
     assert found(chosen, one, streams, 20.0) == []
     chosen.answered(NODE, {0: 5}, 20.1)
-    (ending,) = found(chosen, one, streams, DEADLINE)
-    assert ending.reason == "waiting for snapshot end"
-    assert "at seqno 5 of a snapshot that ends at 9" in ending.detail
+    (stop,) = found(chosen, one, streams, DEADLINE)
+    assert stop.reason == "waiting for snapshot end"
+    assert "at seqno 5 of a snapshot that ends at 9" in stop.detail
 
 
 def test_without_a_stream_the_consumer_judges() -> None:
@@ -143,6 +145,6 @@ def test_the_end_of_a_budget_tells_what_has_no_stream() -> None:
     chosen, streams = policy(), FakeStreams()
     assert chosen.ends_at == 300.0
     assert list(chosen.out_of_budget([0, 1], streams)) == [
-        Ending(0, Outcome.BUDGET),
-        Ending(1, Outcome.BUDGET, "no stream", "refused with EBUSY"),
+        VbucketStop(0, Outcome.BUDGET),
+        VbucketStop(1, Outcome.BUDGET, "no stream", "refused with EBUSY"),
     ]

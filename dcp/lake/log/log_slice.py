@@ -1,6 +1,6 @@
 """A slice of the log: the row ranges of an apply, and the facts that decide them.
 
-The rules are in `dcp.lake.apply.stretch_rules`.
+The rules are in `dcp.lake.apply.slice_rules`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -109,7 +109,7 @@ class ReplicaFacts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LogSlice:
     """The row ranges that an apply takes from the log, and what it does to each vbucket.
 
     What a vbucket is listed in says what becomes of the rows that the table has of it:

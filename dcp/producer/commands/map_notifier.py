@@ -12,7 +12,7 @@ from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, ServerOpcode
 
 
-class MapNews:
+class MapNotifier:
     """Sends only the newest map when the client next takes something; older ones are skipped."""
 
     def __init__(self, cluster_map: ServedClusterMap) -> None:
@@ -25,7 +25,7 @@ class MapNews:
         """Note that the client selects a bucket: it has been sent no map of it."""
         self._told_rev = 0
 
-    def told(self) -> None:
+    def sent(self) -> None:
         """Note that the client is sent the present map."""
         self._told_rev = self._pushed_rev = self._map.rev
 
@@ -40,7 +40,7 @@ class MapNews:
         is_wanted = is_brief or HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION in features
         if not is_due or not is_wanted or self._pushed_rev >= self._map.rev:
             return None
-        self.told()
+        self.sent()
         config = b"" if is_brief else self._map.as_json(node)
         body = m.ClustermapNotification(bucket.encode(), config, EPOCH, self._map.rev)
         return encode(
@@ -55,5 +55,5 @@ class MapNews:
         wants_it_once = HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP in features
         if wants_it_once and self._told_rev >= self._map.rev:
             return b""
-        self.told()
+        self.sent()
         return self._map.as_json(node)

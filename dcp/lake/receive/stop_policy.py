@@ -22,18 +22,18 @@ from dcp.lake.tables.round_record import Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class TaskBudget:
     """The most that one task may receive: bytes and seconds."""
 
     target_bytes: int
     target_seconds: float
 
 
-UNLIMITED: Final = Budget(target_bytes=2**62, target_seconds=7 * 86400.0)
+UNLIMITED: Final = TaskBudget(target_bytes=2**62, target_seconds=7 * 86400.0)
 """For readings that are all or nothing: they end with their targets, or with what goes wrong."""
 
 
-class Streams(Protocol):
+class ConsumerStreams(Protocol):
     """The consumer's interface for the stop policy."""
 
     def is_streaming(self, vbucket: int) -> bool:
@@ -50,7 +50,7 @@ class Streams(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class VbucketStop:
     """The end of a vbucket's stream in this round, and the reason."""
 
     vbucket: int
@@ -67,10 +67,10 @@ class _Answer:
     seqnos: Mapping[int, int]
 
 
-class EndPolicy:
+class StopPolicy:
     """Decides for one task; times are seconds of ``time.monotonic``, given by the caller."""
 
-    def __init__(self, budget: Budget, quiet_seconds: float, deadline_seconds: float) -> None:
+    def __init__(self, budget: TaskBudget, quiet_seconds: float, deadline_seconds: float) -> None:
         """Prepare; a silent node will be asked after ``quiet_seconds``."""
         self.ends_at = inf
         self._budget = budget
@@ -97,21 +97,23 @@ class EndPolicy:
         """Note the high seqnos that a node told."""
         self._answers[node] = _Answer(now, seqnos)
 
-    def handed_over(self, now: float) -> None:
+    def resumed_reading(self, now: float) -> None:
         """Note that the thread was busy with Spark until ``now`` and did not read."""
         self._listening_since = now
 
     # What follows
 
-    def out_of_budget(self, vbuckets: Collection[int], streams: Streams) -> Iterator[Ending]:
+    def out_of_budget(
+        self, vbuckets: Collection[int], streams: ConsumerStreams
+    ) -> Iterator[VbucketStop]:
         """Yield the end of what is still open when the budget is used up."""
         for vbucket in vbuckets:
             trouble = streams.trouble(vbucket)
-            yield Ending(vbucket, Outcome.BUDGET, "no stream" if trouble else "", trouble)
+            yield VbucketStop(vbucket, Outcome.BUDGET, "no stream" if trouble else "", trouble)
 
-    def endings(
-        self, results: Collection[StreamResult], streams: Streams, now: float
-    ) -> Iterator[Ending]:
+    def stops(
+        self, results: Collection[StreamResult], streams: ConsumerStreams, now: float
+    ) -> Iterator[VbucketStop]:
         """Yield the vbuckets that end now; ask the nodes that are silent whether they have more."""
         silent_nodes: dict[NodeAddress, None] = {}
         for result in results:
@@ -119,7 +121,7 @@ class EndPolicy:
             if node is None or not streams.is_streaming(result.plan.vbucket):
                 continue
             if self._is_caught_up(result, node):
-                yield Ending(result.plan.vbucket, Outcome.CAUGHT_UP)
+                yield VbucketStop(result.plan.vbucket, Outcome.CAUGHT_UP)
                 continue
             silent_seconds = now - self._progress_at(result, node, streams)
             if silent_seconds >= self._deadline_seconds:
@@ -145,7 +147,9 @@ class EndPolicy:
             return None
         return answer.seqnos.get(result.plan.vbucket)
 
-    def _progress_at(self, result: StreamResult, node: NodeAddress, streams: Streams) -> float:
+    def _progress_at(
+        self, result: StreamResult, node: NodeAddress, streams: ConsumerStreams
+    ) -> float:
         return max(
             result.opened_at,
             self._listening_since,
@@ -153,18 +157,18 @@ class EndPolicy:
             streams.data_heard_at(node),
         )
 
-    def _stuck(self, result: StreamResult, node: NodeAddress, silent_seconds: float) -> Ending:
+    def _stuck(self, result: StreamResult, node: NodeAddress, silent_seconds: float) -> VbucketStop:
         vbucket, position = result.plan.vbucket, result.position
         answer = self._answers.get(node)
         if answer is None or answer.at < self._asked_at.get(node, -inf):
-            return Ending(
+            return VbucketStop(
                 vbucket,
                 Outcome.STOPPED,
                 "node unavailable",
                 f"{node} sent nothing for {silent_seconds:.1f} s and does not answer what it holds",
             )
         if not position.is_complete:
-            return Ending(
+            return VbucketStop(
                 vbucket,
                 Outcome.STOPPED,
                 "waiting for snapshot end",
@@ -173,7 +177,7 @@ class EndPolicy:
             )
         held_seqno = self._held_seqno(result, node)
         holds = "nothing of it" if held_seqno is None else f"seqnos up to {held_seqno}"
-        return Ending(
+        return VbucketStop(
             vbucket,
             Outcome.STOPPED,
             "waiting for data",
@@ -181,7 +185,7 @@ class EndPolicy:
             f"that it holds {holds}",
         )
 
-    def _ask(self, node: NodeAddress, streams: Streams, now: float) -> None:
+    def _ask(self, node: NodeAddress, streams: ConsumerStreams, now: float) -> None:
         """Ask again only when the time to answer is over: answers may wait behind data."""
         since = now - self._asked_at.get(node, -inf)
         if since >= self._ask_after_seconds and streams.request_high_seqnos(node):

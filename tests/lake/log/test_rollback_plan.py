@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from dcp.lake.log.restart import (
+from dcp.lake.log.rollback_plan import (
+    BlockedRollback,
     RollbackPolicy,
-    Standstill,
     common_history,
-    restart,
+    plan_rollback,
     rollback_target,
 )
 from dcp.lake.tables.rollback_order import RollbackOrder
@@ -86,7 +86,7 @@ def ordered(
     ],
 )  # fmt: skip
 def test_restart(state: VbucketProgress, complete: list[int], expected: tuple[int, int]) -> None:
-    begun = restart(state, complete, REWRITE)
+    begun = plan_rollback(state, complete, REWRITE)
     assert isinstance(begun, VbucketProgress)
     position = begun.position
     assert (position.seqno, position.vb_uuid) == expected
@@ -102,26 +102,26 @@ def test_a_position_inside_a_snapshot_goes_back_to_what_is_complete() -> None:
         position=Position(A, 100, 80, 120, 80),
         first_pending_round=4,
     )
-    begun = restart(state, [50, 80], REWRITE)
+    begun = plan_rollback(state, [50, 80], REWRITE)
     assert isinstance(begun, VbucketProgress)
     assert begun.position == Position.complete_at(A, 80)
 
 
 def test_a_rollback_without_progress_is_tried_once_more_then_reported() -> None:
     state = ordered(80, 80, log((A, 0)), log((A, 0)))
-    again = restart(state, [80], REWRITE)
+    again = plan_rollback(state, [80], REWRITE)
     assert isinstance(again, VbucketProgress)
     assert (again.position.seqno, again.fruitless_rollbacks) == (80, 1)
     assert state.order is not None
-    reported = restart(again.ordered(state.order), [80], REWRITE)
-    assert isinstance(reported, Standstill)
+    reported = plan_rollback(again.ordered(state.order), [80], REWRITE)
+    assert isinstance(reported, BlockedRollback)
     assert reported.reason == "rollback without progress"
     assert "dcplake resync --vbuckets 5" in reported.detail
 
 
 def test_progress_forgets_what_was_fruitless() -> None:
     state = replace(ordered(80, 60, log((A, 0)), log((A, 0))), fruitless_rollbacks=1)
-    begun = restart(state, [60], REWRITE)
+    begun = plan_rollback(state, [60], REWRITE)
     assert isinstance(begun, VbucketProgress)
     assert begun.fruitless_rollbacks == 0
 
@@ -138,7 +138,9 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported_in_the_end() -> Non
     """Whatever it answers, each restart lies further back, or it is reported."""
     state = ordered(100, 100, log((C, 90), (B, 50), (A, 0)), log((D, 0)))
     requests = 0
-    while not isinstance(begun := restart(state, [20, 50, 70, 95, 100], REWRITE), Standstill):
+    while not isinstance(
+        begun := plan_rollback(state, [20, 50, 70, 95, 100], REWRITE), BlockedRollback
+    ):
         requests += 1
         assert requests <= 6
         position = begun.position
@@ -149,12 +151,12 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported_in_the_end() -> Non
 
 def test_resync_goes_to_the_beginning_and_fail_goes_nowhere() -> None:
     state = ordered(100, 80, log((A, 0)), log((B, 80), (A, 0)))
-    begun = restart(state, [80], RollbackPolicy.RESYNC)
+    begun = plan_rollback(state, [80], RollbackPolicy.RESYNC)
     assert isinstance(begun, VbucketProgress)
     assert begun.position == Position.beginning()
     assert not begun.is_whole
-    stays = restart(state, [80], RollbackPolicy.FAIL)
-    assert isinstance(stays, Standstill)
+    stays = plan_rollback(state, [80], RollbackPolicy.FAIL)
+    assert isinstance(stays, BlockedRollback)
     assert "from seqno 100" in stays.detail
     assert "policy.rollback" in stays.detail
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from dcp.client.delivery import Delivery, Receipt, ReceiptState
-from dcp.client.looks import StageLook
+from dcp.client.stats import StageStats
 from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.gathering import Gathering
-from dcp.lake.receive.histories import Histories
+from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.protocol.window import FlowControl, FlowSettings, Window
 
 FLOW = FlowControlSettings(
@@ -20,12 +20,12 @@ STREAM = 7
 
 
 class Desk:
-    """A gathering with a clock, and connections whose deliveries come one at a time."""
+    """A batch flusher with a clock, and connections whose deliveries come one at a time."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.batches = BatchBuilder(1, Histories(), FLOW.batch_rows, FLOW.batch_bytes)
-        self.gathering = Gathering(FLOW, self.batches, lambda: self.now)
+        self.batches = BatchBuilder(1, BranchLookup(), FLOW.batch_rows, FLOW.batch_bytes)
+        self.flusher = BatchFlusher(FLOW, self.batches, lambda: self.now)
         self.flows: dict[str, FlowControl] = {}
 
     def wait(self, seconds: float) -> float:
@@ -52,7 +52,7 @@ class Desk:
         receipt = Receipt(shares, flow, threading.Lock(), lambda _: None)
         delivery = Delivery(None, [], receipt, frame_bytes, {}, name)
         delivery.take()
-        self.gathering.take_in(delivery)
+        self.flusher.add(delivery)
         for _ in range(rows):
             self.batches.add_event("snapshot_marker", 0)
         return delivery
@@ -89,40 +89,40 @@ def test_each_reason_alone_makes_it_due(reason: str) -> None:
     desk = Desk()
     before, last = REASONS[reason]
     before(desk)
-    assert not desk.gathering.is_due()
+    assert not desk.flusher.is_due()
     last(desk)
-    assert desk.gathering.is_due()
-    list(desk.gathering.hand_over())
-    assert not desk.gathering.is_due(), "it is gone"
+    assert desk.flusher.is_due()
+    list(desk.flusher.flush())
+    assert not desk.flusher.is_due(), "it is gone"
     assert all(flow.connection.held_bytes == 0 for flow in desk.flows.values())
 
 
 def test_nothing_is_released_before_the_last_batch_was_taken() -> None:
     desk = Desk()
     deliveries = [desk.take_in(1000, 8), desk.take_in(500, 4, name="b", stream=20_000)]
-    assert desk.gathering.due_at == 102.0
-    handed_over = desk.gathering.hand_over()
+    assert desk.flusher.due_at == 102.0
+    handed_over = desk.flusher.flush()
     for rows in (5, 5, 2):
         assert next(handed_over).num_rows == rows
         assert {each.receipt.state for each in deliveries if each.receipt} == {ReceiptState.GIVEN}
-        assert desk.gathering.is_empty and not desk.gathering.is_due()
-        assert desk.gathering.look(9000) == (
-            StageLook("batches", 1, 1),
-            StageLook("staging", 9000, 1500),
+        assert desk.flusher.is_empty and not desk.flusher.is_due()
+        assert desk.flusher.stats(9000) == (
+            StageStats("batches", 1, 1),
+            StageStats("staging", 9000, 1500),
         )
     assert next(handed_over, None) is None
     for flow in desk.flows.values():
         for window in (flow.connection, *flow.streams.values()):
             assert window.received == window.taken == window.given == window.released > 0
-    assert desk.gathering.look(9000)[0].in_use == 0
-    assert desk.gathering.taken_bytes == 1500, "it only grows"
+    assert desk.flusher.stats(9000)[0].in_use == 0
+    assert desk.flusher.taken_bytes == 1500, "it only grows"
 
 
 def test_a_delivery_without_rows_goes_back_at_once() -> None:
     desk = Desk()
     delivery = desk.take_in(700, 0)
-    assert desk.gathering.is_due()
-    assert list(desk.gathering.hand_over()) == []
+    assert desk.flusher.is_due()
+    assert list(desk.flusher.flush()) == []
     assert delivery.receipt is not None
     assert delivery.receipt.state is ReceiptState.RELEASED
     assert desk.flows["a"].connection.released == 700
@@ -130,5 +130,5 @@ def test_a_delivery_without_rows_goes_back_at_once() -> None:
 
 def test_what_the_consumer_itself_reports_holds_nothing() -> None:
     desk = Desk()
-    desk.gathering.take_in(Delivery(None, []))
-    assert desk.gathering.is_empty and not desk.gathering.is_due()
+    desk.flusher.add(Delivery(None, []))
+    assert desk.flusher.is_empty and not desk.flusher.is_due()
