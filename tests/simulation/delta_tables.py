@@ -196,8 +196,8 @@ def tables_behind(tables: Callable[[], TablesInMemory]) -> Iterator[None]:
         owner, name = table
         return owner.logs[name].newest(limit)
 
-    def merge(lake: Any, plan: ApplyPlan, base_version: int, writer_id: str) -> Exception | None:
-        return cast(TablesInMemory, lake.spark).merge(plan, base_version, writer_id)
+    def commit(lake: Any, plan: ApplyPlan, writer_id: str, _: None) -> Exception | None:
+        return cast(TablesInMemory, lake.spark).merge(plan, plan.base_version, writer_id)
 
     def reached(step: str) -> None:
         tables().reached(step)
@@ -209,7 +209,8 @@ def tables_behind(tables: Callable[[], TablesInMemory]) -> Iterator[None]:
             (dcp.lake.log.changes, "session_settings_for_a_while", lambda *_: nullcontext()),
             (dcp.lake.log.changes, "_committed_writers", set()),
             (dcp.lake.log.applied, "history", history),
-            (dcp.lake.apply.apply, "_merge", merge),
+            (dcp.lake.apply.apply, "first_files", lambda *_: None),
+            (dcp.lake.apply.apply, "_commit", commit),
             (dcp.lake.apply.apply, "reached", reached),
         ):
             stack.enter_context(patch.object(module, name, stand_in))

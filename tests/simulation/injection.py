@@ -25,8 +25,8 @@ import dcp.client.probe
 import dcp.client.reader
 import dcp.lake.log.changes
 import dcp.producer.bucket.auth
-import dcp.producer.bucket.bucket
 import dcp.producer.bucket.bucket_storage
+import dcp.producer.bucket.vbucket_table
 import dcp.producer.server.cluster_nodes
 import dcp.producer.server.server
 import dcp.relay.relay
@@ -162,7 +162,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         ),
         (dcp.producer.server.server, "Listener", type("Port", (Port,), {"network": network})),
         (dcp.producer.server.server, "PlainChannel", ServedChannel),
-        (dcp.producer.bucket.bucket, "Condition", waits.Condition),
+        (dcp.producer.bucket.vbucket_table, "Condition", waits.Condition),
         (dcp.producer.bucket.auth, "_salted", SALTED),
         (dcp.producer.bucket.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
         (SaltedPasswords, "derive", _derive),

@@ -1,4 +1,6 @@
-"""Brings a replica table from the round it stands at to a later one, in one MERGE commit.
+"""Brings a replica table from the round it stands at to a later one, in one commit: a MERGE.
+
+(The first one, into an empty table, inserts: `dcp.lake.apply.first_apply`.)
 
 The fence is a Delta transaction id, (lake and table, the version that put the table where it stands
 + 1): a driver with a stale plan can never publish it, and a table that was restored to an older
@@ -11,10 +13,10 @@ reads the version of ``changes`` that it was planned on, so that a driver which 
 plan and MERGE misses nothing of what maintenance cleans meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -36,7 +38,7 @@ from dcp.lake.apply.apply_rows import (
     winning_rows,
 )
 from dcp.lake.apply.apply_sql import merge_sql, source_sql
-from dcp.lake.apply.first_apply import insert_rows
+from dcp.lake.apply.first_apply import first_files, insert_rows
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
@@ -51,10 +53,11 @@ from dcp.lake.log.applied import (
 from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.round_records import largest_document_bytes
 from dcp.lake.log.stop_points import reached
-from dcp.lake.tables.file_commit import takes_files
-from dcp.lake.tables.history import history
+from dcp.lake.tables.history import history, metadata_json
+from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, has_deletion_vectors
+from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
 
 EMPTY_ROUNDS: Final = 100
@@ -84,7 +87,7 @@ def plan_apply(
     status = replica_status(lake, replica)
     # Read before anything else of the log: a cleaning is noted before it is done, so that either
     # its note is seen, or the rows are in this version.
-    log_version = history(lake.changes, 1)[0].version
+    log_version = history(lake.changes)[0].version
     found = _readable_slice(lake, replica, status, to_round, log_version, budget)
     if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
         status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
@@ -221,9 +224,12 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
 
     """
     failure: Exception | None = None
+    files = first_files(lake, plan)
     for _ in range(_ATTEMPTS):
-        base_version = _checked_version(lake, plan)
-        failure = _merge(lake, plan, base_version, writer_id)
+        lineage = _checked_lineage(lake, plan)
+        is_empty = plan.is_first and lineage.since() == -1
+        checked = replace(plan, base_version=lineage.newest, is_first=is_empty)
+        failure = _commit(lake, checked, writer_id, files if is_empty else None)
         made = _read_back(lake, plan, writer_id, failure)
         if made is not None:
             reached("apply.read_back")
@@ -234,14 +240,14 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     ) from failure
 
 
-def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
-    """Return the table's newest version, which has the rows that the plan was made on.
+def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
+    """Return the table's history; its newest version has the rows that the plan was made on.
 
     A later apply passes: the fence keeps this one from being published on top of it.
     """
     lineage = settled_lineage(lake, plan.table)
     if plan.log_slice.begins_anew:
-        return lineage.newest
+        return lineage
     lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
     is_applied_to = lineage.origin(lineage.newest) > plan.base_version
     if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.base_version):
@@ -249,7 +255,7 @@ def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
             f"{plan}: found the table restored since, at version {lineage.newest}, expected the "
             f"rows of version {plan.base_version}; nothing was applied, run it again"
         )
-    return lineage.newest
+    return lineage
 
 
 def _rows(
@@ -278,42 +284,41 @@ def _rows(
     return pa.concat_tables([won, restored, deletions(gone)])
 
 
-def _merge(
-    lake: LakeTables, plan: ApplyPlan, base_version: int, writer_id: str
+def _commit(
+    lake: LakeTables, plan: ApplyPlan, writer_id: str, files: TaskFiles | None
 ) -> Exception | None:
-    """Run the MERGE, or insert the first rows; return how that failed.
+    """Commit the files of a first apply, or run the MERGE; return how that failed.
 
     A failure does not say that it did not commit.
     """
     metadata = {
         "lake": lake.identity.lake_id,
         "table": plan.table,
-        "base": base_version,
+        "base": plan.base_version,
         "writer": writer_id,
         **commit_content(plan.from_round, plan.log_slice),
     }
-    app_id = f"{lake.identity.lake_id}:{plan.table}"
-    folder = lake.table(plan.table).folder if plan.is_first and plan.rows is None else None
-    if folder is not None and not takes_files(folder):
-        folder = None
-    reader = reader_settings(plan.largest_bytes)
+    fence = f"{lake.identity.lake_id}:{plan.table}", plan.since_version + 1
     try:
-        # Without deletion vectors it writes whole files anew: then one task is too few.
-        is_little = plan.rows is not None and has_deletion_vectors(lake.table(plan.table))
-        also = reader | FEW_JOBS_TO_JOIN if is_little else reader
-        with transaction(lake.spark, app_id, plan.since_version + 1, metadata, also):
-            checked = replace(plan, base_version=base_version)
-            with _source(lake, checked) as source:
-                if folder is None:
-                    merge = merge_sql(lake.table_sql(plan.table), source, checked)
-                    lake.spark.sql(merge).collect()
-                else:
-                    fence = app_id, plan.since_version + 1
-                    insert_rows(lake, checked, source, folder, fence, metadata)
-            reached("apply.committed")
+        if files is None:
+            _merge(lake, plan, fence, metadata)
+        else:
+            insert_rows(lake, plan, files, plan.base_version, fence, metadata_json(metadata))
+        reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
     return None
+
+
+def _merge(
+    lake: LakeTables, plan: ApplyPlan, fence: tuple[str, int], metadata: Mapping[str, Any]
+) -> None:
+    reader = reader_settings(plan.largest_bytes)
+    # Without deletion vectors it writes whole files anew: then one task is too few.
+    is_little = plan.rows is not None and has_deletion_vectors(lake.table(plan.table))
+    also = reader | FEW_JOBS_TO_JOIN if is_little else reader
+    with transaction(lake.spark, *fence, metadata, also), _source(lake, plan) as source:
+        lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, plan)).collect()
 
 
 @contextmanager

@@ -4,57 +4,58 @@ Spark reads the change log and chooses the rows, as for any apply; its tasks wri
 files themselves. The commit has the fence and the metadata of the MERGE that it stands for.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.apply_sql import source_sql
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.tables.data_file import FileContents
-from dcp.lake.tables.file_commit import Operation, commit_files
-from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.file_commit import Operation, commit_files, takes_files
 from dcp.lake.tables.schema import REPLICA, REPLICA_STATISTICS
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import session_settings_for_a_while
 
-_FILES: Final = FileContents(REPLICA, REPLICA_STATISTICS, 16 * MEBIBYTE)
+_FILES: Final = FileContents(
+    REPLICA, REPLICA_STATISTICS, row_group_bytes=16 * MEBIBYTE, sorted_by=("vbucket", "key")
+)
 """Such a task holds no window of a connection: there is room for row groups that read well."""
+
+
+def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
+    """Return the rows of a plan as files of its table; None where they must be merged.
+
+    They are files where the table is empty and takes them, and the rows are too many for the
+    driver to hold.
+    """
+    table = lake.table(plan.table)
+    if not plan.is_first or plan.rows is not None or table.folder is None:
+        return None
+    if not takes_files(table.folder):
+        return None
+    log_sql = f"{lake.changes_sql} VERSION AS OF {plan.log_version}"
+    columns = ", ".join(quoted(name) for name in REPLICA.names)
+    source = source_sql(lake.table_sql(plan.table), log_sql, plan)
+    rows = lake.spark.sql(f"SELECT {columns} FROM {source} WHERE NOT deleted")
+    return TaskFiles(rows, lambda batches: batches, table.folder, _FILES)
 
 
 def insert_rows(
     lake: LakeTables,
     plan: ApplyPlan,
-    source: str,
-    folder: Path,
+    files: TaskFiles,
+    base_version: int,
     transaction: tuple[str, int],
-    metadata: Mapping[str, Any],
+    user_metadata: str,
 ) -> None:
-    """Write the rows of ``source`` that are not deleted, and commit them.
-
-    Args:
-        lake: where to.
-        plan: of the table's first apply; ``base_version`` is the newest version there.
-        source: what a MERGE would merge, as SQL names it.
-        folder: the table's, which `dcp.lake.tables.file_commit.takes_files`.
-        transaction: the fence.
-        metadata: of the commit.
+    """Commit the files of a table's first apply; the first call writes them.
 
     Raises:
-        VersionTakenError: another commit came first.
+        VersionTakenError: ``base_version`` is not the table's newest version.
 
     """
-    columns = ", ".join(quoted(name) for name in REPLICA.names)
     with session_settings_for_a_while(lake.spark, arrow_settings(plan.largest_bytes)):
-        rows = lake.spark.sql(f"SELECT {columns} FROM {source} WHERE NOT deleted")
-        files = TaskFiles(rows, lambda batches: batches, folder, _FILES)
         written = files.written()
-    commit_files(
-        folder,
-        written,
-        plan.base_version,
-        transaction,
-        metadata_json(metadata),
-        Operation.MERGE,
-    )
+    folder = files.folder
+    commit_files(folder, written, base_version, transaction, user_metadata, Operation.MERGE)

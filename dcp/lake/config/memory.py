@@ -133,6 +133,7 @@ def arrow_settings(largest_bytes: int) -> dict[str, str]:
     return {
         **reader_settings(largest_bytes),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(_ARROW_BATCH_BYTES),
+        "spark.sql.execution.arrow.useLargeVarTypes": "false",
     }
 
 

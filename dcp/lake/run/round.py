@@ -24,7 +24,7 @@ from dcp.lake.tables.task_files import BatchFunction, TaskFiles
 from dcp.lake.tables.transaction import FEW_ROWS, session_settings_for_a_while
 
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-"""Larger batches are row groups of their own: written, they are no longer held (docs/memory.md)."""
+"""A batch of that size is written at once: it is no longer held then (docs/memory.md)."""
 
 
 def run_round(

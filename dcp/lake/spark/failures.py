@@ -136,8 +136,8 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 
 
 def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return `known_error`, or Spark's own message in one line; None for a bug of ours."""
-    if (known := known_error(failure, what)) is not None or not _is_of_spark(failure):
+    """Return `known_error`, or the message of what else failed in one line; None for our bugs."""
+    if (known := known_error(failure, what)) is not None or not _is_from_outside(failure):
         return known
     named = f"{what}: " if what else ""
     log = kept_log()
@@ -189,9 +189,11 @@ def innermost(failure: BaseException) -> str:
     return causes[-1] if causes else str(failure).strip().partition("\n")[0]
 
 
-def _is_of_spark(failure: BaseException) -> bool:
+def _is_from_outside(failure: BaseException) -> bool:
+    """Return whether Spark, a disk or delta-rs failed (whose exceptions are of ``_internal``)."""
     module = type(failure).__module__.partition(".")[0]
-    return module in ("pyspark", "py4j", "delta")
+    is_theirs = module in ("pyspark", "py4j", "delta", "deltalake", "_internal")
+    return is_theirs or isinstance(failure, OSError)
 
 
 _jvms: "list[subprocess.Popen[bytes]]" = []

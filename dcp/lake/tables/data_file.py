@@ -53,18 +53,21 @@ class FileContents:
     """The columns of a table's files, and those of which each file tells minimum and maximum.
 
     Batches of less than ``row_group_bytes`` are gathered: a row group costs some kilobytes of the
-    file's footer, and a reader a few seeks.
+    file's footer, and a reader a few seeks. The rows of each row group are ``sorted_by`` some
+    columns, so that a reader passes over pages of it.
     """
 
     schema: pa.Schema
     statistics_columns: Sequence[str]
     row_group_bytes: int
+    sorted_by: Sequence[str] = ()
 
 
 class DataFileWriter(AbstractContextManager["DataFileWriter"]):
-    """Writes one file; where the block ends by an error, or without rows, the file is removed.
+    """Writes one file; where the block ends by an error, the file is removed.
 
-    Holds less than ``row_group_bytes`` of rows, and while it writes, one row group encoded.
+    Holds less than ``row_group_bytes`` of rows and one batch, and while it writes them, the same
+    encoded.
     """
 
     def __init__(self, folder: Path, contents: FileContents) -> None:
@@ -73,10 +76,16 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         self._path = folder / f"part-{uuid4()}.zstd.parquet"
         self._footer: list[pq.FileMetaData] = []
         self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
         self._writer = pq.ParquetWriter(
             self._path,
             contents.schema,
             compression="zstd",
+            # Else documents of 20 MiB are held once more for a dictionary and their bounds.
+            use_dictionary=[
+                each.name for each in contents.schema if pa.types.is_integer(each.type)
+            ],
+            write_statistics=list(contents.statistics_columns),
             write_page_index=True,  # so that Spark reads the pages that it needs
             metadata_collector=self._footer,
         )
@@ -84,7 +93,8 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows."""
         self._gathered.append(rows)
-        if sum(batch.nbytes for batch in self._gathered) >= self._contents.row_group_bytes:
+        self._gathered_bytes += rows.nbytes
+        if self._gathered_bytes >= self._contents.row_group_bytes:
             self._write_row_group()
 
     def finish(self) -> DataFile | None:
@@ -119,8 +129,12 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
 
     def _write_row_group(self) -> None:
         rows, self._gathered = self._gathered, []
+        self._gathered_bytes = 0
         if rows:
-            self._writer.write_table(pa.Table.from_batches(rows))
+            table = pa.Table.from_batches(rows)
+            if self._contents.sorted_by:
+                table = table.sort_by([(name, "ascending") for name in self._contents.sorted_by])
+            self._writer.write_table(table)
 
 
 def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:
@@ -135,7 +149,8 @@ def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:
         ]
         nulls[column] = sum(each.null_count for each in told)
         known = [each for each in told if each.has_min_max]
-        if known:
+        # Without values there are no bounds; without bounds of some values there are none at all.
+        if known and all(each.has_min_max or not each.num_values for each in told):
             minima[column] = _plain(min(each.min for each in known))
             maxima[column] = _plain(max(each.max for each in known))
     content = {

@@ -3,7 +3,10 @@
 delta-rs reads such tables, and writes their checkpoints; it refuses to write to those with liquid
 clustering. What an append needs of the Delta protocol is one file in the table's log ("Delta Log
 Entries", "Writer Version Requirements"): it is written beside its place and linked there, which
-fails where another writer's commit is. So of two writers on one version one wins.
+fails where another writer's commit is. So of two of us on one version one wins. (Spark's own
+commits to a local folder look for a file and then rename theirs onto it: against a foreign Spark
+that writes to our tables in the same moment nothing helps, as between any two Sparks there.) Like
+Spark's, a commit survives the end of any process at once, and of the machine when it is on disk.
 """
 
 import json
@@ -19,6 +22,7 @@ from uuid import uuid4
 
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
+from dcp.errors import LakeError
 from dcp.lake.tables.data_file import DataFile
 
 _WRITER_VERSION: Final = 7
@@ -34,6 +38,9 @@ _FEATURES: Final = frozenset(
 
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _DEFAULT_CHECKPOINT_INTERVAL: Final = "10"
+_LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
+_LEFT_OVER_SECONDS: Final = 24 * 3600.0
+"""After that time a commit that was not linked is one of a process that was killed."""
 
 
 class Operation(Enum):
@@ -67,13 +74,21 @@ class VersionTakenError(Exception):
 def takes_files(folder: Path) -> bool:
     """Return whether an append to the table in ``folder`` needs nothing that we do not do."""
     try:
-        protocol = StoredTable(str(folder)).protocol()
+        unknown = _unknown_features(StoredTable(str(folder)))
     except Exception as failure:  # of many classes, not all of them documented
-        _LOG.debug("%s: delta-rs: %s; Spark appends to it", folder, failure)
+        _LOG.info("%s: delta-rs: %s; Spark writes to it", folder, failure)
         return False
-    features = set(protocol.writer_features or ())
-    is_known = protocol.min_writer_version == _WRITER_VERSION and features <= _FEATURES
-    return is_known and _has_hard_links(folder / "_delta_log")
+    if unknown:
+        _LOG.info("%s: found the Delta features %s; Spark writes to it", folder, unknown)
+    return not unknown and _has_hard_links(folder / "_delta_log")
+
+
+def _unknown_features(table: StoredTable) -> str:
+    """Return what the table asks of its writers that we do not do; empty if nothing."""
+    protocol = table.protocol()
+    if protocol.min_writer_version != _WRITER_VERSION:
+        return f"of writer version {protocol.min_writer_version}"
+    return ", ".join(sorted(set(protocol.writer_features or ()) - _FEATURES))
 
 
 def _has_hard_links(folder: Path) -> bool:
@@ -83,7 +98,7 @@ def _has_hard_links(folder: Path) -> bool:
         first.touch()
         os.link(first, second)
     except OSError as failure:
-        _LOG.debug("%s: %s; Spark appends to the table", folder, failure)
+        _LOG.info("%s: %s; Spark writes to the table", folder, failure)
         return False
     finally:
         for made in (first, second):
@@ -115,14 +130,22 @@ def commit_files(
 
     Raises:
         VersionTakenError: another commit came first.
+        LakeError: the table was given features that we do not know, or a file is not there.
         OSError: the folder cannot be written; nothing was committed.
 
     """
     now_milliseconds = time.time_ns() // 1_000_000
     app_id, app_version = transaction
-    newest = StoredTable(str(folder), version=read_version).transaction_version(app_id)
+    table = StoredTable(str(folder), version=read_version)
+    newest = table.transaction_version(app_id)
     if newest is not None and newest >= app_version:
         return
+    if unknown := _unknown_features(table):
+        raise LakeError(
+            f"{folder}: found the Delta features {unknown}, which it got since the files were "
+            "written, expected none; nothing was committed, run it again: Spark writes to it then"
+        )
+    _refuse_missing(folder, files)
     actions: list[dict[str, Any]] = [
         {
             "commitInfo": {
@@ -156,6 +179,17 @@ def commit_files(
     _checkpoint(folder, version)
 
 
+def _refuse_missing(folder: Path, files: Sequence[DataFile]) -> None:
+    for file in files:
+        place = folder / file.name
+        if not place.exists() or place.stat().st_size != file.size_bytes:
+            raise LakeError(
+                f"{place}: found no such file, or one of another size, expected the "
+                f"{file.size_bytes} bytes that a Spark task wrote; executors on other machines "
+                "must have lake.root at the same path, and nobody may remove files from it"
+            )
+
+
 def _metrics(files: Sequence[DataFile], operation: Operation) -> dict[str, str]:
     rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
     counts = (len(files), rows, size_bytes)
@@ -182,8 +216,17 @@ def _checkpoint(folder: Path, version: int) -> None:
         table = StoredTable(str(folder), version=version)
         configuration = table.metadata().configuration
         interval = int(configuration.get(_CHECKPOINT_INTERVAL, _DEFAULT_CHECKPOINT_INTERVAL))
-        if version % interval == 0:
-            table.create_checkpoint()
+        if version % interval:
+            return
+        table.create_checkpoint()
+        if configuration.get(_LOG_CLEANUP, "true") == "true":
             table.cleanup_metadata()
+        _remove_leftovers(folder / "_delta_log")
     except Exception as failure:  # of many classes, not all of them documented
         _LOG.warning("%s: version %d has no checkpoint: %s", folder, version, failure)
+
+
+def _remove_leftovers(log: Path) -> None:
+    for each in log.glob(".*.tmp"):
+        if time.time() - each.stat().st_mtime > _LEFT_OVER_SECONDS:
+            each.unlink(missing_ok=True)

@@ -36,6 +36,7 @@ class TaskFiles:
             if file is not None:
                 yield file.to_batch()
 
+        self.folder = folder
         self._frame = frame.mapInArrow(write, spark_ddl(DATA_FILE))
         self._written: list[DataFile] | None = None
 

@@ -1,6 +1,7 @@
 """Commits of data files without Spark: what Spark reads of them, and that one writer wins."""
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from dcp.errors import LakeError
 from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.file_commit import VersionTakenError, commit_files, takes_files
 from dcp.lake.tables.history import history
@@ -76,6 +78,7 @@ def test_spark_reads_prunes_describes_and_compacts_what_was_committed(lake: Lake
     assert found[0][0] == 1, "the statistics let Spark skip the others"
     for file in others:
         (folder / f"_{file.name}").rename(folder / file.name)
+    spark.sql(f"DELETE FROM {name} WHERE round <= 3")  # by deletion vectors
     spark.sql(f"OPTIMIZE {name}")
     spark.sql(f"DELETE FROM {name} WHERE round <= 5")
     commit(folder, history(lake.changes)[0].version, 26)
@@ -126,6 +129,42 @@ def test_a_stale_transaction_commits_nothing(lake: LakeTables) -> None:
     commit(folder, 1, 2)
     commit(folder, 1, 1)
     assert history(lake.changes)[0].version == 1
+
+
+def test_files_that_are_not_there_are_not_committed(lake: LakeTables) -> None:
+    folder = folder_of(lake)
+    file = written(folder, {"round": 1})
+    (folder / file.name).unlink()
+    with pytest.raises(
+        LakeError, match=r"found no such file.*must have lake.root at the same path"
+    ):
+        commit_files(folder, [file], 0, ("app", 1), "")
+    assert history(lake.changes)[0].version == 0
+
+
+def test_the_log_is_cleaned_with_a_checkpoint_unless_it_shall_not(lake: LakeTables) -> None:
+    folder, name = folder_of(lake), lake.changes_sql
+    log = folder / "_delta_log"
+    old = time.time() - 30 * 24 * 3600  # the log is kept for two weeks
+    keep = "'delta.enableExpiredLogCleanup' = 'false', 'delta.checkpointInterval' = '5'"
+    lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({keep})")
+    leftover = log / ".00000000000000000003.json.x.tmp"
+    leftover.touch()
+    for file in (leftover, log / f"{0:020d}.json"):
+        os.utime(file, (old, old))
+    for version in range(1, 10):
+        commit(folder, version, version)
+        os.utime(log / f"{version:020d}.json", (old, old))
+    assert len(list(log.glob("*.json"))) == 11
+    assert not leftover.exists(), "of a process that was killed a day ago"
+    lake.spark.sql(
+        f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableExpiredLogCleanup' = 'true')"
+    )
+    for version in range(11, 15):
+        commit(folder, history(lake.changes)[0].version, version)
+    kept = sorted(int(file.stem) for file in log.glob("*.json"))
+    assert kept[0] in (5, 10) and kept[-1] == 15
+    assert lake.spark.sql(f"SELECT count(*) FROM {name}").collect()[0][0] == 13
 
 
 def test_tables_that_ask_more_of_writers_are_left_to_spark(

@@ -237,6 +237,23 @@ def test_strings_and_vbuckets_in_sql_are_exact(new_lake: NewLake) -> None:
     assert found[1::2] == [vbucket_of(key, 64) for key in keys]
 
 
+def test_a_log_that_got_features_while_rows_came_gets_none_of_them(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    model = LogModel(lake, 4)
+    content = model.next_round()
+    rows = in_files(lake.spark.createDataFrame(content), lake)
+    assert rows.written()
+    wanted = "'delta.enableInCommitTimestamps' = 'true'"
+    lake.spark.sql(f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({wanted})")
+    with pytest.raises(
+        LakeError, match=r"found the Delta features inCommitTimestamp.*run it again"
+    ):
+        append_round(lake, rows, 1, "writer-1")
+    assert latest_round(lake) == 0
+    model.commit(content)  # by Spark
+    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] > 0
+
+
 @both_ways
 def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
     new_lake: NewLake, tmp_path: Path, rows: Rows
