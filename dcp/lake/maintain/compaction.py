@@ -15,6 +15,7 @@ from dcp.lake.maintain.maintenance_work import (
 )
 from dcp.lake.maintain.retention import wrong_properties
 from dcp.lake.spark.session import session_slots
+from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS
 from dcp.lake.tables.tables import LakeTables
@@ -48,7 +49,8 @@ def optimize_table(
 
     ``settings`` are those of the session for this statement.
     """
-    with described(lake.spark, maintenance_metadata(lake, "optimize"), settings):
+    named = described(lake.spark, maintenance_metadata(lake, "optimize"), settings)
+    with commits_to(lake.table(table).folder), named:
         [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}").collect()
     metrics = done["metrics"]
     added, removed = int(metrics["numFilesAdded"]), int(metrics["numFilesRemoved"])

@@ -47,7 +47,7 @@ def run_round(
     rows = _rows(lake, len(plan.tasks), receive_function(plan, access, progress))
     settings = FEW_ROWS if plan.backlog < SEQNOS_OF_A_TASK else {}
     with (
-        spark_errors(f"round {plan.round} failed in Spark, nothing of it is committed"),
+        spark_errors(f"round {plan.round} failed, nothing of it is committed"),
         session_settings_for_a_while(lake.spark, settings),
     ):
         commit = append_round(lake, rows, plan.round, writer_id)

@@ -12,9 +12,12 @@ Spark's, a commit survives the end of any process at once, and of the machine wh
 import json
 import logging
 import os
+import re
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +42,9 @@ _FEATURES: Final = frozenset(
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _DEFAULT_CHECKPOINT_INTERVAL: Final = "10"
 _LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
+_LOG_RETENTION: Final = "delta.logRetentionDuration"
+_KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
+"""As we write it. What delta-rs does not understand it takes for 30 days."""
 _LEFT_OVER_SECONDS: Final = 24 * 3600.0
 """After that time a commit that was not linked is one of a process that was killed."""
 
@@ -65,6 +71,23 @@ _METRICS: Final = {
 """How the history calls the numbers of files, rows and bytes."""
 
 _LOG = logging.getLogger(__name__)
+
+
+_commit_locks: Final[defaultdict[Path, threading.Lock]] = defaultdict(threading.Lock)
+
+
+@contextmanager
+def commits_to(folder: Path | None) -> Iterator[None]:
+    """Let no other thread of this process commit to the table in ``folder`` meanwhile.
+
+    For statements of Spark beside ours: a lock of Spark's log store keeps its own commits apart.
+    None: the table is elsewhere, and only Spark commits to it.
+    """
+    if folder is None:
+        yield
+        return
+    with _commit_locks[folder]:
+        yield
 
 
 class VersionTakenError(Exception):
@@ -137,6 +160,7 @@ def commit_files(
     now_milliseconds = time.time_ns() // 1_000_000
     app_id, app_version = transaction
     table = StoredTable(str(folder), version=read_version)
+    properties = table.metadata().configuration
     newest = table.transaction_version(app_id)
     if newest is not None and newest >= app_version:
         return
@@ -170,13 +194,16 @@ def commit_files(
     beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
     try:
         beside.write_text(lines, encoding="utf-8")
-        os.link(beside, place)
+        with commits_to(folder):
+            os.link(beside, place)
     except FileExistsError:
         raise VersionTakenError(f"{place}: found a commit there, expected none") from None
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-    _checkpoint(folder, version)
+    interval = properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_CHECKPOINT_INTERVAL)
+    if interval.isdigit() and version % int(interval) == 0:
+        _checkpoint(folder, version, properties)
 
 
 def _refuse_missing(folder: Path, files: Sequence[DataFile]) -> None:
@@ -207,21 +234,21 @@ def _added(file: DataFile) -> dict[str, Any]:
     }
 
 
-def _checkpoint(folder: Path, version: int) -> None:
-    """Write a checkpoint where one is due, and remove what the log no longer needs.
+def _checkpoint(folder: Path, version: int, properties: Mapping[str, str | None]) -> None:
+    """Write a checkpoint, and remove what the log no longer needs.
 
-    As Delta does after each commit of its own. The commit stands whatever comes of it.
+    As Delta does after its own commits. The commit stands whatever comes of it.
     """
+    log = folder / "_delta_log"
     try:
+        # Hadoop's checksum of the file that is replaced now: Spark would take it for damaged.
+        (log / "._last_checkpoint.crc").unlink(missing_ok=True)
         table = StoredTable(str(folder), version=version)
-        configuration = table.metadata().configuration
-        interval = int(configuration.get(_CHECKPOINT_INTERVAL, _DEFAULT_CHECKPOINT_INTERVAL))
-        if version % interval:
-            return
         table.create_checkpoint()
-        if configuration.get(_LOG_CLEANUP, "true") == "true":
+        is_wanted = properties.get(_LOG_CLEANUP, "true") == "true"
+        if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(_LOG_RETENTION) or ""):
             table.cleanup_metadata()
-        _remove_leftovers(folder / "_delta_log")
+        _remove_leftovers(log)
     except Exception as failure:  # of many classes, not all of them documented
         _LOG.warning("%s: version %d has no checkpoint: %s", folder, version, failure)
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_table import LakeTable, RememberedLog, StartSpark
 from dcp.lake.tables.round_record import RoundRecord
@@ -41,6 +42,9 @@ _NAME_MAX: Final = 80
 """Characters of a scope's or a collection's name (251 at most) in the name of its table."""
 
 _S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+
+_UNREADABLE: Final = frozenset("%\\")
+"""Characters of a path that delta-rs decodes; Spark reads and writes such a lake."""
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
 
@@ -124,6 +128,8 @@ class LakeLocation:
     def table(self, name: str, start_spark: StartSpark) -> LakeTable:
         """Return a table of a lake at this place, which need not be there."""
         folder = None if self.root is None else local_root(self.path(name))
+        if folder is not None and _UNREADABLE & set(str(folder)):
+            folder = None  # delta-rs would take it for the name of another folder
         return LakeTable(self.table_sql(name), f"{self}: table {name}", folder, start_spark)
 
 
@@ -428,9 +434,13 @@ def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
     """
     if replica not in _listed_replicas(lake):
         key, value = _REPLICA_PROPERTY + replica.name, str(replica.collection_id)
-        lake.spark.sql(
-            f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({string(key)} = {string(value)})"
-        )
+        _alter_log(lake, f"SET TBLPROPERTIES ({string(key)} = {string(value)})")
+
+
+def _alter_log(lake: LakeTables, change: str) -> None:
+    """Alter ``changes``, perhaps while a round is received: its commit waits."""
+    with commits_to(lake.changes.folder):
+        lake.spark.sql(f"ALTER TABLE {lake.changes_sql} {change}")
 
 
 def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
@@ -453,7 +463,7 @@ def record_cleaned_round(
     whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
     noted = {f"{key}.{round_number}": str(round_number) for key in whose}
     listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in noted.items())
-    lake.spark.sql(f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({listed})")
+    _alter_log(lake, f"SET TBLPROPERTIES ({listed})")
     older = [
         key
         for each in replicas
@@ -462,7 +472,7 @@ def record_cleaned_round(
     ]
     if older:
         listed = ", ".join(string(key) for key in older)
-        lake.spark.sql(f"ALTER TABLE {lake.changes_sql} UNSET TBLPROPERTIES IF EXISTS ({listed})")
+        _alter_log(lake, f"UNSET TBLPROPERTIES IF EXISTS ({listed})")
 
 
 def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]:

@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 
 from dcp.errors import LakeError
 from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import VersionTakenError, commit_files, takes_files
+from dcp.lake.tables.file_commit import VersionTakenError, commit_files, commits_to, takes_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.tables import LakeLocation, LakeTables
 from tests.lake.conftest import NewLake
 
 pytestmark = pytest.mark.slow
@@ -129,6 +129,39 @@ def test_a_stale_transaction_commits_nothing(lake: LakeTables) -> None:
     commit(folder, 1, 2)
     commit(folder, 1, 1)
     assert history(lake.changes)[0].version == 1
+
+
+def test_spark_trusts_our_checkpoint_that_follows_one_of_its_own(lake: LakeTables) -> None:
+    folder, name = folder_of(lake), lake.changes_sql
+    for version in range(9):
+        commit(folder, version, version + 1)
+    lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('note' = 'x')")  # version 10
+    checksum = folder / "_delta_log" / "._last_checkpoint.crc"
+    assert checksum.exists(), "Spark's own checkpoint has one"
+    for version in range(10, 20):
+        commit(folder, version, version + 1)
+    assert not checksum.exists(), "it would be of another file"
+    rows = lake.spark.newSession().sql(f"SELECT count(*) FROM {name}").collect()
+    assert rows[0][0] == 19
+
+
+def test_a_commit_waits_for_one_of_spark_in_another_thread(lake: LakeTables) -> None:
+    folder = folder_of(lake)
+    with ThreadPoolExecutor(1) as pool:
+        with commits_to(folder):
+            committing = pool.submit(commit, folder, 0, 1)
+            with pytest.raises(TimeoutError):
+                committing.result(0.5)
+            assert history(lake.changes)[0].version == 0
+        committing.result(60)
+    assert history(lake.changes)[0].version == 1
+
+
+def test_a_folder_whose_name_delta_rs_would_decode_is_left_to_spark(tmp_path: Path) -> None:
+    for name in ("a%20b", "a\\b"):
+        location = LakeLocation(root=str(tmp_path / name))
+        assert location.table("changes", lambda: pytest.fail("no Spark")).folder is None
+    assert LakeLocation(root=str(tmp_path / "a b")).table("x", lambda: pytest.fail("no")).folder
 
 
 def test_files_that_are_not_there_are_not_committed(lake: LakeTables) -> None:
