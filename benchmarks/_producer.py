@@ -14,7 +14,7 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any, Final
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import vbucket_of
 

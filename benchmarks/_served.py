@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.serve import serve
 from dcp.producer.vbucket.preload import PreloadSettings
 

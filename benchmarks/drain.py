@@ -25,7 +25,7 @@ from dcp.client.machine import new_machine
 from dcp.client.reader import Reader
 from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items, SnapshotCompleted

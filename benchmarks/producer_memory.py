@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
 MIB = 1024 * 1024

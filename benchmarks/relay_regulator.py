@@ -30,7 +30,7 @@ from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.regulator import Regulator, rest_seconds
 from dcp.relay.relay_bucket import NODE, RelayBucket
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 from dcp.types import END_OF_TIME, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -132,11 +132,11 @@ async def measure(found: Scene, state: str, writes_per_second: int, seconds: flo
     """Return how long passes of a state take, in words."""
     took: list[float] = []
     rested = cpu = 0.0
-    await found.regulator.look(is_tick=True)  # what came before is none of this state's
+    await found.regulator.regulate(is_tick=True)  # what came before is none of this state's
     until = perf_counter() + seconds
     while perf_counter() < until or len(took) < 3:
         began, cpu_before = perf_counter(), process_time()
-        await found.regulator.look(is_tick=True)
+        await found.regulator.regulate(is_tick=True)
         took.append(perf_counter() - began)
         cpu += process_time() - cpu_before
         rest = rest_seconds(took[-1])

@@ -25,7 +25,7 @@ import psutil
 from benchmarks._producer import PASSWORD, USER
 from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
 _SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)

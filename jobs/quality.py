@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dcp.cli.main import ending, new_application, parsed
+from dcp.cli.main import new_application, parsed, with_exit_code
 from dcp.errors import QualityError
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.quality.quality import check_replica
@@ -24,7 +24,7 @@ from dcp.lake.tables.tables import open_lake
 def main(argv: Sequence[str] | None = None) -> int:
     """Check the tables asked for and return the exit code."""
     application = new_application("")
-    application.command(help=__doc__.split(":")[0])(ending("quality", check))
+    application.command(help=__doc__.split(":")[0])(with_exit_code("quality", check))
     return parsed(application, sys.argv[1:] if argv is None else argv, "quality.py")
 
 

@@ -17,7 +17,7 @@ from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, Spa
 from dcp.lake.run.run import run
 from dcp.lake.spark.jvm_options import class_archive_path
 from dcp.lake.spark.session import JAVA_OPTIONS
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
 _USER: Final = "archiver"

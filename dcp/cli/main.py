@@ -81,7 +81,7 @@ def _command(name: str) -> typer.Typer:
     module = importlib.import_module(f"dcp.cli.{package}.{name.replace('-', '_')}")
     application = new_application("")
     about, epilog = summary[0].upper() + summary[1:], getattr(module, "EPILOG", None)
-    application.command(help=about, epilog=epilog)(ending(name, module.run))
+    application.command(help=about, epilog=epilog)(with_exit_code(name, module.run))
     return application
 
 
@@ -129,17 +129,19 @@ def _message(error: typer.TyperException) -> str:
     return f"{error.param.opts[0]}: {message}"
 
 
-def ending(name: str, run: Callable[..., int]) -> Callable[..., int]:
-    """Return the function ``run`` of a command or a job, for typer, with its end as ``ended``."""
+def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., int]:
+    """Return the function ``run`` of a command or a job, for typer, with its end as
+    ``run_to_exit_code``.
+    """
 
     @wraps(run)
     def run_and_end(**options: object) -> int:
-        return ended(name, lambda: run(**options))
+        return run_to_exit_code(name, lambda: run(**options))
 
     return run_and_end
 
 
-def ended(name: str, work: Callable[[], int]) -> int:
+def run_to_exit_code(name: str, work: Callable[[], int]) -> int:
     """Do the work of a command or a job; return its exit code, and say in a line why it failed."""
     from dcp.cli.terminal.logs import set_up_logs
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Protocol, cast
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import CommandHandler, Handler, Session
-from dcp.producer.commands.statistic import Statistic, text_of
+from dcp.producer.commands.stat_request import Statistic, text_of
 from dcp.producer.model.resume_rules import ResumeRequest
 from dcp.relay.receivers import TAG_CONTROL, named_tag
 from dcp.relay.relay_bucket import RelayBucket

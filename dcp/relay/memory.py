@@ -18,7 +18,7 @@ from dcp.producer.commands.memory import (
     documents_bytes,
     in_words,
 )
-from dcp.relay.settings import FULL_WINDOWS, MIB, VALUE_QUOTA_BYTES, RelaySettings
+from dcp.relay.relay_settings import FULL_WINDOWS, MIB, VALUE_QUOTA_BYTES, RelaySettings
 
 _COPIES_OF_MESSAGE: Final = 4
 """An arriving message: overshoot, receive buffer, that buffer's growth, the copy."""

@@ -8,7 +8,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.errors import NodeUnavailableError
 from dcp.protocol.credentials import Credentials
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 
 _NAME_BYTES: Final = 6
 

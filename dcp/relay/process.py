@@ -10,7 +10,7 @@ from typing import Final, TextIO
 from dcp.errors import SourceError
 from dcp.relay.memory import relay_bytes_in_words
 from dcp.relay.relay import Relay
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 
 _STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 _LOOK_SECONDS: Final = 0.2

@@ -150,7 +150,7 @@ class Regulator:
         tick_at = loop.time()
         while True:
             is_tick = loop.time() >= tick_at
-            took_seconds = await self.look(is_tick=is_tick)
+            took_seconds = await self.regulate(is_tick=is_tick)
             if is_tick:
                 tick_at = loop.time() + rest_seconds(took_seconds)
             rests_until = loop.time() + max(_GATHER_SECONDS, _REST * took_seconds)
@@ -174,7 +174,7 @@ class Regulator:
             self.receivers.was_away(int(away_seconds * 1e9))
         return away_seconds
 
-    async def look(self, *, is_tick: bool) -> float:
+    async def regulate(self, *, is_tick: bool) -> float:
         """Run one pass: over changed vbuckets, and on a tick over all that time can change.
 
         Return how many seconds that took, without those in which all of us was halted.

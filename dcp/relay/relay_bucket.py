@@ -10,12 +10,12 @@ from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.copies import Copies, Place
+from dcp.producer.bucket.copy_table import Copies, Place
 from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.listeners import Listeners
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog

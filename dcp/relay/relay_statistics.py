@@ -24,13 +24,13 @@ from time import monotonic
 import psutil
 
 from dcp.producer.commands.memory import Load, keys_of
-from dcp.producer.commands.statistic import Statistic
+from dcp.producer.commands.stat_request import Statistic
 from dcp.producer.streams.stream import ActiveStreamPhase
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.vbucket_ranges import ranges_of

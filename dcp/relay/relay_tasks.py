@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Final
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.statistic import Statistic
+from dcp.producer.commands.stat_request import Statistic
 from dcp.producer.replication.background import keep_running
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.relay_statistics import RelaySnapshot, snapshot_of
-from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.wire.vocabulary import Status
 
@@ -27,7 +27,7 @@ _FIRST_TOLD_SECONDS: Final = 2.0
 
 
 class RelayTasks:
-    """The ``Companion`` of a relay's node, and what its commands ask (``Audience``)."""
+    """The ``Companion`` of a relay's node, and what its commands ask (``ConsumerRegistry``)."""
 
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket

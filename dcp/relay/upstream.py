@@ -21,7 +21,7 @@ from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket
-from dcp.relay.settings import FULL_WINDOWS, MIB, RelaySettings
+from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection, UpstreamSettings
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.quick_spark import QUICK_JAVA_OPTIONS, QUICK_SQL_CONF, spark_conf_toml
 

@@ -1,3 +1,5 @@
+"""Read buffers that are lent and come back: how many there are, and when they go."""
+
 import threading
 
 from dcp.client.buffer_pool import BufferPool

@@ -17,7 +17,7 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Ready

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import DcplakeError
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import (
     ResumeRequest,
     Rules,
@@ -19,7 +20,6 @@ from dcp.producer.model.resume_rules import (
     rollback_seqno,
     state_allows,
 )
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire import messages as m

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.interop import scenarios
 

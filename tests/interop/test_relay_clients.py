@@ -11,7 +11,7 @@ from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 from tests.interop import scenarios
 from tests.interop.driver import Driver
 

@@ -17,7 +17,7 @@ from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.spark.session import build_session, delta_settings, static_settings
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (

@@ -18,7 +18,7 @@ from dcp.lake.run.run import run
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.spark.session import delta_settings, static_settings
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.quick_spark import QUICK_CONF

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
 USER, PASSWORD = "Administrator", "password"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 

@@ -6,7 +6,7 @@ The cluster need not run: bytes go straight into a session of its bucket.
 from collections import Counter
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import event
 from hypothesis import strategies as st
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 from tests.producer.compared_copies import frames_of

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from dcp.producer.model.settings import TlsFiles
+from dcp.producer.model.cluster_settings import TlsFiles
 
 _FOLDER = Path(__file__).parents[1] / "data" / "tls"
 CERTIFICATE = str(_FOLDER / "certificate.pem")

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import Collection, Scope
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Version
 from dcp.producer.server.cluster import ProducerCluster
 from tests.producer_conformance.played_line import Line, drop_cursors

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from tests.relay.following import relay_settings, users

@@ -18,7 +18,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.producer.commands.memory import DOCUMENT_BYTES, Load, producer_bytes
 from dcp.relay.memory import relay_bytes
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 from tests.cli.serving import Serving
 from tests.client.drained import CREDENTIALS
 from tests.lake.process_memory import MemorySampler

@@ -20,7 +20,7 @@ from dcp.producer.commands.memory import (
 )
 from dcp.producer.model.versions import OVERHEAD_BYTES
 from dcp.relay.memory import relay_bytes, relay_bytes_in_words
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 from tests.client.drained import CREDENTIALS
 
 LOAD = Load(documents=1_000)

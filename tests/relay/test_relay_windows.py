@@ -5,7 +5,7 @@ from contextlib import closing
 
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
-from dcp.relay.settings import FULL_WINDOWS, MIB
+from dcp.relay.relay_settings import FULL_WINDOWS, MIB
 from tests.client.drained import fill, wait_for
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
 

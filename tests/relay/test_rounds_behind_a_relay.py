@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.connect import query_cluster
+from dcp.lake.receive.source_access import query_cluster
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay

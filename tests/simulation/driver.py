@@ -17,8 +17,8 @@ from dcp.lake.log.changes import append_round
 from dcp.lake.log.plan import plan_round
 from dcp.lake.log.rollback_plan import RollbackPolicy
 from dcp.lake.log.round_plan import RoundPlan, TaskPlan
-from dcp.lake.receive.connect import query_cluster
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.receive.stop_policy import TaskBudget
 from tests.lake.memory_lake import Row
 from tests.simulation.delta_tables import CHANGES, RowsToWrite, TablesInMemory

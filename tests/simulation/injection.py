@@ -30,9 +30,9 @@ import dcp.producer.bucket.vbucket_table
 import dcp.producer.server.cluster_nodes
 import dcp.producer.server.server
 import dcp.relay.relay
+import dcp.relay.relay_settings
 import dcp.relay.relay_tasks
-import dcp.relay.settings
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.loop_thread import Work
 from dcp.protocol.salted_passwords import SaltedPasswords
 from dcp.relay.regulator import Regulator
@@ -177,7 +177,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
             "Regulator",
             partial(Regulator, now_ns=lambda: int(loop.time() * 1e9)),
         ),
-        (dcp.relay.settings, "ClusterSettings", settings),
+        (dcp.relay.relay_settings, "ClusterSettings", settings),
         (scramp.core, "token_hex", secrets.token_hex),
     ]
     found = {"monotonic": loop.time, "secrets": secrets, "sleep": loop.sleep}

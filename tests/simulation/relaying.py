@@ -13,7 +13,7 @@ from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials
 from dcp.relay.relay import Relay
 from dcp.relay.relay_bucket import NODE
-from dcp.relay.settings import RelaySettings
+from dcp.relay.relay_settings import RelaySettings
 from tests.simulation.faults import Counts
 from tests.simulation.network import Network
 

@@ -4,8 +4,8 @@ from contextlib import suppress
 from random import Random
 
 from dcp.errors import DcplakeError
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import ManifestError
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 from tests.simulation.faults import Counts, Options

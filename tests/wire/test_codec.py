@@ -1,3 +1,5 @@
+"""Every opcode of the codec table: bytes to messages and back, and what is refused."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""Columns of a block of data messages, against the same messages one by one."""
+
 import struct
 from typing import Any
 

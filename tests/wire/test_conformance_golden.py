@@ -1,3 +1,5 @@
+"""Golden frames and facts of the case files, against the codec."""
+
 import copy
 import json
 from pathlib import Path

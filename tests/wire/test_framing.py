@@ -1,3 +1,5 @@
+"""Frames cut out of bytes that come in pieces of any size, and headers that are refused."""
+
 import random
 
 import numpy as np

@@ -76,7 +76,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
 def _show(view: "BoardView | ProducerView", *, once: bool, metrics: bool, as_json: bool) -> int:
     with suppress(KeyboardInterrupt), closing(view):
         if metrics:
-            view.look()
+            view.refresh()
             say(view.metrics().rstrip("\n"))
         elif once or not sys.stdout.isatty():
             _look(view, as_json=as_json)
@@ -90,7 +90,7 @@ def _show(view: "BoardView | ProducerView", *, once: bool, metrics: bool, as_jso
 
 
 def _look(view: "BoardView | ProducerView", *, as_json: bool) -> None:
-    view.look()
+    view.refresh()
     if as_json:
         say_json(view.to_json())
     else:
@@ -104,6 +104,6 @@ def _show_live(view: "BoardView | ProducerView") -> None:
 
     with Live(screen=True, auto_refresh=False) as live:
         while True:
-            view.look()
+            view.refresh()
             live.update(Text(printable_lines(view.text()), no_wrap=True), refresh=True)
             sleep(_REFRESH_SECONDS)

@@ -93,7 +93,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
     from dcp.protocol.flow_spec import parse_flow_spec
     from dcp.relay.process import run_relay
-    from dcp.relay.settings import RelaySettings
+    from dcp.relay.relay_settings import RelaySettings
 
     if memory_quota < 1:
         raise ConfigError("--memory-quota: found 0 bytes, expected 1 or more")

@@ -102,7 +102,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
 ) -> int:
     """Serve until SIGTERM or SIGINT."""
     from dcp.producer.model.bucket_type import BucketType
-    from dcp.producer.model.settings import MAX_NODES, ClusterSettings
+    from dcp.producer.model.cluster_settings import MAX_NODES, ClusterSettings
     from dcp.producer.server.serve import serve
 
     if not 1 <= nodes <= MAX_NODES:

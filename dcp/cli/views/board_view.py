@@ -26,7 +26,7 @@ class BoardView:
         self._place = LivePlace.of(settings)
         self._looks: Sequence[TaskStats] = ()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the board.
 
         Raises:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.cli.views.told_statistics import told_count, told_number
+from dcp.cli.views.server_statistics import stat_count, stat_number
 
 _PREFIX: Final = "eq_dcpq:"
 
@@ -34,14 +34,14 @@ class ProducerConnection:
         reason = told.get("paused_current_reason") or told.get("paused_reason") or "paused"
         return cls(
             name,
-            told_count(told, "max_buffer_bytes"),
-            told_count(told, "unacked_bytes"),
-            told_count(told, "total_acked_bytes"),
-            told_count(told, "total_bytes_sent"),
-            told_count(told, "items_sent"),
-            told_count(told, "num_streams"),
+            stat_count(told, "max_buffer_bytes"),
+            stat_count(told, "unacked_bytes"),
+            stat_count(told, "total_acked_bytes"),
+            stat_count(told, "total_bytes_sent"),
+            stat_count(told, "items_sent"),
+            stat_count(told, "num_streams"),
             reason if is_paused else "",
-            over_acked_bytes=told_number(told, "over_acked_bytes"),
+            over_acked_bytes=stat_number(told, "over_acked_bytes"),
         )
 
 

@@ -88,12 +88,12 @@ def producer_exposition(
     return exposition_of(samples, metrics)
 
 
-def told_groups(told: Mapping[str, str]) -> dict[int, dict[str, str]]:
+def group_stats(told: Mapping[str, str]) -> dict[int, dict[str, str]]:
     """Return what a relay tells of each group of vbuckets, by number and name."""
     return {int(number): values for number, values in _by_place(_GROUP, told).items()}
 
 
-def told_upstreams(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def upstream_stats(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return what a relay tells of each node of the cluster, by address and name."""
     return _by_place(_UPSTREAM, told)
 

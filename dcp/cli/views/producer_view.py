@@ -13,7 +13,7 @@ from dcp.cli.terminal.quantities import bar, count_text, size_text
 from dcp.cli.terminal.table import table
 from dcp.cli.views.producer_connections import ProducerConnection, connections_in
 from dcp.cli.views.producer_metrics import producer_exposition
-from dcp.cli.views.told_statistics import group_of_ours, told_memory
+from dcp.cli.views.server_statistics import group_of_ours, stat_memory
 from dcp.client.settings import TlsSettings
 from dcp.errors import SourceError
 from dcp.printable import printable
@@ -68,7 +68,7 @@ class ProducerView:
         """Close the connection."""
         self._connection.close()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask once.
 
         Raises:
@@ -115,13 +115,13 @@ class ProducerView:
         """Return the last look as text."""
         parts = [f"{self.address}: {count_text(len(self.connections), 'DCP connection')}"]
         if self.producer:
-            parts.append(f"producer: {told_memory(self.producer, 'producer')}")
+            parts.append(f"producer: {stat_memory(self.producer, 'producer')}")
         if self.connections:
             parts.append(_table(self.connections))
         if any(each.over_acked_bytes for each in self.connections):
             parts.append("\n".join(_over_acks(self.connections)))
         if self.relay:
-            parts.append(f"relay: {told_memory(self.relay, 'relay')}")
+            parts.append(f"relay: {stat_memory(self.relay, 'relay')}")
             parts.append(table(["relay", "value"], sorted(self.relay.items())))
         return "\n\n".join(parts)
 

@@ -13,12 +13,12 @@ from time import monotonic
 from typing import Any, Final
 
 from dcp.cli.terminal.quantities import size_text
-from dcp.cli.views.producer_metrics import told_groups, told_upstreams
-from dcp.cli.views.told_statistics import group_of_ours, told_count, told_memory
+from dcp.cli.views.producer_metrics import group_stats, upstream_stats
+from dcp.cli.views.server_statistics import group_of_ours, stat_count, stat_memory
 from dcp.client.settings import TlsSettings
 from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.connect import source_access
+from dcp.lake.receive.source_access import source_access
 from dcp.printable import printable
 from dcp.producer.clients.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
@@ -121,34 +121,34 @@ class _Question(Thread):
 def _relay_lines(node: str, told: Mapping[str, str]) -> Iterator[str]:
     """Say who is there, and then only what holds something up."""
     consumers, streams = told.get("relay:consumers", "?"), told.get("relay:streams", "?")
-    yield f"relay {node}: consumers {consumers}, streams {streams}; {told_memory(told, 'relay')}"
+    yield f"relay {node}: consumers {consumers}, streams {streams}; {stat_memory(told, 'relay')}"
     if told.get("relay:waits_for_disk") == "true":
         yield "  the cluster waits for the relay's disk"
     if trouble := told.get("relay:disk_trouble"):
         yield f"  {trouble}"
-    for group in told_groups(told).values():
+    for group in group_stats(told).values():
         yield from _group_lines(group)
-    for upstream, link in told_upstreams(told).items():
+    for upstream, link in upstream_stats(told).items():
         yield f"  {_upstream(upstream, link)}"
 
 
 def _group_lines(group: Mapping[str, str]) -> Iterator[str]:
     is_held = group.get("is_held") == "true"
-    is_short = told_count(group, "members") < told_count(group, "required")
+    is_short = stat_count(group, "members") < stat_count(group, "required")
     if is_held or is_short:
         held = ", no stream until they are there" if is_held else ""
         members, required = group.get("members", "?"), group.get("required", "?")
         vbuckets = group.get("vbuckets", "?")
         yield f"  vbuckets {vbuckets}: {members} of {required} receivers{held}"
     if gating := group.get("waits_for"):
-        held_bytes = size_text(told_count(group, "held_bytes"))
+        held_bytes = size_text(stat_count(group, "held_bytes"))
         yield f"  vbuckets {group.get('vbuckets', '?')}: {held_bytes} wait for consumer {gating}"
 
 
 def _upstream(node: str, link: Mapping[str, str]) -> str:
     if link.get("is_ready") != "true":
         return f"upstream {node}: no connection: {link.get('trouble') or 'it is being set up'}"
-    unacked, window = told_count(link, "unacked_bytes"), told_count(link, "window_bytes")
+    unacked, window = stat_count(link, "unacked_bytes"), stat_count(link, "window_bytes")
     text = f"upstream {node}: {size_text(unacked)} of {size_text(window)} in use"
     gating = link.get("waits_for")
     return f"{text}, waits for consumer {gating}" if gating else text

@@ -41,7 +41,7 @@ class HorizonGuard:
         self._clock = clock
         self._newest: dict[str, datetime] = {}
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Keep the horizon of ``changes``, and at first of all tables; return if it got a beat.
 
         Raises:

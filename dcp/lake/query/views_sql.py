@@ -20,7 +20,7 @@ VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 _LAYERS: Final = int(Datatype.SNAPPY | Datatype.XATTR)
 
 RESTREAM: Final = "stale, streamed whole"
-"""Why an epoch begins without an order: what was lost could not be taken back (`stretch_rules`)."""
+"""Why an epoch begins without an order: what was lost could not be taken back (`slice_rules`)."""
 
 AS_SENT_SQL: Final = "datatype > 1"
 """Whether a value could not be decoded, and is as it was sent (`dcp.lake.tables.schema`)."""

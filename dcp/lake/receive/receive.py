@@ -33,8 +33,8 @@ from dcp.lake.log.stop_points import reached
 from dcp.lake.log.stream_result import StreamResult, left_out_status
 from dcp.lake.monitor.live_board import live_board
 from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.monitor.live_task import TaskState, TaskWatcher
 from dcp.lake.monitor.task_stats import NodeStreams, TaskStats
+from dcp.lake.monitor.task_watcher import TaskState, TaskWatcher
 from dcp.lake.receive.arrow_memory import return_freed_memory
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder

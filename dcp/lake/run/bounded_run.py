@@ -49,7 +49,7 @@ class BoundedRun:
             if each.outcome is Outcome.CAUGHT_UP
         }
 
-    def look(self, cluster: "ClusterView") -> None:
+    def update(self, cluster: "ClusterView") -> None:
         """Lower the goals where the cluster holds less by now; add those not known before."""
         known = cluster.high_seqnos
         lowered = {vb: min(goal, known.get(vb, goal)) for vb, goal in self.goals.items()}

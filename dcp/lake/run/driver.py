@@ -29,8 +29,8 @@ from dcp.lake.log.progress import round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
-from dcp.lake.receive.connect import query_cluster
 from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
@@ -95,7 +95,7 @@ class Driver:
             bounds.learn(plan, report)
             self.apply(report.round, force=False)
             cluster = query_cluster(self._access)
-            bounds.look(cluster)
+            bounds.update(cluster)
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
@@ -162,7 +162,7 @@ class Driver:
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
-        self._guard.look()
+        self._guard.check()
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
             self._applier.learn()
         plan = next_round(

@@ -6,7 +6,7 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.next_round import lake_position, require_same_bucket, stale_vbuckets
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import Idle, RoundPlan
-from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import find_lake, replicas_in
 

@@ -17,7 +17,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES

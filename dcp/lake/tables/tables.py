@@ -137,7 +137,7 @@ class LakeLocation:
 class LakeTables:
     """An open lake: its location, its identity, and a function that starts Spark.
 
-    ``remembered_rounds`` is for `dcp.lake.log.round_record` alone, ``remembered_logs`` for its
+    ``remembered_rounds`` is for `dcp.lake.log.round_records` alone, ``remembered_logs`` for its
     tables.
     """
 

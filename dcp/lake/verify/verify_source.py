@@ -9,8 +9,8 @@ from dcp.lake.log.next_round import require_same_bucket, tasks_at_once
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.progress import RoundProgress, round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, TaskPlan
-from dcp.lake.receive.connect import query_cluster
 from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.tables import LakeTables

@@ -21,24 +21,24 @@ from dcp.producer.bucket.bucket_manifest import BucketManifest
 from dcp.producer.bucket.bucket_origin import BucketOrigin, ClientOrigin
 from dcp.producer.bucket.bucket_storage import BucketStorage
 from dcp.producer.bucket.client_load import ClientLoad
-from dcp.producer.bucket.copied_replicas import CopiedReplicas
-from dcp.producer.bucket.copies import Copies
+from dcp.producer.bucket.copy_table import Copies
 from dcp.producer.bucket.dcp_connection import SharedByConnections
 from dcp.producer.bucket.dcp_connections import DcpConnections
-from dcp.producer.bucket.distant_replicas import DistantReplicas, ReplicaDistance
 from dcp.producer.bucket.flusher import Flusher
 from dcp.producer.bucket.persistence_waits import PersistenceWaits
 from dcp.producer.bucket.replicas import Replicas
+from dcp.producer.bucket.simulated_replicas import DistantReplicas, ReplicaDistance
 from dcp.producer.bucket.sync_write_board import SyncWriteBoard
 from dcp.producer.bucket.vbucket_maker import VbucketMaker
 from dcp.producer.bucket.vbucket_table import VbucketTable
+from dcp.producer.bucket.wire_replicas import CopiedReplicas
 from dcp.producer.bucket.write_path import WritePath
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.counters import Counters
 from dcp.producer.model.manifest import FIRST, Manifest, Step
 from dcp.producer.model.manifest_changes import ManifestChange
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Version
 from dcp.producer.streams.stream_quota import StreamQuotas
 from dcp.producer.vbucket.changed_vbuckets import ChangedVbuckets

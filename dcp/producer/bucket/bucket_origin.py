@@ -10,7 +10,7 @@ what it was promised the relay asks itself: ``Bucket.changes``, ``Vbucket.promis
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dcp.producer.bucket.copies import Copies
+from dcp.producer.bucket.copy_table import Copies
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState

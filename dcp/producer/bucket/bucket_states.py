@@ -125,7 +125,7 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
 
 
 def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
-    """Let a node's copy be one as before whose takeover was given up."""
+    """Revert a node's copy whose takeover was cancelled."""
     copy.take_over(is_taking_over=False)
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)

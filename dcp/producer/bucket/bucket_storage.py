@@ -15,15 +15,15 @@ from pathlib import Path
 from random import Random
 
 from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.failover_log import fresh_uuid
 from dcp.producer.model.manifest import Manifest, Step
 from dcp.producer.model.manifest_table import ManifestTable
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.producer.storage.data_folder import DataFolder
 from dcp.producer.storage.disk_file import OsFile
 from dcp.producer.storage.log_names import LogNames, first_names
-from dcp.producer.storage.vbucket_state import VbucketHome
+from dcp.producer.storage.saved_vbucket import VbucketHome
 from dcp.producer.vbucket.vbucket import Vbucket
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class BucketStorage:
             self._removals.submit(_remove, file)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
-        """Know a copy no more; its log goes with it."""
+        """Forget a copy; its log goes with it."""
         self._names.drop_copy(node, vbucket)
 
     @contextmanager

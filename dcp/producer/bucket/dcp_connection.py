@@ -13,11 +13,11 @@ from typing import Final
 
 from dcp.producer.bucket.bucket_origin import BucketOrigin
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.counters import Counters
 from dcp.producer.model.faults import Faults
 from dcp.producer.model.held_keys import HeldKeys
 from dcp.producer.model.send_window import SendWindow
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
 from dcp.producer.streams.noop import NoopTimer
 from dcp.producer.streams.ready_list import ReadyList

@@ -1,10 +1,10 @@
-"""Writes behind: what vbuckets got goes to disk a little later, many batches of writes in one.
+"""Schedules the flushes of a bucket's vbuckets: often, or sooner when much is pending.
 
 The bucket's lock is held while a write is prepared and when it is done, never while it runs: it
 runs in a thread of its own, and streams and commands go on meanwhile. What cannot wait (a fork, a
 purge, the end) waits for the write that runs, lock held. So does a writer who is far ahead of the
-disk: he writes himself, which is what bounds the memory. Where the disk takes nothing he is
-refused before he wrote (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and copies
+disk: it flushes itself, which is what bounds the memory. Where the disk takes nothing it is
+refused before it wrote (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and copies
 receive no more than a window (``replication.py``). A log that cannot be written keeps only its own
 vbucket's writers out, and copies, as long as no more than that waits for it.
 """

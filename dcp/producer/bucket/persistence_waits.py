@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dcp.producer.bucket.vbucket_table import VbucketTable
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.listeners import Listeners
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
 

@@ -6,8 +6,8 @@ from random import Random
 
 from dcp.producer.bucket.bucket_storage import BucketStorage
 from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.failover_log import fresh_uuid
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
@@ -82,7 +82,7 @@ class VbucketMaker:
         return fresh_uuid(self._random.randint)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
-        """Know a copy no more."""
+        """Forget a copy."""
         if self._storage is not None:
             self._storage.drop_copy(node, vbucket)
 

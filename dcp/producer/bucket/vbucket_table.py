@@ -8,7 +8,7 @@ from functools import partial
 from threading import Condition, RLock
 
 from dcp.producer.bucket.bucket_origin import BucketOrigin
-from dcp.producer.bucket.copies import Copies
+from dcp.producer.bucket.copy_table import Copies
 from dcp.producer.bucket.flusher import Flusher
 from dcp.producer.bucket.vbucket_maker import VbucketMaker
 from dcp.producer.model.cluster_map import ServedClusterMap

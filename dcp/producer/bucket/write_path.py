@@ -12,7 +12,7 @@ from dcp.producer.bucket.dcp_connections import DcpConnections
 from dcp.producer.bucket.flusher import Flusher
 from dcp.producer.bucket.vbucket_table import VbucketTable
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.producer.vbucket.documents import DocumentError, DocumentStore

@@ -1,4 +1,4 @@
-"""Carries out the orders of administrators: what a bucket knows of the cluster around it."""
+"""The interface of the administrative orders that a node passes to its cluster."""
 
 from typing import Protocol
 

@@ -13,7 +13,7 @@ import psutil
 
 from dcp.producer.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.producer.commands.memory import Load, keys_of, producer_bytes
-from dcp.producer.commands.statistic import Statistic, StatisticsRefusedError, StatisticsRequest
+from dcp.producer.commands.stat_request import Statistic, StatisticsRefusedError, StatisticsRequest
 from dcp.producer.model.manifest import (
     Collection,
     Manifest,

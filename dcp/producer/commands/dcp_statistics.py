@@ -13,7 +13,7 @@ from typing import Final
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.statistic import (
+from dcp.producer.commands.stat_request import (
     Statistic,
     StatisticsRefusedError,
     StatisticsRequest,

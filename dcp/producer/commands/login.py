@@ -17,7 +17,7 @@ class Login:
         self.features = features
 
     def begin_authentication(self) -> None:
-        """Be nobody, without a bucket: an earlier authentication is void."""
+        """Reset user and bucket: an earlier authentication is void."""
         self.user, self.has_bucket = None, False
 
     def authenticated(self, user: str) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from dcp.producer.bucket.flusher import MOST_SHARE, REFUSED_SHARE
 from dcp.producer.bucket.unsent_bytes import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
-from dcp.producer.model.settings import OUTBOX_BYTES
+from dcp.producer.model.cluster_settings import OUTBOX_BYTES
 from dcp.producer.model.versions import OVERHEAD_BYTES
 from dcp.producer.vbucket.key_index import KeyIndex
 

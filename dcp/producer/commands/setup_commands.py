@@ -7,8 +7,8 @@ from dcp.producer.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome, R
 from dcp.producer.commands.error_map import error_map
 from dcp.producer.commands.manifest_commands import refuse_unknown_id
 from dcp.producer.commands.session import Access, CommandHandler, Session
-from dcp.producer.commands.statistic import StatisticsRefusedError, text_of
-from dcp.producer.commands.statistics import statistics_of
+from dcp.producer.commands.stat_groups import statistics_of
+from dcp.producer.commands.stat_request import StatisticsRefusedError, text_of
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status

@@ -8,7 +8,7 @@ that clients see everywhere: in a relay all are active.
 from collections.abc import Iterator
 
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointKind
-from dcp.producer.commands.statistic import Statistic, StatisticsRefusedError, StatisticsRequest
+from dcp.producer.commands.stat_request import Statistic, StatisticsRefusedError, StatisticsRequest
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 

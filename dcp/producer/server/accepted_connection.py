@@ -16,7 +16,7 @@ from dcp.errors import FrameError
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.large_frames import FrameRoom
 from dcp.producer.commands.session import Session
-from dcp.producer.model.settings import OUTBOX_BYTES
+from dcp.producer.model.cluster_settings import OUTBOX_BYTES
 from dcp.producer.server.channels import Channel
 from dcp.producer.server.turns import ROUND_SECONDS, Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dcp.errors import LocalProtocolError
 from dcp.producer.bucket import bucket_states, failover
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.copied_replicas import lagging_copy
+from dcp.producer.bucket.wire_replicas import lagging_copy
 from dcp.producer.commands.admin_commands import admin_commands
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.counters import CountersSnapshot
 from dcp.producer.model.faults import Corruption, Faults
 from dcp.producer.model.manifest import DEFAULT_ID, Manifest
@@ -26,7 +27,6 @@ from dcp.producer.model.manifest_changes import (
     ManifestChange,
 )
 from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Version
 from dcp.producer.server.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.server.cluster_members import ClusterMembers

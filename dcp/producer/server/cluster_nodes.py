@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import CommandHandler
 from dcp.producer.model.cluster_map import NodePorts
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.listeners import Listeners
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.replication.background import ended
 from dcp.producer.server.loop_thread import LoopThread, now
 from dcp.producer.server.server import Node

@@ -1,4 +1,4 @@
-"""Answers the few HTTP endpoints with which clients find a cluster. No I/O. No I/O.
+"""Answers the few HTTP endpoints with which clients find a cluster. No I/O.
 
 gocbcore reads the cluster map from ``/pools/default/bs/<bucket>``, one response that never ends and
 in which a document follows at every change (four newlines between them); what stands on gocbcore

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 from dcp.errors import SourceError
 from dcp.producer.commands.memory import in_words, producer_bytes
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.preload import PreloadSettings
 

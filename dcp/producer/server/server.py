@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import CommandHandler, Session
 from dcp.producer.model.cluster_map import NodePorts
 from dcp.producer.server.accepted_connection import AcceptedConnection

@@ -178,7 +178,7 @@ class OsFile:
         self._is_name_new = False
 
     def remove(self) -> None:
-        """Be absent, if it was there; whoever has it pinned reads on.
+        """Remove the file, if it is there; whoever has it pinned reads on.
 
         Not durable at once: after a power loss it may be there again.
         """

@@ -68,7 +68,7 @@ class LogNames:
         return self._copies[node, vbucket]
 
     def drop_copy(self, node: int, vbucket: int) -> None:
-        """Know a copy no more."""
+        """Forget a copy."""
         self._copies.pop((node, vbucket), None)
 
     def keep_copies(self, named: Iterable[tuple[int, int]]) -> None:

@@ -14,7 +14,7 @@ class ReceivedParts:
         self.known_from = 0
 
     def know_from(self, seqno: int) -> None:
-        """Know nothing of ends below a seqno."""
+        """Forget the ends below a seqno."""
         self.known_from = seqno
 
     def __contains__(self, end: int) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dcp.producer.storage.vbucket_state import SavedVbucket
+from dcp.producer.storage.saved_vbucket import SavedVbucket
 
 
 class StateOnDisk:

@@ -1,4 +1,4 @@
-"""Schedules and performs the flushes and compactions of one vbucket.
+"""Performs the flushes and compactions of one vbucket.
 
 Batches of writes that have ended are written at once, or later by a flusher: many in one flush, all
 or nothing, and the end of each stays a rollback point. ``unpersisted_seqnos`` keeps back the

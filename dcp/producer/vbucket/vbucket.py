@@ -15,18 +15,18 @@ from typing import NamedTuple
 from dcp.errors import LocalProtocolError
 from dcp.producer.checkpoints.checkpoint_memory import limits_for
 from dcp.producer.model.bucket_type import BucketType
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.failover_log import fork
 from dcp.producer.model.hybrid_clock import HybridClock
 from dcp.producer.model.manifest import DEFAULT_ID, Manifest
 from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.state_changes import StateEvent, next_state
 from dcp.producer.model.stream_filter import StreamFilter
 from dcp.producer.model.versions import Version
 from dcp.producer.storage.disk_batch import DiskFormatError
 from dcp.producer.storage.disk_file import MemoryFile
 from dcp.producer.storage.pending_write import PendingWrite
-from dcp.producer.storage.vbucket_state import SavedVbucket, VbucketHome
+from dcp.producer.storage.saved_vbucket import SavedVbucket, VbucketHome
 from dcp.producer.vbucket.branch_record import BranchRecord
 from dcp.producer.vbucket.documents import DocumentStore
 from dcp.producer.vbucket.preload import PreloadedSegment

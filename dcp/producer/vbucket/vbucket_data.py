@@ -200,7 +200,7 @@ class VbucketData:
             self.persistence.flush(self.high_seqno)
 
     def advance_to(self, seqno: int) -> tuple[str, ...]:
-        """Be complete up to a seqno at which a replica was told that there is no item.
+        """Advance to a seqno at which a replica was told that there is no item.
 
         Returns the cursors that memory lost by it: their streams go back to the disk.
         """

@@ -20,7 +20,7 @@ import pytest
 
 from dcp.errors import DcplakeError, SetupError
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import source_rows

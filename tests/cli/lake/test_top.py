@@ -28,7 +28,7 @@ from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.monitor.task_stats import Connection, TaskStats
 from dcp.producer.bucket.auth import Outcome, SaslConversation
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position

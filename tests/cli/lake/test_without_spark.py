@@ -8,7 +8,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.lake.run import run as lake_run
 from dcp.lake.tables import opening
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 

@@ -6,7 +6,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.settings import ClusterSettings, TlsFiles
+from dcp.producer.model.cluster_settings import ClusterSettings, TlsFiles
 from tests.producer.tls import CERTIFICATE, KEY
 
 TLS = ["--tls-cert", CERTIFICATE, "--tls-key", KEY]

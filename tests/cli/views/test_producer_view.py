@@ -44,11 +44,11 @@ def test_a_node_that_is_lost_between_two_questions_is_no_node_without_a_relay(
 ) -> None:
     script = Scripted({}, SourceError("refused with status 0x0001"))
     view = view_of(script, monkeypatch)
-    view.look()
+    view.refresh()
     assert view.relay == {}
     script.answers["relay"] = NodeUnavailableError("closed the connection")
     with pytest.raises(NodeUnavailableError, match="closed the connection"):
-        view.look()
+        view.refresh()
 
 
 def test_connections_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_connections_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch
     view = view_of(script, monkeypatch)
     for number in range(50):
         script.answers["dcp"] = paused("stays", f"round-{number}")
-        view.look()
+        view.refresh()
     assert set(view._paused) == {"stays", "round-49"}
     stays, fresh = sorted(view.connections, key=lambda each: each.paused_seconds or 0, reverse=True)
     assert (stays.name, fresh.name) == ("stays", "round-49")

@@ -19,7 +19,7 @@ from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_report import VerifyReport
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 

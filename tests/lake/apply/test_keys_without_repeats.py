@@ -14,7 +14,7 @@ from dcp.lake.apply.apply_sql import rows_sql
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import require_every_version_exact

@@ -17,12 +17,12 @@ from dcp.lake.apply.cadence import pending_of
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import ReplicaTable
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 

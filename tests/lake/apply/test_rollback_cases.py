@@ -14,8 +14,8 @@ from dcp.lake.log.log_slice import REPLACED
 from dcp.lake.log.plan import plan_round
 from dcp.lake.log.rollback_plan import RollbackPolicy
 from dcp.lake.log.round_plan import Idle
-from dcp.lake.receive.connect import query_cluster
-from dcp.producer.model.settings import ClusterSettings
+from dcp.lake.receive.source_access import query_cluster
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status
 from tests.lake.memory_lake import RoundsInMemory

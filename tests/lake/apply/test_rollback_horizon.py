@@ -73,7 +73,7 @@ def log_versions(lake: LakeTables, table: str) -> list[int]:
 
 def looked(guard: HorizonGuard, lake: LakeTables) -> list[str]:
     """Let a guard look as a driver that applies does; return the tables that got a beat."""
-    beaten = ["changes"] if guard.look() else []
+    beaten = ["changes"] if guard.check() else []
     return beaten + (["docs"] if guard.look_at(DOCS, lake) else [])
 
 
@@ -93,7 +93,7 @@ def test_properties_follow_the_setting_and_others_do_not_change_them(
     lake.spark.sql(f"ALTER TABLE {docs} UNSET TBLPROPERTIES ('delta.logRetentionDuration')")
     guard = HorizonGuard(lake, horizon)
     with caplog.at_level(logging.WARNING, "dcp"):
-        assert not guard.look()
+        assert not guard.check()
     record = caplog.records[-1]
     assert f"{FILE_RETENTION} interval 1 hour" in record.getMessage()
     assert "delta.logRetentionDuration not set" in record.getMessage()

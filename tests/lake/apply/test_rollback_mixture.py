@@ -23,14 +23,14 @@ from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.maintain import run_steps, work_on
-from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, cleaned_round
 from dcp.lake.tables.transaction import described
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.log_model import apply_pending
 from tests.lake.receiving import settings_for

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcp.lake.log.log_slice import HeldVersion
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_lake import RoundsInMemory
 from tests.lake.receiving import SMALL_FLOW, settings_for

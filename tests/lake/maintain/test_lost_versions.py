@@ -19,7 +19,7 @@ from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, open_lake
 from dcp.lake.tables.transaction import described
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import source_rows, table_rows

@@ -25,8 +25,8 @@ from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.monitor.live_board import BoardWriter, live_board, read_board
 from dcp.lake.monitor.live_metrics import exposition
 from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.monitor.live_task import TaskState, TaskWatcher
 from dcp.lake.monitor.task_stats import NodeStreams, TaskStats, connection_of
+from dcp.lake.monitor.task_watcher import TaskState, TaskWatcher
 
 NODE = NodeAddress("node.example", 11210)
 WINDOW = WindowStats(1000, 1100, 3.0, overshoot_bytes=150)

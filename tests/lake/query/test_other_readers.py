@@ -10,7 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dcp.errors import ConfigError
 from dcp.lake.run.run import run
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import PASSWORD, USER, settings_for
 

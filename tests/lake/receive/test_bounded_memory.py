@@ -32,8 +32,8 @@ from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, Sour
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.query.views import register_views
-from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.tables.tables import LakeLocation, open_lake
 from tests.lake.memory_bound import memory_bound

@@ -8,8 +8,8 @@ import pytest
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.send_window import SendWindow
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import RoundsInProcess, documents_at, settings_for, source_at
 from tests.lake.replicas import require_live_exact, require_no_row_twice

@@ -19,11 +19,11 @@ from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_report import RoundReport
-from dcp.lake.receive.connect import query_cluster
+from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.clients.kv_client import KvClient
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status
 from tests.cli.serving import Serving

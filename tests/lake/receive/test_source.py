@@ -17,7 +17,7 @@ from dcp.lake.receive.current_documents import DOCUMENTS, current_documents
 from dcp.lake.receive.source import DcpSource
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.tables.schema import CHANGES
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.quick_spark import QUICK_JAVA_OPTIONS
 

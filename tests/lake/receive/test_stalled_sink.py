@@ -26,11 +26,11 @@ from dcp.lake.monitor.live_board import read_board
 from dcp.lake.monitor.live_place import LivePlace
 from dcp.lake.monitor.task_stats import Connection, TaskStats
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.lake.receive.connect import query_cluster, source_access
 from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.faults import Corruption
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.window import Window
 from tests.client.drained import wait_for

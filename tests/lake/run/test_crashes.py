@@ -19,7 +19,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, open_lake
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.held_lakes import copies_at, held_files, stops_at
 from tests.lake.job_process import Job

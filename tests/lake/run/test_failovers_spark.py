@@ -18,12 +18,12 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 from tests.lake.receiving import settings_for

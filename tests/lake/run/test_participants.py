@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.log.round_plan import RoundPlan, TaskPlan
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.consuming import consuming, settings
 from tests.client.drained import USERS, Drained, assert_same_state, caught_up, wait_for

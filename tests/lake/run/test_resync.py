@@ -14,7 +14,7 @@ from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, open_lake
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import require_live_exact, rows_of, source_rows, table_rows

@@ -30,7 +30,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 from tests.client.drained import wait_for

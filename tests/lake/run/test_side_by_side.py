@@ -25,7 +25,7 @@ from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.drained import wait_for
 from tests.lake.held_lakes import copies_at, held_files, stops_at

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run import run as run_module
 from dcp.lake.run.run import is_large_load, run
 from dcp.lake.spark import jvm_options as options
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeLocation
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.run.test_driver import view

@@ -15,7 +15,7 @@ import pytest
 
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.spark.session import python_of_tasks
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.quick_spark import QUICK_JAVA_OPTIONS, QUICK_SQL_CONF
 

@@ -21,7 +21,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import FORMAT_VERSION, open_lake
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import PASSWORD_FILE, USER, settings_for
 from tests.lake.replicas import rows_of, source_rows

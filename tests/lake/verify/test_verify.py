@@ -33,7 +33,7 @@ from dcp.lake.verify.verify_pins import Pin
 from dcp.lake.verify.verify_report import VerifyReport
 from dcp.lake.verify.verify_source import VerifyObserver
 from dcp.lake.verify.verify_stream import SOURCE_ROWS
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import PASSWORD_FILE, QUICK_ROUND, QUICK_SOURCE, USER, settings_for
 

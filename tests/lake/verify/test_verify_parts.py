@@ -13,7 +13,7 @@ from dcp.cli.options.values import vbucket_ranges
 from dcp.errors import ConfigError, IncompleteRunError, VerifyError
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import LeftOut, RoundPlan
-from dcp.lake.receive.connect import query_cluster, source_access
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digest, differing_vbuckets
 from dcp.lake.verify.verify_frames import DIFFERS, IN_REPLICA_ONLY
@@ -21,7 +21,7 @@ from dcp.lake.verify.verify_keys import undecidable
 from dcp.lake.verify.verify_pins import Pin, chosen_vbuckets, pins_table, unpinned_vbuckets
 from dcp.lake.verify.verify_report import Difference, KeyState, TableCompared, VerifyReport
 from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import U64_MAX
 from tests.lake.receiving import SMALL_FLOW, settings_for

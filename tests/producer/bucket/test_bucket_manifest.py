@@ -7,9 +7,9 @@ import pytest
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import set_state
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.model.manifest_changes import CreateCollection, CreateScope, DropScope
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.storage.disk_file import Data, OsFile
 from dcp.wire.vocabulary import VbucketState
 

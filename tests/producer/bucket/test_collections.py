@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import ManifestError, UnknownCollectionError
 from dcp.producer.model.manifest_changes import CreateCollection, CreateScope
 from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError

@@ -8,9 +8,9 @@ from time import sleep
 
 import pytest
 
-from dcp.producer.bucket import copies
+from dcp.producer.bucket import copy_table
 from dcp.producer.bucket.flusher import MOST_SHARE
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
 from dcp.producer.replication.replication_connection import ReplicationConnection
 from dcp.producer.server.cluster import ProducerCluster
@@ -33,7 +33,7 @@ COUNT = 1000
 @pytest.fixture
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     small = WindowPolicySettings(WindowPolicy.STATIC, size_bytes=WINDOW_BYTES)
-    monkeypatch.setattr(copies, "_WINDOWS", small)
+    monkeypatch.setattr(copy_table, "_WINDOWS", small)
 
 
 @pytest.fixture

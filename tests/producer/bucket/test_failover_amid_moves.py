@@ -8,7 +8,7 @@ import pytest
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import set_state, set_state_of_copy, set_up
 from dcp.producer.bucket.failover import fail_over
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
 

@@ -12,7 +12,7 @@ import pytest
 
 from dcp.errors import SourceError
 from dcp.producer.bucket.bucket_storage import BucketStorage
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server import loop_thread
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.server.cluster_nodes import ClusterNodes

@@ -11,8 +11,8 @@ import pytest
 from dcp.errors import ConfigError
 from dcp.producer.bucket.auth import Outcome, SaslConversation
 from dcp.producer.bucket.write_path import WritePath
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import FailoverEntry, FailoverLog

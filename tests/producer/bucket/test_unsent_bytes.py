@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.versions import Version
 from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.producer.server.cluster import ProducerCluster

@@ -201,7 +201,7 @@ def test_bad_rules_and_files(pair: ProducerCluster, tmp_path: Path) -> None:
 def test_serve_says_when_it_is_ready_and_ends_on_a_signal(number: signal.Signals) -> None:
     code = (
         "from dcp.producer.server.serve import serve; "
-        "from dcp.producer.model.settings import ClusterSettings; "
+        "from dcp.producer.model.cluster_settings import ClusterSettings; "
         "from dcp.producer.vbucket.preload import PreloadSettings; "
         "serve(ClusterSettings(nodes=2, vbuckets=8), preload=PreloadSettings(100, 64))"
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Access
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire import messages as m

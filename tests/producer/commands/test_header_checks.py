@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.dcp_commands import SENT_BY_PRODUCERS
 from dcp.producer.commands.header_checks import HEADER_RULES, header_fault
 from dcp.producer.server.cluster import ProducerCluster

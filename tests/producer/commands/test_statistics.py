@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.commands.statistics import GROUPS
+from dcp.producer.commands.stat_groups import GROUPS
 from dcp.producer.model.manifest_changes import CreateCollection, CreateScope, FlushCollection
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME, U16_MAX

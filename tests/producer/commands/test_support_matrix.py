@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.controls import CONTROLS
 from dcp.producer.commands.dcp_commands import wrong_way
 from dcp.producer.commands.setup_commands import GRANTED, adjust_time

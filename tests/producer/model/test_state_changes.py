@@ -5,7 +5,7 @@ import pytest
 from dcp.errors import LocalProtocolError
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import change_state, give_back
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.state_changes import ORDERED, StateEvent, next_state
 from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.server.cluster import ProducerCluster

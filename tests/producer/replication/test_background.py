@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.replication.background import ended, keep_running, log_failure
 from dcp.producer.replication.passive_stream import PassiveStream
 from dcp.producer.server.cluster import ProducerCluster

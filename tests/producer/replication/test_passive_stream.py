@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import RemoteProtocolError
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import FIRST
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.storage.stored_items import STORED_FLAVOUR
 from dcp.producer.vbucket.replica_copy import ReplicaCopy

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.producer.clients.admin_client import AdminClient, NodeStatus
 from dcp.producer.clients.kv_client import KvClient
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.placement import ABSENT, even_owners, replicas_behind
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.producer.server.turns import Turns
 from dcp.wire import messages as m

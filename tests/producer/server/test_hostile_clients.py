@@ -18,7 +18,7 @@ import pytest
 from dcp.producer.bucket import dcp_connection
 from dcp.producer.bucket.unsent_bytes import LARGEST_BATCH_BYTES
 from dcp.producer.commands.outbox import LONG_ANSWER_BYTES
-from dcp.producer.model.settings import OUTBOX_BYTES
+from dcp.producer.model.cluster_settings import OUTBOX_BYTES
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import U32_MAX
 from dcp.wire import messages as m

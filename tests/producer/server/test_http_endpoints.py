@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.http_endpoints import respond
 from dcp.producer.server.http_messages import HttpRequest, HttpResponse
 

@@ -9,8 +9,8 @@ import pytest
 
 from dcp.errors import LocalProtocolError, SetupError
 from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.faults import Corruption
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, Flavour, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire import messages as m

@@ -8,9 +8,9 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.channels import PlainChannel
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m

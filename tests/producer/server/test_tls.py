@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.producer.model.settings import TlsFiles
+from dcp.producer.model.cluster_settings import TlsFiles
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status

@@ -13,9 +13,9 @@ import pytest
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.dcp_connection import TURN_STREAMS, DcpConnection
-from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server import accepted_connection
 from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.producer.server.turns import ROUND_FRAMES, Turns

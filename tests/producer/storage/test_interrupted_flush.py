@@ -14,7 +14,7 @@ from dcp.producer.storage.disk_batch import DiskBatch
 from dcp.producer.storage.disk_file import MemoryFile
 from dcp.producer.storage.disk_log import Log
 from dcp.producer.storage.disk_store import VbucketStore
-from dcp.producer.storage.vbucket_state import SavedVbucket
+from dcp.producer.storage.saved_vbucket import SavedVbucket
 from dcp.producer.vbucket import newest_versions
 from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog

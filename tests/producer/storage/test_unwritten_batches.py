@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dcp.producer.model.versions import Content, Version
 from dcp.producer.storage.received_parts import ReceivedParts
+from dcp.producer.storage.saved_vbucket import SavedVbucket
 from dcp.producer.storage.state_on_disk import StateOnDisk
 from dcp.producer.storage.unwritten_batches import UnwrittenBatches
-from dcp.producer.storage.vbucket_state import SavedVbucket
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import ResumeRequest, Rules, judge
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Flavour
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase

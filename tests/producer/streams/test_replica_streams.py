@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import FIRST
 from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.stream_filter import EVERYTHING, LEGACY
 from dcp.producer.model.versions import Content, Flavour, Version
 from dcp.producer.server.cluster import ProducerCluster

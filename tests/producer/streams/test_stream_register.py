@@ -12,8 +12,8 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import hand_over
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.stream_filter import EVERYTHING
 from dcp.producer.storage.disk_file import MemoryFile
 from dcp.producer.streams.dcp_options import DcpClient

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.send_window import UNLIMITED
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.streams.stream_windows import StreamWindows

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter

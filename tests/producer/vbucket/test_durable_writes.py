@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket import request_framing

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.server.http_endpoints import respond
 from dcp.producer.server.http_messages import HttpRequest

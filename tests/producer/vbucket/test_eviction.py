@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.model.bucket_type import BucketType
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.counters import Counters
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError, StoredDocument

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dcp.producer.bucket.distant_replicas import ReplicaDistance
+from dcp.producer.bucket.simulated_replicas import ReplicaDistance
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import ResumeRequest, Rules, judge
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.state_changes import StateEvent
 from dcp.producer.vbucket.documents import DocumentError, StoredDocument
 from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings

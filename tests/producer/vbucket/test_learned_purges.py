@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from dcp.producer.model.bucket_type import BucketType
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import FIRST
-from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, Version
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.storage.disk_batch import DiskFormatError
-from dcp.producer.storage.vbucket_state import STATE_VERSION, SavedVbucket
+from dcp.producer.storage.saved_vbucket import STATE_VERSION, SavedVbucket
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import FailoverEntry, FailoverLog, SnapshotRange

@@ -15,7 +15,7 @@ from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.producer.storage.data_folder import DataFolder
 from dcp.producer.storage.disk_file import Data, MemoryFile, OsFile
 from dcp.producer.storage.log_names import LogNames, first_names
-from dcp.producer.storage.vbucket_state import SavedVbucket
+from dcp.producer.storage.saved_vbucket import SavedVbucket
 from dcp.producer.vbucket.parallel_writes import flush_together, save_together
 from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog

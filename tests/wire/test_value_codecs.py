@@ -1,3 +1,5 @@
+"""The codecs of values: leb128 numbers, frame infos, xattrs, snappy."""
+
 import json
 
 import pytest

@@ -1,7 +1,7 @@
-"""The looks of one receiving task, one after the other: rates, and what full windows waited for.
+"""Samples one receiving task: rates, and the stage that each full window waited for.
 
-The board's thread looks, and the task's own when it ends: one after the other, so that each moment
-is counted once. Both only read what the task counts.
+The board's thread takes samples, and the task's own when it ends: one after the other, so that each
+moment is counted once. Both only read what the task counts.
 """
 
 import os

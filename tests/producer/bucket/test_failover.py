@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 from dcp.types import FailoverEntry

@@ -1,6 +1,4 @@
-"""Derives client settings from the lake's settings, and asks the cluster for its map before a
-round.
-"""
+"""Derives client settings from the lake's, and asks the cluster for its map before a round."""
 
 from typing import TYPE_CHECKING
 

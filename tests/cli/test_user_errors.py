@@ -11,7 +11,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.cli.terminal import progress
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.cli.conftest import World
 from tests.client.drained import wait_for

@@ -8,7 +8,7 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import ConfigError
-from dcp.producer.model.settings import ClusterSettings, TlsFiles
+from dcp.producer.model.cluster_settings import ClusterSettings, TlsFiles
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.types import U32_MAX

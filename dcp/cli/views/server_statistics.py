@@ -21,18 +21,18 @@ def group_of_ours(connection: KvConnection, group: str) -> dict[str, str]:
         return {}
 
 
-def told_number(told: Mapping[str, str], name: str) -> int | None:
+def stat_number(told: Mapping[str, str], name: str) -> int | None:
     """Return a number; None where it is not told, or is none."""
     text = told.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
-def told_count(told: Mapping[str, str], name: str) -> int:
+def stat_count(told: Mapping[str, str], name: str) -> int:
     """Return a number; 0 where it is not told, or is none."""
-    return told_number(told, name) or 0
+    return stat_number(told, name) or 0
 
 
-def told_memory(told: Mapping[str, str], what: str) -> str:
+def stat_memory(told: Mapping[str, str], what: str) -> str:
     """Return the memory of a ``relay`` or ``producer``, beside its bound where there is one."""
-    resident_bytes = told_number(told, f"{what}:resident_bytes")  # -1 is none
-    return memory_text(resident_bytes or None, told_count(told, f"{what}:memory_bound_bytes"))
+    resident_bytes = stat_number(told, f"{what}:resident_bytes")  # -1 is none
+    return memory_text(resident_bytes or None, stat_count(told, f"{what}:memory_bound_bytes"))

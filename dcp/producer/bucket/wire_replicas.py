@@ -1,4 +1,5 @@
-"""Replicas that are copies on other nodes, with ``ClusterSettings.replicas``; see ``copies.py``.
+"""Replicas that are copies on other nodes, with ``ClusterSettings.replicas``; see
+``copy_table.py``.
 
 For durable writes a copy is as far as it said on its connection that it holds prepares:
 DCP_SEQNO_ACKNOWLEDGED, which it sends for whole snapshots (``acknowledgements.py``). A connection

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dcp.producer.bucket.vbucket_table import VbucketTable
 from dcp.producer.model.cluster_map import ServedClusterMap
-from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.vbucket.replication_chain import CopyProgress
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.producer.vbucket.vbucket_data import VbucketData

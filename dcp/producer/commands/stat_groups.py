@@ -11,7 +11,7 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.commands import bucket_statistics as of_bucket
 from dcp.producer.commands import dcp_statistics as of_dcp
 from dcp.producer.commands import vbucket_statistics as of_vbuckets
-from dcp.producer.commands.statistic import (
+from dcp.producer.commands.stat_request import (
     Group,
     Statistic,
     StatisticsRefusedError,
