@@ -79,14 +79,14 @@ def test_a_node_that_does_not_tell_failover_logs_is_no_failure(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, status: Status | None
 ) -> None:
     """None: it does not even answer."""
-    cluster = make_cluster(nodes=2)
-    fill(cluster, 100)
 
     def refuse(session: Session, frame: Frame, _: Body, __: float) -> None:
         if status is not None:
             session.refuse(frame, status)
 
     monkeypatch.setitem(COMMANDS, Opcode.GET_FAILOVER_LOG, CommandHandler(Access.BUCKET, refuse))
+    cluster = make_cluster(nodes=2)  # its nodes take the table as it is now
+    fill(cluster, 100)
     view = probe_cluster(cluster.seeds, QUICK, CREDENTIALS)
     assert set(view.high_seqnos) == set(all_of(cluster))
     assert not view.unreachable

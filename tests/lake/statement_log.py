@@ -50,13 +50,16 @@ def install() -> None:
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.session import SparkSession
 
-    _wrap(SparkSession, "sql", statement_name)
-    _wrap(DataFrameWriter, "save", lambda path: f"append {Path(path).name}")
+    from dcp.lake.tables.task_files import TaskFiles
+
+    _wrap(SparkSession, "sql", lambda _, sql, *__: statement_name(sql))
+    _wrap(DataFrameWriter, "save", lambda _, path: f"append {Path(path).name}")
+    _wrap(TaskFiles, "written", lambda files: f"append {files.folder.name}")
     for name in ("collect", "toArrow"):
         _wrap(DataFrame, name, None)
 
 
-def _wrap(owner: Any, method: str, name_of: Callable[[str], str] | None) -> None:
+def _wrap(owner: Any, method: str, name_of: Callable[..., str] | None) -> None:
     """Note the calls of a method: those with a name begin a statement, all but queries end it."""
     plain = getattr(owner, method)
 
@@ -65,7 +68,7 @@ def _wrap(owner: Any, method: str, name_of: Callable[[str], str] | None) -> None
         if file is None or _thread.depth:
             return plain(*arguments, **named)
         _thread.depth = 1
-        name = "" if name_of is None else name_of(arguments[1])
+        name = "" if name_of is None else name_of(*arguments)
         if name:
             os.write(file, f"{name}\n".encode())
         try:

@@ -108,6 +108,12 @@ _CAUSES: Final = (
         LakeError,
         "a file of the table is damaged or gone",
     ),
+    _Cause(
+        re.compile(r"parquet\.org\.apache\.thrift\.\S*Exception"),  # a checkpoint's footer
+        LakeError,
+        "files of the table's Delta log are damaged or gone",
+        is_log=True,
+    ),
 )
 
 
