@@ -256,8 +256,8 @@ def test_help_waits_for_no_command_and_no_library_that_it_does_not_need() -> Non
 
 def test_a_reader_that_goes_away_leaves_no_success(tmp_path: Path) -> None:
     """As of any program that SIGPIPE ends: what was not done must not pass for done."""
-    program = "from dcp.cli.main import ended\ndef work(): raise BrokenPipeError\n"
-    program += "raise SystemExit(ended('run', work))"
+    program = "from dcp.cli.main import run_to_exit_code\ndef work(): raise BrokenPipeError\n"
+    program += "raise SystemExit(run_to_exit_code('run', work))"
     done = subprocess.run([sys.executable, "-c", program], check=False, cwd=tmp_path)
     assert done.returncode == 128 + signal.SIGPIPE
 

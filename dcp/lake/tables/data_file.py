@@ -6,7 +6,7 @@ is killed leaves one that VACUUM removes, as Spark's own tasks do.
 
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -122,10 +122,9 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
     ) -> None:
         """Close the file; remove it after an error."""
         if kind is not None:
-            try:
+            with suppress(Exception):  # a full disk fails this, too: the first failure says why
                 self._writer.close()
-            finally:
-                self._path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
 
     def _write_row_group(self) -> None:
         rows, self._gathered = self._gathered, []
