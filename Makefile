@@ -33,7 +33,7 @@ demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="
 
 # More processes than a small machine has cores: tests wait for sockets, disks and time limits, too.
 test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
-	@$(PYTHON) -m pytest -n 3 --dist worksteal $(ARGS)
+	@$(PYTHON) -m pytest -n 3 --dist worksteal --durations=40 --durations-min=5 $(ARGS)
 
 # The drivers of the official clients, built where their sources changed.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
