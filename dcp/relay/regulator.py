@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from time import monotonic_ns
 from typing import Final, Protocol
 
+from dcp.printable import number_ranges
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.protocol.flow_strategy import FlowSpec
@@ -29,7 +30,6 @@ from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.stuck_consumers import StuckConsumers
 from dcp.relay.vbucket_flow_control import VbucketFlowControl
-from dcp.relay.vbucket_ranges import ranges_of
 from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
@@ -289,7 +289,7 @@ class Regulator:
             (held_before - held, "is complete, their streams are opened"),
         ):
             if vbuckets:
-                _LOG.info("vbuckets %s: the group %s", ranges_of(vbuckets), what)
+                _LOG.info("vbuckets %s: the group %s", number_ranges(vbuckets), what)
         if held != held_before:
             self._source.reconcile()
 

@@ -23,6 +23,7 @@ from time import monotonic
 
 import psutil
 
+from dcp.printable import number_ranges
 from dcp.producer.commands.memory import Load, keys_of
 from dcp.producer.commands.stat_request import Statistic
 from dcp.producer.streams.stream import ActiveStreamPhase
@@ -33,7 +34,6 @@ from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
-from dcp.relay.vbucket_ranges import ranges_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _load(bucket: RelayBucket) -> Load:
 def _trouble_of(failures: Mapping[int, str]) -> str:
     if not failures:
         return ""
-    return f"vbuckets {ranges_of(failures)}: cannot write: {next(iter(failures.values()))}"
+    return f"vbuckets {number_ranges(failures)}: cannot write: {next(iter(failures.values()))}"
 
 
 def _link(link: UpstreamLink, regulator: Regulator) -> LinkSnapshot:
@@ -200,4 +200,6 @@ def _groups(regulator: Regulator) -> Iterator[GroupSnapshot]:
     for (members, is_held), vbuckets in sorted(found.items()):
         held_bytes = sum(regulator.flow_controls[v].positions.held_bytes for v in vbuckets)
         waits_for = _gating(regulator, vbuckets)
-        yield GroupSnapshot(ranges_of(vbuckets), members, required, is_held, held_bytes, waits_for)
+        yield GroupSnapshot(
+            number_ranges(vbuckets), members, required, is_held, held_bytes, waits_for
+        )

@@ -303,7 +303,7 @@ def _commit(
         if files is None:
             _merge(lake, plan, fence, metadata)
         else:
-            insert_rows(lake, plan, files, plan.base_version, fence, metadata_json(metadata))
+            insert_rows(lake, plan, files, fence, metadata_json(metadata))
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
@@ -325,8 +325,7 @@ def _merge(
 def _source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
     """Give how the MERGE names what it merges: a view of the plan's rows, or a query."""
     if plan.rows is None:
-        log_sql = f"{lake.changes_sql} VERSION AS OF {plan.log_version}"
-        yield source_sql(lake.table_sql(plan.table), log_sql, plan)
+        yield source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
         return
     with memory_view(lake.spark, f"dcplake_rows_of_{plan.table}", plan.rows) as view:
         yield view

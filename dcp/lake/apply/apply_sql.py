@@ -123,7 +123,11 @@ WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(_NAMES)})
 
 
 def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
-    """Return the query for the rows to merge: each touched key once, with what becomes of it."""
+    """Return the query for the rows to merge: each touched key once, with what becomes of it.
+
+    ``changes_sql`` names the change log, which is read at the plan's version.
+    """
+    changes_sql = f"{changes_sql} VERSION AS OF {plan.log_version}"
     single = [each for each in plan.log_slice.ranges if each.vbucket in plan.without_repeats]
     parts = [_single_rows(changes_sql, plan, single)] if single else []
     rest = tuple(each for each in plan.log_slice.ranges if each.vbucket not in plan.without_repeats)

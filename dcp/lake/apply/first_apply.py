@@ -34,9 +34,8 @@ def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
         return None
     if not takes_files(table.folder):
         return None
-    log_sql = f"{lake.changes_sql} VERSION AS OF {plan.log_version}"
     columns = ", ".join(quoted(name) for name in REPLICA.names)
-    source = source_sql(lake.table_sql(plan.table), log_sql, plan)
+    source = source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
     rows = lake.spark.sql(f"SELECT {columns} FROM {source} WHERE NOT deleted")
     return TaskFiles(rows, lambda batches: batches, table.folder, _FILES)
 
@@ -45,17 +44,16 @@ def insert_rows(
     lake: LakeTables,
     plan: ApplyPlan,
     files: TaskFiles,
-    base_version: int,
     transaction: tuple[str, int],
     user_metadata: str,
 ) -> None:
     """Commit the files of a table's first apply; the first call writes them.
 
     Raises:
-        VersionTakenError: ``base_version`` is not the table's newest version.
+        VersionTakenError: the table has a newer version than the plan's.
 
     """
     with session_settings_for_a_while(lake.spark, arrow_settings(plan.largest_bytes)):
         written = files.written()
     folder = files.folder
-    commit_files(folder, written, base_version, transaction, user_metadata, Operation.MERGE)
+    commit_files(folder, written, plan.base_version, transaction, user_metadata, Operation.MERGE)
