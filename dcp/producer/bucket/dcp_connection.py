@@ -37,7 +37,7 @@ TURN_STREAMS: Final = 32
 ROUND_STREAMS: Final = 256
 """Streams of a connection that is gone that are let go of before others have their turn."""
 _LITTLE_PART: Final = 8
-"""A batch that lacks this part of its size, or less, is full."""
+"""A batch that lacks an eighth of its size, or less, is full."""
 HandOver = Callable[["DcpConnection", ActiveStream], bool]
 """Lets the vbucket of a takeover stream be dead here; False where that cannot be."""
 
@@ -296,8 +296,8 @@ class DcpConnection:
         left, asked = most_bytes, 0
         faults = self._faults
         # Too little room for what another stream's turn costs, and the copy that joins the two.
-        little = most_bytes // _LITTLE_PART
-        while self.ready and left > little and self.flow.room_bytes > 0:
+        little_bytes = most_bytes // _LITTLE_PART
+        while self.ready and left > little_bytes and self.flow.room_bytes > 0:
             if asked == TURN_STREAMS or (asked and is_turn_over()):
                 frames.append(b"")  # there may be more: the connection is asked again
                 break
