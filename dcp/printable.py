@@ -5,6 +5,10 @@ in one could clear a screen, and a line feed forge a line. What is not printable
 """
 
 from collections.abc import Iterable
+from typing import Final
+
+_MOST_DIGITS: Final = 5
+"""Of a number in a range: vbuckets have 16 bits."""
 
 
 def printable(text: str) -> str:
@@ -39,6 +43,27 @@ def number_ranges(numbers: Iterable[int]) -> str:
         else:
             ranges.append([number, number])
     return ", ".join(f"{low}-{high}" if high > low else f"{low}" for low, high in ranges)
+
+
+def numbers_of(ranges: str) -> frozenset[int]:
+    """Return the numbers of ``0-3, 7``.
+
+    Raises:
+        ValueError: a part that is no number and no ascending range; it is the error's argument.
+    """
+    found: set[int] = set()
+    for part in ranges.split(","):
+        low, dash, high = part.strip().partition("-")
+        first = _number(low)
+        last = _number(high) if dash else first
+        if first is None or last is None or first > last:
+            raise ValueError(part)
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _bytes_of(character: str) -> str:

@@ -21,7 +21,8 @@ class ClusterMap:
 
     ``nodes`` are in the map's own order; None where the node offers no data service of the kind
     that was asked for (plain or TLS). ``active`` holds, by vbucket, an index into ``nodes``, or -1
-    where no node serves the vbucket now.
+    where no node serves the vbucket now; ``replicas`` likewise those of its replicas, in the map's
+    order.
     """
 
     bucket: str
@@ -30,6 +31,7 @@ class ClusterMap:
     rev: int
     nodes: tuple[NodeAddress | None, ...]
     active: tuple[int, ...]
+    replicas: tuple[tuple[int, ...], ...] = ()
 
     @property
     def vbucket_count(self) -> int:
@@ -54,6 +56,12 @@ class ClusterMap:
             )
         index = self.active[vbucket]
         return None if index < 0 else self.nodes[index]
+
+    def replica_nodes(self, vbucket: int) -> tuple[NodeAddress, ...]:
+        """Return the nodes that hold ``vbucket`` as a replica, as the map has them in order."""
+        indices = self.replicas[vbucket] if vbucket < len(self.replicas) else ()
+        found = (self.nodes[index] for index in indices if index >= 0)
+        return tuple(node for node in found if node is not None)
 
     def supersedes(self, other: "ClusterMap | None") -> bool:
         """Return whether this map replaces ``other``: a higher (epoch, rev), or no version.
@@ -80,13 +88,15 @@ class ClusterMap:
             fields.required("vBucketServerMap", dict), f"{fields.where}", "vBucketServerMap."
         )
         nodes = _nodes(fields, server_map, source, tls=tls)
+        rows = _vbucket_rows(server_map, len(nodes))
         return cls(
             bucket=fields.required("name", str),
             bucket_uuid=fields.optional("uuid", str, ""),
             epoch=fields.optional("revEpoch", int, 0),
             rev=fields.required("rev", int),
             nodes=nodes,
-            active=_active(server_map, len(nodes)),
+            active=tuple(row[0] for row in rows),
+            replicas=tuple(row[1:] for row in rows),
         )
 
 
@@ -191,16 +201,16 @@ def _host(name: str, source: NodeAddress) -> str:
     return name.replace("$HOST", source.host).strip("[]") if name else source.host
 
 
-def _active(server_map: _Fields, node_count: int) -> tuple[int, ...]:
+def _vbucket_rows(server_map: _Fields, node_count: int) -> list[tuple[int, ...]]:
+    """Return for each vbucket the indices of its nodes: the active one, then the replicas."""
     rows = server_map.required("vBucketMap", list)
     if not rows:
         raise server_map.wrong("vBucketMap", rows, "at least one vbucket")
-    active = []
     for vbucket, row in enumerate(rows):
-        index = row[0] if isinstance(row, list) and row else None
-        if type(index) is not int or not -1 <= index < node_count:
+        indices = row if isinstance(row, list) else []
+        known = (type(index) is int and -1 <= index < node_count for index in indices)
+        if not indices or not all(known):
             raise server_map.wrong(
-                f"vBucketMap[{vbucket}]", row, f"a list that starts with -1 to {node_count - 1}"
+                f"vBucketMap[{vbucket}]", row, f"a list of numbers from -1 to {node_count - 1}"
             )
-        active.append(index)
-    return tuple(active)
+    return [tuple(row) for row in rows]

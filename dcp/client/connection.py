@@ -30,6 +30,7 @@ from dcp.protocol.events import (
 )
 from dcp.protocol.position import Position
 from dcp.types import END_OF_TIME, FailoverLog
+from dcp.wire.vocabulary import StreamFlag, VbucketState
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class StreamOpening:
     end_seqno: int = END_OF_TIME
     filter: bytes = b""
     purge_seqno: int | None = None
+    reads_replica: bool = False
+    """Whether the node may have the vbucket as a replica."""
 
 
 class NodeConnection:
@@ -152,6 +155,7 @@ class NodeConnection:
                     each.position,
                     failover_log=each.failover_log,
                     end_seqno=each.end_seqno,
+                    flags=0 if each.reads_replica else StreamFlag.ACTIVE_VB_ONLY,
                     filter=each.filter or machine.purge_filter(each.purge_seqno),
                 )
 
@@ -222,8 +226,13 @@ class NodeConnection:
 
     # --- questions -------------------------------------------------------------------------
 
-    def all_vb_seqnos(self, timeout_seconds: float | None = None) -> dict[int, int]:
-        """Return the high seqno of every vbucket that is active on this node.
+    def all_vb_seqnos(
+        self,
+        timeout_seconds: float | None = None,
+        *,
+        state: VbucketState = VbucketState.ACTIVE,
+    ) -> dict[int, int]:
+        """Return the high seqno of every vbucket that this node has in a state.
 
         Raises:
             NodeUnavailableError: no answer in time.
@@ -231,7 +240,7 @@ class NodeConnection:
         """
         answer = self._ask(
             Awaited(SeqnosReceived),
-            lambda machine, _: machine.request_seqnos(),
+            lambda machine, _: machine.request_seqnos(state),
             "the high seqnos",
             timeout_seconds,
         )
@@ -274,9 +283,9 @@ class NodeConnection:
             timeout_seconds,
         ).manifest
 
-    def request_seqnos(self) -> None:
+    def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Ask without waiting: ``SeqnosReceived`` will be delivered."""
-        self._reader.call(lambda machine, _: machine.request_seqnos(), "the high seqnos")
+        self._reader.call(lambda machine, _: machine.request_seqnos(state), "the high seqnos")
 
     def request_failover_log(self, vbucket: int) -> None:
         """Ask without waiting: ``FailoverLogReceived`` will be delivered."""

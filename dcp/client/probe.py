@@ -24,7 +24,7 @@ from dcp.errors import (
 )
 from dcp.protocol.credentials import Credentials
 from dcp.types import FailoverLog
-from dcp.wire.vocabulary import HelloFeature
+from dcp.wire.vocabulary import HelloFeature, VbucketState
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,18 @@ class ClusterView:
     failover_logs: Mapping[int, FailoverLog] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaCopy:
+    """A vbucket as one node holds it as a replica.
+
+    ``failover_log`` is None where the node does not tell one that can be true.
+    """
+
+    node: NodeAddress
+    high_seqno: int
+    failover_log: FailoverLog | None
+
+
 def probe_cluster(
     seeds: Sequence[str],
     settings: ConnectionSettings,
@@ -66,6 +78,53 @@ def probe_cluster(
         RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
     """
     found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials)
+    high_seqnos: dict[int, int] = {}
+    logs: dict[int, FailoverLog] = {}
+    unreachable: dict[NodeAddress, str] = {}
+    answers = _ask_nodes(found.addresses, settings, credentials, VbucketState.ACTIVE)
+    for address, answer in answers.items():
+        if isinstance(answer, str):
+            unreachable[address] = answer
+        else:
+            high_seqnos.update(answer[0])
+            logs.update(answer[1])
+    return ClusterView(found, high_seqnos, unreachable, manifest, logs)
+
+
+def probe_replicas(
+    cluster: ClusterView, settings: ConnectionSettings, credentials: Credentials
+) -> dict[int, list[ReplicaCopy]]:
+    """Ask the nodes of a cluster's map what they hold as replicas; by vbucket, in map order.
+
+    Nodes that do not answer, or were not reachable before, are left out.
+
+    Raises:
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+    """
+    nodes = [node for node in cluster.map.addresses if node not in cluster.unreachable]
+    answers = _ask_nodes(nodes, settings, credentials, VbucketState.REPLICA)
+    copies: dict[int, list[ReplicaCopy]] = {}
+    for vbucket in range(cluster.map.vbucket_count):
+        for node in cluster.map.replica_nodes(vbucket):
+            answer = answers.get(node, "")
+            if not isinstance(answer, str) and vbucket in answer[0]:
+                copy = ReplicaCopy(node, answer[0][vbucket], answer[1].get(vbucket))
+                copies.setdefault(vbucket, []).append(copy)
+    return copies
+
+
+_Told = tuple[dict[int, int], dict[int, FailoverLog]]
+"""High seqnos and failover logs of one node."""
+
+
+def _ask_nodes(
+    nodes: Sequence[NodeAddress],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    state: VbucketState,
+) -> dict[NodeAddress, _Told | str]:
+    """Return what each node holds of the vbuckets in a state, or why it does not answer."""
 
     def ask(address: NodeAddress) -> _Told | str:
         connection = NodeConnection(
@@ -73,7 +132,7 @@ def probe_cluster(
         )
         try:
             connection.open()
-            seqnos = connection.all_vb_seqnos()
+            seqnos = connection.all_vb_seqnos(state=state)
             return seqnos, _logs_of(connection, seqnos)
         except (AuthenticationError, BucketError):
             raise
@@ -82,22 +141,8 @@ def probe_cluster(
         finally:
             connection.close()
 
-    high_seqnos: dict[int, int] = {}
-    logs: dict[int, FailoverLog] = {}
-    unreachable: dict[NodeAddress, str] = {}
-    nodes = found.addresses
     with ThreadPoolExecutor(max(1, min(_PARALLEL, len(nodes))), "dcp-probe") as pool:
-        for address, answer in zip(nodes, pool.map(ask, nodes), strict=True):
-            if isinstance(answer, str):
-                unreachable[address] = answer
-            else:
-                high_seqnos.update(answer[0])
-                logs.update(answer[1])
-    return ClusterView(found, high_seqnos, unreachable, manifest, logs)
-
-
-_Told = tuple[dict[int, int], dict[int, FailoverLog]]
-"""High seqnos and failover logs of one node."""
+        return dict(zip(nodes, pool.map(ask, nodes), strict=True))
 
 
 def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int, FailoverLog]:

@@ -131,13 +131,15 @@ class ConsumerSettings:
 
     ``node_deadline_seconds``: a vbucket that made no progress for so long, whatever was tried, is
     reported as stopped. Retries wait ``retry_first_seconds``, doubling up to
-    ``retry_cap_seconds``, with jitter.
+    ``retry_cap_seconds``, with jitter. ``reads_replicas``: streams are asked of nodes that hold
+    their vbuckets as replicas.
     """
 
     connection: ConnectionSettings
     node_deadline_seconds: float = 60.0
     retry_first_seconds: float = 0.05
     retry_cap_seconds: float = 2.0
+    reads_replicas: bool = False
 
     def __post_init__(self) -> None:
         """Reject values that cannot work."""

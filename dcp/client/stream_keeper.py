@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
+from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import StreamOpening
 from dcp.client.consumer_events import StopReason, VbucketStopped
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
@@ -55,7 +56,7 @@ from dcp.protocol.events import (
 )
 from dcp.protocol.refusals import describe_status
 from dcp.types import U16_MAX
-from dcp.wire.vocabulary import Status
+from dcp.wire.vocabulary import Status, VbucketState
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,9 @@ class StreamKeeper:
         connection = link.connection
         if connection is None or not link.is_ready:
             return False
-        return self._try(connection.request_seqnos)
+        reads_replicas = self._settings.reads_replicas
+        state = VbucketState.REPLICA if reads_replicas else VbucketState.ACTIVE
+        return self._try(lambda: connection.request_seqnos(state))
 
     # --- what falls due --------------------------------------------------------------------
 
@@ -175,6 +178,7 @@ class StreamKeeper:
                 each.failover_log,
                 each.end_seqno,
                 purge_seqno=each.purge_seqno,
+                reads_replica=self._settings.reads_replicas,
             )
             for each in tracks
         ]
@@ -392,11 +396,18 @@ class StreamKeeper:
         for track in self.tracks.values():
             if track.phase is not Phase.WAITING or track.vbucket >= cluster_map.vbucket_count:
                 continue
-            owner = cluster_map.owner(track.vbucket)
-            if owner is not None and owner != track.address:
-                track.address = owner
+            nodes = self._nodes_of(track.vbucket, cluster_map)
+            if nodes and track.address not in nodes:
+                track.address = nodes[0]
                 track.retry_at = now
         self.act_at = now
+
+    def _nodes_of(self, vbucket: int, cluster_map: ClusterMap) -> Sequence[NodeAddress]:
+        """Return the nodes that may be asked for a vbucket's stream."""
+        if self._settings.reads_replicas:
+            return cluster_map.replica_nodes(vbucket)
+        owner = cluster_map.owner(vbucket)
+        return [] if owner is None else [owner]
 
     def _begin_rollback(
         self, event: RollbackOrdered, track: VbucketTrack, link: NodeLink

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from typer import BadParameter, Option
 
+from dcp.printable import numbers_of
 from dcp.suggestions import bytes_meant
 from dcp.types import U16_MAX
 
@@ -17,21 +18,14 @@ _MOST_DIGITS: Final = 18
 
 def vbucket_ranges(text: str) -> frozenset[int]:
     """Return the vbuckets of ``0-63,70``."""
-    found: set[int] = set()
-    for part in text.split(","):
-        low, dash, high = part.partition("-")
-        first = _number(low)
-        last = _number(high) if dash else first
-        if first is None or last is None or not first <= last <= U16_MAX:
-            raise BadParameter(
-                f"found {part!r}, expected numbers of vbuckets, ascending, as in 0-63,70"
-            )
-        found.update(range(first, last + 1))
-    return frozenset(found)
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+    expected = "expected numbers of vbuckets, ascending, as in 0-63,70"
+    try:
+        found = numbers_of(text)
+    except ValueError as error:
+        raise BadParameter(f"found {error.args[0]!r}, {expected}") from None
+    if max(found) > U16_MAX:
+        raise BadParameter(f"found {max(found)}, {expected}, up to {U16_MAX}")
+    return found
 
 
 def name(text: str) -> str:

@@ -8,6 +8,7 @@ from dcp.cli.terminal.output import say, say_json
 from dcp.cli.terminal.progress import ProgressDisplay
 from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.backfill_report import BackfillReport
 from dcp.lake.log.observer import NEXT_ROUND, Observer
 from dcp.lake.log.progress import RoundProgress
 from dcp.lake.log.round_plan import Idle, RoundPlan
@@ -43,6 +44,7 @@ class PlainObserver(Observer):
         self._shown: ProgressDisplay | None = None
         self._idle = _Repeated()
         self._trouble = _Repeated()
+        self._backfill = _Repeated()
 
     def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Show the round under way."""
@@ -60,6 +62,11 @@ class PlainObserver(Observer):
         """Tell no more of a round, also where it failed."""
         if self._shown is not None:
             self._shown.stop()
+
+    def backfill(self, report: BackfillReport) -> None:
+        """Print how far a backfill is."""
+        if self._backfill.is_news(str(report), again=False):
+            say(str(report))
 
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""
@@ -97,6 +104,10 @@ class JsonObserver(Observer):
     def committed(self, report: RoundReport) -> None:
         """Print what a round brought."""
         say_json({"event": "committed", **report.to_json()})
+
+    def backfill(self, report: BackfillReport) -> None:
+        """Print how far a backfill is."""
+        say_json({"event": "backfill", **report.to_json()})
 
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""

@@ -19,7 +19,7 @@ from dcp.lake.apply.cadence import is_due, pending_of
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import AppliedVersion, replica_status
-from dcp.lake.log.next_round import stale_vbuckets
+from dcp.lake.log.lake_position import stale_vbuckets
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.horizon_guard import HorizonGuard

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dcp.lake.log.applied import AppliedVersion
+    from dcp.lake.log.backfill_report import BackfillReport
     from dcp.lake.log.progress import RoundProgress
     from dcp.lake.log.round_plan import Idle, RoundPlan
     from dcp.lake.log.round_report import RoundReport
@@ -26,6 +27,9 @@ class Observer:
 
     def idle(self, idle: "Idle") -> None:
         """Called when there is nothing to stream."""
+
+    def backfill(self, report: "BackfillReport") -> None:
+        """Called before each round of a backfill."""
 
     def applied(self, version: "AppliedVersion") -> None:
         """Called when a replica table has a new version."""

@@ -8,14 +8,23 @@ round and no commit.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.log.backfill_plan import ROUND_SECONDS, BackfillPlan, BackfillStream
 from dcp.lake.log.rollback_plan import BlockedRollback
-from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
+from dcp.lake.log.round_plan import (
+    BackfillSource,
+    Idle,
+    LeftOut,
+    RoundPlan,
+    StreamPlan,
+    TaskPlan,
+)
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 if TYPE_CHECKING:
@@ -36,13 +45,14 @@ class LakePosition:
     """The position of a lake: its newest round, and each vbucket's state after it.
 
     ``epoch_starts`` has, for vbuckets that must begin a new epoch, its first state, or why they
-    cannot.
+    cannot; ``backfill`` what a backfill reads now.
     """
 
     lake_id: str
     latest_round: int
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
     epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
+    backfill: BackfillPlan | None = None
 
     def state(self, vbucket: int) -> VbucketProgress:
         """Return the vbucket's state; seqno 0 where the lake has no position of it yet."""
@@ -73,24 +83,30 @@ def plan_round(
 
     """
     goals = cluster.high_seqnos if targets is None else targets
+    backfill = position.backfill
+    source = None if backfill is None else backfill.source
     streams: list[StreamPlan] = []
     left_out: list[LeftOut] = []
     for vbucket in range(cluster.map.vbucket_count):
         state = position.state(vbucket)
         goal = goals.get(vbucket)
         restarted = position.epoch_starts.get(vbucket)
-        if restarted is not None or is_elsewhere(state, cluster):
-            goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
-        elif goal is not None and not is_behind(state, goal):
-            continue
-        planned = _stream_or_reason(
-            vbucket,
-            state if restarted is None else restarted,
-            goal,
-            cluster,
-            skip or {},
-            begins_epoch=restarted is not None,
-        )
+        read = None if backfill is None else backfill.read(vbucket)
+        if read is not None:
+            planned = _backfill_stream(vbucket, state, restarted, read)
+        else:
+            if restarted is not None or is_elsewhere(state, cluster):
+                goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
+            elif goal is not None and not is_behind(state, goal):
+                continue
+            planned = _stream_or_reason(
+                vbucket,
+                state if restarted is None else restarted,
+                goal,
+                cluster,
+                skip or {},
+                begins_epoch=restarted is not None,
+            )
         if isinstance(planned, StreamPlan):
             streams.append(planned)
         else:
@@ -103,15 +119,30 @@ def plan_round(
     streamed = {stream.vbucket for stream in streams}
     vbuckets = {*range(cluster.map.vbucket_count), *position.states}
     carried = [position.state(vbucket) for vbucket in sorted(vbuckets - streamed)]
-    shares = _spread(streams, _task_count(streams, slots, settings.tasks))
+    shares = _shares(streams, slots, settings.tasks)
+    most_seconds = ROUND_SECONDS if any(each.is_backfill for each in streams) else inf
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_tasks(shares, carried, left_out, flow),
+        tasks=_tasks(shares, carried, left_out, flow, source),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
-        target_seconds=settings.target_seconds,
+        target_seconds=min(settings.target_seconds, most_seconds),
     )
+
+
+def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:
+    """Return the streams of each task.
+
+    Those of a backfill, which may be slow, have tasks of their own: half of what can run at once,
+    or the second turn where that is one.
+    """
+    live = [stream for stream in streams if not stream.is_backfill]
+    backfill = [stream for stream in streams if stream.is_backfill]
+    if not live or not backfill:
+        return _spread(streams, _task_count(streams, slots, wanted))
+    half = max(1, (slots or wanted or CLUSTER_TASKS) // 2)
+    return [share for part in (live, backfill) for share in _spread(part, min(half, len(part)))]
 
 
 def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int:
@@ -147,6 +178,22 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
         return True
     log = cluster.failover_logs.get(state.vbucket)
     return log is not None and log.current_uuid != state.failover_log.current_uuid
+
+
+def _backfill_stream(
+    vbucket: int,
+    state: VbucketProgress,
+    restarted: VbucketProgress | BlockedRollback | None,
+    read: BackfillStream | LeftOut,
+) -> StreamPlan | LeftOut:
+    if isinstance(read, LeftOut):
+        return read
+    if restarted is None and read.begins_epoch:
+        restarted = state.beginning_epoch(0, 0)
+    if isinstance(restarted, BlockedRollback):
+        return LeftOut(vbucket, restarted.reason, restarted.detail)
+    begins = restarted is not None
+    return StreamPlan(restarted or state, read.node, read.high_seqno, begins, is_backfill=True)
 
 
 def _stream_or_reason(
@@ -189,6 +236,7 @@ def _tasks(
     carried: Sequence[VbucketProgress],
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,
+    source: BackfillSource | None,
 ) -> tuple[TaskPlan, ...]:
     """Give each task its streams, its part of what is only written down, and its windows.
 
@@ -196,12 +244,14 @@ def _tasks(
     """
     connections = sum(len({stream.node for stream in share}) for share in shares)
     windows = WindowPlan.of(flow, connections)
+    backfill = source and source.shared_by(sum(share[0].is_backfill for share in shares))
     tasks = []
     for index, share in enumerate(shares):
         carries = tuple(carried[index :: len(shares)])
         vbuckets = {state.vbucket for state in carries}
         misses = tuple(left for left in left_out if left.vbucket in vbuckets)
-        tasks.append(TaskPlan(index, share, carries, windows, misses))
+        reads = backfill if share[0].is_backfill else None
+        tasks.append(TaskPlan(index, share, carries, windows, misses, backfill=reads))
     return tuple(tasks)
 
 

@@ -4,7 +4,7 @@ Pure data. It holds no secret.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -17,17 +17,36 @@ _LISTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
+class BackfillSource:
+    """Where a backfill reads: from replicas or from the settings' nodes; how fast at most.
+
+    ``bytes_per_second`` is for all tasks together; None: as fast as it goes.
+    """
+
+    reads_replicas: bool
+    bytes_per_second: float | None = None
+
+    def shared_by(self, tasks: int) -> "BackfillSource":
+        """Return each task's part of it."""
+        rate = self.bytes_per_second
+        return self if rate is None or not tasks else replace(self, bytes_per_second=rate / tasks)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One vbucket to stream: from which node, from which state, to which seqno at least.
 
     ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
     A target that was reached before asks no more than whether the producer still agrees.
+    ``is_backfill``: a backfill reads it (`dcp.lake.log.backfill_plan`), so the target is what the
+    node holds, which need not be all that there is.
     """
 
     state: VbucketProgress
     node: NodeAddress
     target_seqno: int
     begins_epoch: bool = False
+    is_backfill: bool = False
 
     @property
     def vbucket(self) -> int:
@@ -52,7 +71,8 @@ class TaskPlan:
     """One Spark task: what it streams, and its share of what the round only writes down.
 
     ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
-    have been; ``applied`` are replica versions that the log does not list yet.
+    have been; ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
+    where all its streams are a backfill's, with the task's part of the rate.
     """
 
     index: int
@@ -61,6 +81,7 @@ class TaskPlan:
     windows: WindowPlan
     left_out: "tuple[LeftOut, ...]" = ()
     applied: tuple[AppliedVersion, ...] = ()
+    backfill: BackfillSource | None = None
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -176,7 +197,15 @@ def _task_text(task: TaskPlan) -> str:
         + number_ranges(stream.vbucket for stream in task.streams if stream.node == node)
         for node in task.nodes
     ]
-    return f"  task {task.index}: {task.backlog:,} seqnos; " + "; ".join(by_node)
+    backfill = "" if task.backfill is None else f"{_source_text(task.backfill)}; "
+    return f"  task {task.index}: {task.backlog:,} seqnos; {backfill}" + "; ".join(by_node)
+
+
+def _source_text(source: BackfillSource) -> str:
+    told = "backfill from replicas" if source.reads_replicas else "backfill"
+    if source.bytes_per_second is None:
+        return told
+    return f"{told}, at most {source.bytes_per_second / 1e6:,.3g} MB/s"
 
 
 def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
@@ -205,6 +234,7 @@ def plan_json(plan: RoundPlan) -> dict[str, Any]:
                 "nodes": [str(node) for node in task.nodes],
                 "carried": len(task.carried),
                 "window_bytes": task.windows.window_bytes,
+                "backfill": None if task.backfill is None else asdict(task.backfill),
                 "streams": [
                     {
                         "vbucket": stream.vbucket,

@@ -11,7 +11,7 @@ differently.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from socket import gethostname
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final
 
 import pyarrow as pa
@@ -61,6 +61,7 @@ from dcp.types import FailoverLog
 
 _LONGEST_WAIT_SECONDS: Final = 0.25
 """How late a deadline of ours may be noticed."""
+_LEAST_WINDOW_BYTES: Final = 64 * 1024
 _HERE: Final = (
     "; tasks read the password where they run: docs/operations.md, How tasks get the password"
 )
@@ -136,6 +137,7 @@ class TaskReceiver:
         self._access = access
         self._budget = budget
         self._name = name
+        self._rate = None if plan.backfill is None else plan.backfill.bytes_per_second
         self._policy = StopPolicy(
             budget, access.quiet_seconds, access.consumer.node_deadline_seconds
         )
@@ -196,7 +198,12 @@ class TaskReceiver:
 
     def _new_consumer(self) -> Consumer:
         settings = self._access.consumer
-        connection = replace(settings.connection, window_bytes=self._plan.windows.window_bytes)
+        window_bytes = self._plan.windows.window_bytes
+        if self._rate is not None:  # at most a second ahead: what is under way at the end is lost
+            window_bytes = min(window_bytes, max(_LEAST_WINDOW_BYTES, int(self._rate)))
+        connection = replace(settings.connection, window_bytes=window_bytes)
+        backfill = self._plan.backfill
+        reads_replicas = backfill is not None and backfill.reads_replicas
         return Consumer(
             [
                 StreamStart(
@@ -209,7 +216,7 @@ class TaskReceiver:
                 for stream in self._plan.streams
             ],
             self._access.seeds,
-            replace(settings, connection=connection),
+            replace(settings, connection=connection, reads_replicas=reads_replicas),
             self._credentials(),
             self._name,
         )
@@ -227,8 +234,10 @@ class TaskReceiver:
                 self._end_by_budget()
                 if not self._open:
                     break
-            delivery = self._consumer.next(self._wait_seconds())
-            if delivery is not None:
+            if self._is_too_fast():
+                sleep(self._wait_seconds())
+                self._policy.resumed_reading(monotonic())
+            elif (delivery := self._consumer.next(self._wait_seconds())) is not None:
                 self._take(delivery)
             self._end_what_is_over()
             if self._flusher.is_due():
@@ -239,6 +248,12 @@ class TaskReceiver:
         """Return whether the task has used up its budget of bytes or seconds."""
         enough = self._flusher.taken_bytes >= self._budget.target_bytes
         return enough or monotonic() >= self._policy.ends_at
+
+    def _is_too_fast(self) -> bool:
+        """Return whether a backfill took more than its rate since the task began."""
+        if self._rate is None:
+            return False
+        return self._flusher.taken_bytes > self._rate * (monotonic() - self._policy.began_at)
 
     def _end_by_budget(self) -> None:
         """End all that the budget may end; what is read on goes on alone."""

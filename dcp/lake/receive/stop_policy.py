@@ -72,7 +72,7 @@ class StopPolicy:
 
     def __init__(self, budget: TaskBudget, quiet_seconds: float, deadline_seconds: float) -> None:
         """Prepare; a silent node will be asked after ``quiet_seconds``."""
-        self.ends_at = inf
+        self.began_at = self.ends_at = inf
         self._budget = budget
         self._ask_after_seconds = min(quiet_seconds, deadline_seconds / 2)
         self._deadline_seconds = deadline_seconds
@@ -85,6 +85,7 @@ class StopPolicy:
 
     def begin(self, now: float) -> None:
         """Note that the task begins to receive."""
+        self.began_at = now
         self.ends_at = now + self._budget.target_seconds
         self._listening_since = now
 

@@ -40,13 +40,14 @@ class BoundedRun:
         """Take note of what a round brought, and what it did not."""
         progress = _progress(plan, report)
         self._fruitless = 0 if any(progress.values()) else self._fruitless + 1
-        self._give_up_what_stands_still(report, progress)
+        self._give_up_what_stands_still(plan, report, progress)
         self._give_up_what_contradicts_itself(plan)
-        # A node that proved to hold less than it did: a failover lost the rest.
+        # A node that proved to hold less than it did: a failover lost the rest. A replica does not.
+        backfill = _backfill_vbuckets(plan)
         self.goals |= {
             each.vbucket: each.complete_seqno
             for each in report.vbuckets
-            if each.outcome is Outcome.CAUGHT_UP
+            if each.outcome is Outcome.CAUGHT_UP and each.vbucket not in backfill
         }
 
     def update(self, cluster: "ClusterView") -> None:
@@ -56,10 +57,13 @@ class BoundedRun:
         self.goals = {**known, **lowered}
 
     def _give_up_what_stands_still(
-        self, report: "RoundReport", progress: Mapping[int, bool]
+        self, plan: RoundPlan, report: "RoundReport", progress: Mapping[int, bool]
     ) -> None:
         everything = self._fruitless >= _FRUITLESS_ROUNDS
+        backfill = _backfill_vbuckets(plan)  # which has its own patience
         for each in report.vbuckets:
+            if each.vbucket in backfill:
+                continue
             if each.failed and not progress[each.vbucket]:
                 self.given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
             elif everything and each.outcome is Outcome.BUDGET:
@@ -75,6 +79,8 @@ class BoundedRun:
         """
         for stream in plan.streams:
             vbucket = stream.vbucket
+            if stream.is_backfill:
+                continue
             if stream.begins_epoch:
                 self._begun[vbucket] += 1
             elif stream.target_seqno <= stream.state.complete_seqno:
@@ -86,6 +92,10 @@ class BoundedRun:
                 detail = f"it ordered {self._begun[vbucket]} rollbacks in this run"
             if detail:
                 self.given_up[vbucket] = LeftOut(vbucket, "node contradicts itself", detail)
+
+
+def _backfill_vbuckets(plan: RoundPlan) -> frozenset[int]:
+    return frozenset(stream.vbucket for stream in plan.streams if stream.is_backfill)
 
 
 def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:

@@ -6,7 +6,7 @@ It can be killed at any instant: each step begins by reading what is durable.
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -23,14 +23,17 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.apply_thread import ApplyThread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
-from dcp.lake.log.next_round import next_round, require_same_bucket, tasks_at_once
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.lake_position import lake_position, require_same_bucket, tasks_at_once
 from dcp.lake.log.observer import NEXT_ROUND, Observer
+from dcp.lake.log.plan import plan_round
 from dcp.lake.log.progress import round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
@@ -67,9 +70,19 @@ class Driver:
         self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
         self._applier = Applier(lake, settings.apply, self.writer_id, observer, self._guard)
         self._is_applying: Callable[[], bool] = lambda: False
+        self._backfills = Backfills(lake, access, observer)
 
-    def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
+    def once(
+        self,
+        cluster: ClusterView,
+        stop: threading.Event,
+        *,
+        is_enough: Callable[[], bool] = lambda: False,
+    ) -> RunReport:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
+
+        Backfills that were asked for are carried out, too. Once it ``is_enough``, what is there is
+        applied, and that is all.
 
         Raises:
             IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
@@ -79,7 +92,10 @@ class Driver:
         bounds = BoundedRun(cluster)
         while True:
             plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
-            if isinstance(plan, Idle):
+            if is_enough():
+                self.apply(latest_round(self.lake), force=True)
+                return self._report
+            if isinstance(plan, Idle) and not self._waits_for_backfill(plan, stop):
                 if self.apply(plan.latest_round, force=True):
                     continue  # what could not be taken back must be streamed again
                 self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
@@ -91,9 +107,10 @@ class Driver:
                     "the run was asked to stop before it had read all that the cluster held at its "
                     "start; what it has read is committed, the next run goes on from there"
                 )
-            report = self.round(plan)
-            bounds.learn(plan, report)
-            self.apply(report.round, force=False)
+            if isinstance(plan, RoundPlan):
+                report = self.round(plan)
+                bounds.learn(plan, report)
+                self.apply(report.round, force=False)
             cluster = query_cluster(self._access)
             bounds.update(cluster)
 
@@ -165,12 +182,13 @@ class Driver:
         self._guard.check()
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
             self._applier.learn()
-        plan = next_round(
-            self.lake,
+        position = lake_position(self.lake, self._settings, self._applier.stale)
+        plan = plan_round(
+            replace(position, backfill=self._backfills.next(cluster)),
             cluster,
-            self._settings,
+            self._settings.round,
+            self._settings.flow_control,
             lambda: tasks_at_once(self.lake, beside_apply=self._is_applying()),
-            stale=self._applier.stale,
             targets=targets,
             skip=skip,
         )
@@ -185,8 +203,17 @@ class Driver:
             with in_pool(self.lake.spark, "receive"):
                 report = run_round(self.lake, plan, self._access, self.writer_id, progress)
         self._report.rounds.append(report)
+        self._backfills.learn(plan, report)
         self._observer.committed(report)
         return report
+
+    def _waits_for_backfill(self, plan: Idle, stop: threading.Event) -> bool:
+        """Return whether a backfill waits for its nodes; wait a little, then."""
+        if not self._backfills.is_open:
+            return False
+        self._observer.idle(plan)
+        stop.wait(_CHECK_SECONDS)
+        return True
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         """Apply what is pending up to ``to_round``, the newest one, if it is due.

@@ -3,7 +3,7 @@
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import replica_status
-from dcp.lake.log.next_round import lake_position, require_same_bucket, stale_vbuckets
+from dcp.lake.log.lake_position import lake_position, require_same_bucket, stale_vbuckets
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.round_plan import Idle, RoundPlan
 from dcp.lake.receive.source_access import query_cluster, source_access

@@ -61,7 +61,7 @@ def run(
     try:
         with (
             lake_locked(settings, "dcplake run", makes_lake=True) as location,
-            _stopping(stop) as stopped,
+            stopping(stop) as stopped,
         ):
             access = source_access(settings)
             cluster = query_cluster(access)
@@ -116,7 +116,8 @@ def _refuse_to_start() -> "SparkSession":
 
 
 @contextmanager
-def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
+def stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
+    """Give the event that ends a run: the one given, or one that SIGTERM and SIGINT set."""
     if stop is not None:
         yield stop
         return

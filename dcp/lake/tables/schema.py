@@ -170,6 +170,21 @@ AUDIT: Final = pa.schema(
 )
 """The table ``undone``: one row for each key that a rollback took back, in each replica."""
 
+CONTROL: Final = pa.schema(
+    [
+        ("id", pa.string()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("who", pa.string()),
+        ("action", pa.string()),  # backfill, cancel
+        ("vbuckets", pa.string()),  # as 0-63, 70; null: all
+        ("options", pa.string()),  # a JSON object, or null
+        ("state", pa.string()),  # null or requested; of a driver: begun, done, incomplete…
+        ("round", pa.int64()),  # the newest one when the driver said so
+        ("detail", pa.string()),
+    ]
+)
+"""The table ``control``: what was asked of the lake's driver, and what the driver said of it."""
+
 ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
 
 

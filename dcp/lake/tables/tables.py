@@ -25,6 +25,7 @@ from dcp.lake.tables.schema import (
     AUDIT,
     CHANGES,
     CHANGES_STATISTICS,
+    CONTROL,
     REPLICA,
     REPLICA_STATISTICS,
     spark_ddl,
@@ -34,6 +35,7 @@ from dcp.lake.tables.sql import dotted, quoted, string
 FORMAT_VERSION: Final = 3
 
 AUDIT_TABLE: Final = "undone"
+CONTROL_TABLE: Final = "control"
 """What rollbacks took back, key by key (`dcp.lake.apply.audit`)."""
 
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
@@ -368,6 +370,20 @@ def ensure_replica(
         _list_replica(lake, replica)
 
 
+def _ensure_own(lake: LakeTables, name: str, columns: pa.Schema, cluster_by: str) -> LakeTable:
+    """Return a table of the lake that is no replica, made if it is not there."""
+    table = lake.table(name)
+    _create(table, _columns_sql(columns, cluster_by), {"dcplake.lake": lake.identity.lake_id})
+    found = table.properties()
+    if found.get("dcplake.lake") != lake.identity.lake_id:
+        raise LakeError(
+            f"{table.where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
+            f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
+        )
+    table.require_columns(columns)
+    return table
+
+
 def ensure_audit(lake: LakeTables) -> None:
     """Make the table ``undone`` unless it is there.
 
@@ -375,15 +391,17 @@ def ensure_audit(lake: LakeTables) -> None:
         LakeError: a table of that name is there and is not this lake's.
 
     """
-    table = lake.table(AUDIT_TABLE)
-    _create(table, _columns_sql(AUDIT, "vbucket, key"), {"dcplake.lake": lake.identity.lake_id})
-    found = table.properties()
-    if found.get("dcplake.lake") != lake.identity.lake_id:
-        raise LakeError(
-            f"{table.where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
-            f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
-        )
-    table.require_columns(AUDIT)
+    _ensure_own(lake, AUDIT_TABLE, AUDIT, "vbucket, key")
+
+
+def ensure_control(lake: LakeTables) -> LakeTable:
+    """Return the table ``control``, made if it is not there.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's.
+
+    """
+    return _ensure_own(lake, CONTROL_TABLE, CONTROL, "id")
 
 
 def audit_exists(lake: LakeTables) -> bool:

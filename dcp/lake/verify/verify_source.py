@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.next_round import require_same_bucket, tasks_at_once
+from dcp.lake.log.lake_position import require_same_bucket, tasks_at_once
 from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.progress import RoundProgress, round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, TaskPlan

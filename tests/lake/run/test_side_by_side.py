@@ -19,7 +19,7 @@ import pytest
 from dcp.lake.log import stop_points
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.next_round import tasks_at_once
+from dcp.lake.log.lake_position import tasks_at_once
 from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread

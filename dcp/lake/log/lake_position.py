@@ -1,6 +1,6 @@
-"""Plans the next round of a lake from its durable state and the cluster's high seqnos."""
+"""Tells where a lake stands: the states of its vbuckets, and which of them must begin anew."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
@@ -8,14 +8,13 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
-from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.plan import LakePosition
 from dcp.lake.log.rollback_plan import (
     BlockedRollback,
     RollbackPolicy,
     plan_rollback,
     rollback_target,
 )
-from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.epochs import begun_anew
@@ -23,41 +22,11 @@ from dcp.lake.tables.tables import LakeTables, cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
-def next_round(
-    lake: LakeTables,
-    cluster: ClusterView,
-    settings: Settings,
-    slots: Callable[[], int],
-    *,
-    stale: Mapping[int, int] | None = None,
-    targets: Mapping[int, int] | None = None,
-    skip: Mapping[int, LeftOut] | None = None,
-) -> RoundPlan | Idle:
-    """Return what the next round does; nothing is written.
-
-    Args:
-        lake: where it is to go.
-        cluster: what was asked of it just now; it is the lake's (`require_same_bucket`).
-        settings: all of them.
-        slots: how many tasks it may have; asked only where there is something to stream.
-        stale: vbuckets that a replica holds as they were at that round (`stale_vbuckets`).
-        targets: seqnos to reach instead of the high seqnos.
-        skip: vbuckets not to stream now, with the reason to report.
-    """
-    position = lake_position(lake, settings, stale or {})
-    return plan_round(
-        position,
-        cluster,
-        settings.round,
-        settings.flow_control,
-        slots,
-        targets=targets,
-        skip=skip,
-    )
-
-
 def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakePosition:
-    """Return where a lake stands, and how vbuckets begin anew that must; see `next_round`."""
+    """Return where a lake stands, and how vbuckets begin anew that must.
+
+    ``stale`` are vbuckets that a replica holds as they were at that round (`stale_vbuckets`).
+    """
     newest = latest_round(lake)
     states = positions_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)

@@ -1,0 +1,183 @@
+"""Reads and writes the lake's table ``control``: what was asked of its driver, and what came of it.
+
+A request is a row; whoever may write to the lake may insert one, in SQL too. The driver of the lake
+looks for new ones before each round and answers with further rows of the same id. No row is ever
+changed, so the table also tells who did what, and when.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from getpass import getuser
+from socket import gethostname
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from dcp.errors import LakeError
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.memory_views import memory_view
+from dcp.lake.tables.schema import CONTROL
+from dcp.lake.tables.tables import CONTROL_TABLE, LakeTables, ensure_control
+from dcp.lake.tables.transaction import FEW_JOBS, described
+
+BACKFILL: Final = "backfill"
+CANCEL: Final = "cancel"
+
+
+class ActionState(StrEnum):
+    """How far a request is."""
+
+    REQUESTED = "requested"
+    BEGUN = "begun"
+    DONE = "done"
+    INCOMPLETE = "incomplete"
+    """Ended; ``detail`` names what it could not do."""
+    REFUSED = "refused"
+    """It cannot be done; ``detail`` says why."""
+    CANCELLED = "cancelled"
+
+
+_OPEN: Final = frozenset({ActionState.REQUESTED, ActionState.BEGUN})
+_ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A request and its state; ``begun`` is the row with which a driver began it.
+
+    ``begun_round`` is the newest round of then, ``begun_detail`` what the driver noted.
+    """
+
+    id: str
+    action: str
+    vbuckets: str | None
+    options: str | None
+    who: str = ""
+    time: datetime | None = None
+    state: ActionState = ActionState.REQUESTED
+    detail: str = ""
+    is_to_be_cancelled: bool = False
+    begun_round: int = 0
+    begun_detail: str = ""
+
+    @classmethod
+    def requested(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "Action":
+        """Return a new request of this process's user."""
+        told = json.dumps(options) if options else None
+        return cls(uuid4().hex[:12], action, vbuckets, told, who=f"{getuser()}@{gethostname()}")
+
+    @property
+    def is_open(self) -> bool:
+        """True if the driver has not ended it."""
+        return self.state in _OPEN
+
+
+class Control:
+    """The requests of one lake; reads the table again only where it has a new version."""
+
+    def __init__(self, lake: LakeTables) -> None:
+        """Read nothing yet; there may be no such table."""
+        self._lake = lake
+        self._version = -1
+        self._actions: tuple[Action, ...] = ()
+
+    def actions(self) -> tuple[Action, ...]:
+        """Return all requests, oldest first."""
+        table = self._lake.table(CONTROL_TABLE)
+        if not table.exists():
+            return ()
+        version = int(table.commits(1)[0]["version"])
+        if version != self._version:
+            rows = table.rows(", ".join(CONTROL.names), "true")
+            self._actions, self._version = actions_of(rows), version
+        return self._actions
+
+    def action(self, action_id: str) -> Action:
+        """Return one request.
+
+        Raises:
+            LakeError: there is none of that id.
+
+        """
+        for each in self.actions():
+            if each.id == action_id:
+                return each
+        known = ", ".join(each.id for each in self.actions()) or "none"
+        raise LakeError(f"control: found no request {action_id!r}, expected one of: {known}")
+
+    def write(
+        self, action: Action, state: ActionState, round_number: int | None = None, detail: str = ""
+    ) -> None:
+        """Add a row about a request."""
+        row = {
+            "id": action.id,
+            "time": datetime.now(UTC),
+            "who": action.who or f"{getuser()}@{gethostname()}",
+            "action": action.action,
+            "vbuckets": action.vbuckets,
+            "options": action.options,
+            "state": str(state),
+            "round": round_number,
+            "detail": detail or None,
+        }
+        lake = self._lake
+        table = ensure_control(lake)
+        ours = {"lake": lake.identity.lake_id, "control": action.id}
+        asked = pa.Table.from_pylist([row], schema=CONTROL)
+        with (
+            spark_errors(table.where),
+            described(lake.spark, ours, FEW_JOBS),
+            memory_view(lake.spark, "dcplake control row", asked) as view,
+        ):
+            lake.spark.sql(f"INSERT INTO {table.sql} SELECT * FROM {view}").collect()
+
+
+def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
+    """Return what the rows of ``control`` come to, by request, oldest first.
+
+    Rows without an id are nobody's request; one whose state is none that we know says nothing.
+    """
+    by_id: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=_time_of):
+        if row["id"] is not None:
+            by_id.setdefault(row["id"], []).append(row)
+    return tuple(filter(None, map(_action, by_id.values())))
+
+
+def _action(rows: Sequence[Mapping[str, Any]]) -> Action | None:
+    """Return what the rows of one id come to; None where they only cancel."""
+    asked = next((row for row in rows if row["action"] != CANCEL), None)
+    if asked is None:
+        return None
+    action = Action(
+        asked["id"],
+        asked["action"] or "",
+        asked["vbuckets"],
+        asked["options"],
+        asked["who"] or "",
+        asked["time"],
+    )
+    for row in rows:
+        detail = row["detail"] or ""
+        if row["action"] == CANCEL:
+            action = replace(action, is_to_be_cancelled=True)
+        elif row["state"] not in _ANSWERS or not action.is_open:
+            continue
+        elif row["state"] == ActionState.BEGUN:
+            if action.state is ActionState.REQUESTED:
+                number = int(row["round"] or 0)
+                action = replace(
+                    action, state=ActionState.BEGUN, begun_round=number, begun_detail=detail
+                )
+        else:
+            action = replace(action, state=ActionState(row["state"]), detail=detail)
+    return action
+
+
+def _time_of(row: Mapping[str, Any]) -> datetime:
+    time: datetime | None = row["time"]
+    return time or datetime.min.replace(tzinfo=UTC)

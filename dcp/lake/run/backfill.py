@@ -1,0 +1,189 @@
+"""Rebuilds vbuckets from replicas (``dcplake backfill``): asks for it, and sees it done.
+
+The request stands in the table ``control``. Where another process drives the lake, that one
+carries it out between its own rounds; else this process does, and keeps the lake up to date
+meanwhile. So it may be killed at any time: called again, it goes on with the backfill that is open.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from dcp.errors import ConfigError, FencedError, IncompleteRunError, StoppedError
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.backfill_report import BackfillReport
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.run.backfills import backfill_options, progress_of, request_of
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.run import is_large_load, open_or_create, stopping
+from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
+from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
+from dcp.printable import number_ranges
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillWish:
+    """The vbuckets to rebuild (None: all), from where, and how fast at most (None: no limit)."""
+
+    vbuckets: frozenset[int] | None
+    source: str
+    megabytes_per_second: float | None = None
+
+    def action(self) -> Action:
+        """Return a new request."""
+        ranges = None if self.vbuckets is None else number_ranges(self.vbuckets)
+        options = backfill_options(self.source, self.megabytes_per_second)
+        return Action.requested(BACKFILL, ranges, options)
+
+
+def backfill(
+    settings: Settings,
+    wish: BackfillWish,
+    *,
+    observer: Observer | None = None,
+    stop: threading.Event | None = None,
+    spark: "SparkSession | None" = None,
+) -> Action:
+    """Rebuild vbuckets, or go on with the backfill that is open, and return what came of it.
+
+    Raises:
+        ConfigError: another backfill than this is open; or the request was refused.
+        IncompleteRunError: some vbuckets could not be rebuilt; the message names them.
+        StoppedError: it was asked to stop; the backfill stays open.
+
+    """
+    observer = observer or Observer()
+    try:
+        with stopping(stop) as stopped:
+            while not stopped.is_set():
+                with _lock(settings) as location:
+                    if location is not None:
+                        action = _drive(settings, wish, observer, stopped, spark, location)
+                    else:
+                        action = _wait_for_driver(settings, wish, observer, stopped, spark)
+                if not action.is_open:
+                    return _result(action)
+    finally:
+        observer.ended()
+    raise StoppedError("the backfill was asked to stop; it stays open, and any run goes on with it")
+
+
+def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> Action:
+    """Ask the lake's driver to end the backfill that is open.
+
+    What it has begun is read to its end from the active nodes.
+
+    Raises:
+        ConfigError: none is open.
+
+    """
+    lake = open_lake(spark_of(settings, spark), lake_location(settings))
+    control = Control(lake)
+    action = _open_backfill(control)
+    if action is None:
+        raise ConfigError(
+            f"{lake.location}: found no backfill that is open, expected one to cancel"
+        )
+    control.write(Action(action.id, CANCEL, None, None), ActionState.REQUESTED)
+    return action
+
+
+@contextmanager
+def _lock(settings: Settings) -> Iterator[LakeLocation | None]:
+    """Give the location of the lake, locked; None where another process holds the lock."""
+    with ExitStack() as stack:
+        try:
+            locked = lake_locked(settings, "dcplake backfill", makes_lake=True)
+            location: LakeLocation | None = stack.enter_context(locked)
+        except FencedError:
+            location = None
+        yield location
+
+
+def _drive(
+    settings: Settings,
+    wish: BackfillWish,
+    observer: Observer,
+    stopped: threading.Event,
+    spark: "SparkSession | None",
+    location: LakeLocation,
+) -> Action:
+    """Be the lake's driver until the backfill has ended."""
+    access = source_access(settings)
+    cluster = query_cluster(access)
+    start_spark = spark_of(settings, spark, is_long=lambda: is_large_load(location, cluster))
+    lake = open_or_create(start_spark, settings, location, cluster)
+    control = Control(lake)
+    action = _own(control, wish)
+    with closing(Driver(lake, settings, access, observer)) as driver:
+        driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
+    return control.action(action.id)
+
+
+def _wait_for_driver(
+    settings: Settings,
+    wish: BackfillWish,
+    observer: Observer,
+    stopped: threading.Event,
+    spark: "SparkSession | None",
+) -> Action:
+    """Ask the process that drives the lake, and look on until it has ended the backfill."""
+    lake = open_lake(spark_of(settings, spark), lake_location(settings))
+    control = Control(lake)
+    action = _own(control, wish)
+    while action.is_open and not stopped.wait(_LOOK_SECONDS):
+        action = control.action(action.id)
+        if action.state is ActionState.BEGUN:
+            observer.backfill(_seen(lake, action))
+        with _lock(settings) as location:
+            if location is not None:
+                break
+    return action
+
+
+def _own(control: Control, wish: BackfillWish) -> Action:
+    """Return the backfill that is open, if it is what is wished; else a new one."""
+    wanted, found = wish.action(), _open_backfill(control)
+    if found is None:
+        control.write(wanted, ActionState.REQUESTED)
+        return wanted
+    if (found.vbuckets, found.options) != (wanted.vbuckets, wanted.options):
+        raise ConfigError(
+            f"found the backfill {found.id} open (vbuckets {found.vbuckets or 'all'}, "
+            f"{found.options}), expected none or the same: wait until it has ended, or end it with "
+            "dcplake backfill --cancel"
+        )
+    return found
+
+
+def _open_backfill(control: Control) -> Action | None:
+    opened = (each for each in control.actions() if each.is_open and each.action == BACKFILL)
+    return next(opened, None)
+
+
+def _seen(lake: LakeTables, action: Action) -> BackfillReport:
+    """Return how far a backfill is that another process carries out, as the log tells it."""
+    newest = latest_round(lake)
+    states = positions_at(lake, newest)
+    request = request_of(action, lake.identity.vbucket_count)
+    done = progress_of(lake, request, states, newest).done
+    return BackfillReport(action.id, len(request.vbuckets), len(done))
+
+
+def _result(action: Action) -> Action:
+    if action.state is ActionState.REFUSED:
+        raise ConfigError(f"backfill {action.id}: {action.detail}")
+    if action.state is ActionState.INCOMPLETE:
+        raise IncompleteRunError(f"backfill {action.id}: {action.detail}")
+    return action

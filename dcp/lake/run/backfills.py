@@ -1,0 +1,285 @@
+"""Carries out the backfills that the table ``control`` asks for, a part of one in each round.
+
+Whichever driver runs does it: what is done of a backfill stands in the change log, so that any
+later one goes on. One at a time, the oldest first.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, Final
+
+from dcp.client.probe import ClusterView, ReplicaCopy, probe_replicas
+from dcp.errors import ConfigError
+from dcp.lake.log.backfill_plan import (
+    BackfillPlan,
+    BackfillProgress,
+    BackfillRequest,
+    is_new,
+    plan_backfill,
+)
+from dcp.lake.log.backfill_report import BackfillReport
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.round_plan import BackfillSource, LeftOut, RoundPlan, left_out_lines
+from dcp.lake.log.round_records import positions_at
+from dcp.lake.log.round_report import RoundReport
+from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.printable import number_ranges, numbers_of
+
+REPLICAS: Final = "replicas"
+SETTINGS: Final = "settings"
+SOURCES: Final = (REPLICAS, SETTINGS)
+"""Where a backfill may read: from replicas, or as ``source.seeds`` say (a relay, perhaps)."""
+
+_SOURCE: Final = "source"
+_RATE: Final = "megabytes_per_second"
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What this process has read of a backfill, and how far it was when that was last more."""
+
+    began_at: float = field(default_factory=monotonic)
+    moved_at: float = field(default_factory=monotonic)
+    standing: tuple[int, ...] = ()
+    documents: int = 0
+    frame_bytes: int = 0
+    seqnos: int = 0
+    failures: dict[int, LeftOut] = field(default_factory=dict)
+
+    def note(self, *standing: int) -> None:
+        """Note how far the backfill is."""
+        if standing != self.standing:
+            self.standing, self.moved_at = standing, monotonic()
+
+
+class Backfills:
+    """The backfills of one driver."""
+
+    def __init__(self, lake: LakeTables, access: SourceAccess, observer: Observer) -> None:
+        self.control = Control(lake)
+        self._lake = lake
+        self._access = access
+        self._observer = observer
+        self._request: BackfillRequest | None = None
+        self._counts = _Counts()
+
+    @property
+    def is_open(self) -> bool:
+        """True if a backfill is going on."""
+        return self._request is not None
+
+    def next(self, cluster: ClusterView) -> BackfillPlan | None:
+        """Return what the next round reads for a backfill; None where there is none."""
+        while (action := self._oldest_open()) is not None:
+            newest = latest_round(self._lake)
+            states = positions_at(self._lake, newest)
+            if self._request is None or self._request.id != action.id:
+                self._request = self._begun(action, states, newest, cluster.map.vbucket_count)
+                self._counts = _Counts()
+            elif action.is_to_be_cancelled:
+                self._end(action, ActionState.CANCELLED, newest)
+            if self._request is not None:
+                plan = self._plan(action, self._request, states, newest, cluster)
+                if plan is not None:
+                    return plan
+        return None
+
+    def learn(self, plan: RoundPlan, report: RoundReport) -> None:
+        """Take note of what a round brought."""
+        before = {each.vbucket: each.state for each in plan.streams if each.is_backfill}
+        counts = self._counts
+        for each in report.vbuckets:
+            if each.vbucket not in before:
+                continue
+            counts.documents += each.rows
+            counts.frame_bytes += each.frame_bytes
+            counts.seqnos += max(0, each.seqno - before[each.vbucket].position.seqno)
+            counts.failures.pop(each.vbucket, None)
+            if each.reason:
+                counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
+
+    def _oldest_open(self) -> Action | None:
+        """Return the oldest backfill to do; refuse requests that are none."""
+        for action in self.control.actions():
+            if not action.is_open:
+                continue
+            if action.action == BACKFILL:
+                return action
+            detail = f"action: found {action.action!r}, expected {BACKFILL}"
+            self.control.write(action, ActionState.REFUSED, detail=detail)
+        self._request = None
+        return None
+
+    def _begun(
+        self,
+        action: Action,
+        states: Mapping[int, VbucketProgress],
+        newest: int,
+        vbucket_count: int,
+    ) -> BackfillRequest | None:
+        """Return a request that is begun, by us now or by a driver before; None: refused."""
+        try:
+            request = request_of(action, vbucket_count)
+        except ConfigError as error:
+            self.control.write(action, ActionState.REFUSED, newest, str(error))
+            return None
+        if action.state is ActionState.BEGUN:
+            return request
+        new = frozenset(vb for vb in request.vbuckets if vb not in states or is_new(states[vb]))
+        self.control.write(action, ActionState.BEGUN, newest, number_ranges(new))
+        return replace(request, begun_round=newest, new_vbuckets=new)
+
+    def _plan(
+        self,
+        action: Action,
+        request: BackfillRequest,
+        states: Mapping[int, VbucketProgress],
+        newest: int,
+        cluster: ClusterView,
+    ) -> BackfillPlan | None:
+        progress = progress_of(self._lake, request, states, newest)
+        if not progress.waiting and not progress.reading:
+            self._end(action, ActionState.DONE, newest)
+            return None
+        plan = plan_backfill(request, progress, states, cluster, self._copies(cluster, request))
+        counts = self._counts
+        read = sum(states[vb].position.seqno for vb in progress.reading if vb in states)
+        counts.note(len(progress.done), len(progress.waiting), read)
+        stuck = {**plan.waiting_for, **plan.left_out, **counts.failures}
+        left = [stuck[vb] for vb in sorted(stuck) if vb not in progress.done]
+        report = self._report(request, progress, states, plan, left)
+        self._observer.backfill(report)
+        patience_seconds = self._access.consumer.node_deadline_seconds
+        if monotonic() - counts.moved_at < patience_seconds:
+            return plan
+        missing = len(progress.waiting) + len(progress.reading)
+        detail = (
+            f"{missing} of {len(request.vbuckets)} vbuckets made no progress for "
+            f"{patience_seconds:g} s and are read from their active nodes, if at all: "
+            f"{number_ranges(progress.waiting | progress.reading)}"
+        )
+        lines = [detail, *left_out_lines(tuple(left))]
+        self._end(action, ActionState.INCOMPLETE, newest, "\n".join(lines))
+        return None
+
+    def _copies(
+        self, cluster: ClusterView, request: BackfillRequest
+    ) -> Mapping[int, Sequence[ReplicaCopy]]:
+        return copies_of(cluster, self._access, reads_replicas=request.source.reads_replicas)
+
+    def _report(
+        self,
+        request: BackfillRequest,
+        progress: BackfillProgress,
+        states: Mapping[int, VbucketProgress],
+        plan: BackfillPlan,
+        left: Sequence[LeftOut],
+    ) -> BackfillReport:
+        counts = self._counts
+        reading = sum(
+            max(0, stream.high_seqno - states[vb].position.seqno)
+            for vb, stream in plan.streams.items()
+            if vb in progress.reading and vb in states
+        )
+        # What waits will be read from its beginning; what it holds is about what the lake has.
+        waiting = sum(states[vb].complete_seqno for vb in progress.waiting if vb in states)
+        return BackfillReport(
+            request.id,
+            len(request.vbuckets),
+            len(progress.done),
+            counts.documents,
+            counts.frame_bytes,
+            counts.seqnos,
+            reading + waiting,
+            monotonic() - counts.began_at,
+            tuple(left),
+        )
+
+    def _end(self, action: Action, state: ActionState, newest: int, detail: str = "") -> None:
+        if not detail:
+            detail = f"{self._counts.documents:,} documents by the driver that ended it"
+        self.control.write(action, state, newest, detail)
+        self._request = None
+
+
+def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
+    """Return the request that the rows of ``control`` make.
+
+    Raises:
+        ConfigError: they ask for what there is not.
+
+    """
+    new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
+    vbuckets = _vbuckets_of(action.vbuckets, vbucket_count)
+    source = _source_of(action.options)
+    return BackfillRequest(action.id, vbuckets, source, action.begun_round, new)
+
+
+def progress_of(
+    lake: LakeTables,
+    request: BackfillRequest,
+    states: Mapping[int, VbucketProgress],
+    newest: int,
+) -> BackfillProgress:
+    """Return how far a backfill is by what the log says."""
+    forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
+    return BackfillProgress.of(request, states, {each.vbucket for each in forks if not each.seqno})
+
+
+def copies_of(
+    cluster: ClusterView, access: SourceAccess, *, reads_replicas: bool
+) -> Mapping[int, Sequence[ReplicaCopy]]:
+    """Return the copies of each vbucket that a backfill may read."""
+    if reads_replicas:
+        return probe_replicas(cluster, access.consumer.connection, access.source.credentials())
+    owners = {vb: cluster.map.owner(vb) for vb in cluster.high_seqnos}
+    return {
+        vb: [ReplicaCopy(owner, cluster.high_seqnos[vb], cluster.failover_logs.get(vb))]
+        for vb, owner in owners.items()
+        if owner is not None
+    }
+
+
+def backfill_options(source: str, megabytes_per_second: float | None) -> dict[str, Any]:
+    """Return the options of a request, as its row has them."""
+    rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
+    return {_SOURCE: source, **rate}
+
+
+def _vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:
+    every = frozenset(range(vbucket_count))
+    if ranges is None:
+        return every
+    expected = f"expected some of 0-{vbucket_count - 1}, as in 0-63, 70, or null for all"
+    try:
+        found = numbers_of(ranges)
+    except ValueError:
+        raise ConfigError(f"vbuckets: found {ranges!r}, {expected}") from None
+    if unknown := found - every:
+        raise ConfigError(f"vbuckets: found {number_ranges(unknown)}, {expected}")
+    return found
+
+
+def _source_of(options: str | None) -> BackfillSource:
+    try:
+        told = json.loads(options or "{}")
+    except ValueError:
+        told = None
+    expected = f"expected a JSON object of {_SOURCE} and {_RATE}"
+    if not isinstance(told, dict) or set(told) - {_SOURCE, _RATE}:
+        raise ConfigError(f"options: found {options!r}, {expected}")
+    source, rate = told.get(_SOURCE, REPLICAS), told.get(_RATE)
+    if source not in SOURCES:
+        raise ConfigError(f"options: {_SOURCE}: found {source!r}, expected {' or '.join(SOURCES)}")
+    if rate is None:
+        return BackfillSource(source == REPLICAS)
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
+        raise ConfigError(f"options: {_RATE}: found {rate!r}, expected a number above 0")
+    return BackfillSource(source == REPLICAS, rate * 1e6)
