@@ -381,6 +381,8 @@ class StreamKeeper:
             case Reaction.REROUTE:
                 self._trouble(track, StopReason.NOT_MY_VBUCKET, detail, now, now + delay_seconds)
                 self.links.want_map(now)
+                if self._settings.reads_replicas:
+                    track.address = None  # the node, which may be active now, would not refuse
 
     def _adopt(self, config: bytes, link: NodeLink, now: float) -> None:
         """Take over a map; vbuckets without a stream go to their new owners at once."""

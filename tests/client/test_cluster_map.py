@@ -55,6 +55,16 @@ def test_reads_owners_revision_and_identity() -> None:
     assert len(found.nodes) == 2, "a node beyond len(nodes) serves no vbuckets"
 
 
+def test_reads_replicas_in_order_and_leaves_out_nodes_that_are_none() -> None:
+    document = config()
+    document["vBucketServerMap"]["vBucketMap"] = [[0, 1, -1], [-1, 0, 1]]
+    found = parse(document)
+    assert [len(found.replica_nodes(vbucket)) for vbucket in (0, 1, 7)] == [1, 2, 0]
+    assert found.replica_nodes(0) == found.nodes[1:]
+    assert found.replica_nodes(1) == found.nodes
+    assert found.owner(1) is None
+
+
 def test_tls_takes_the_tls_ports() -> None:
     assert parse(config(), tls=True).owner(1) == NodeAddress("b", 12007)
 
@@ -108,6 +118,8 @@ SERVER_MAP = config()["vBucketServerMap"]
         ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": []}}, "vBucketServerMap.vBucketMap"),
         ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [[0], [2]]}}, r"vBucketMap\[1\]"),
         ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [[]]}}, r"vBucketMap\[0\]"),
+        ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [[0, 2]]}}, r"vBucketMap\[0\]"),
+        ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [[0, None]]}}, r"vBucketMap\[0\]"),
         ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [["0"]]}}, r"vBucketMap\[0\]"),
         ({"vBucketServerMap": {"serverList": []}}, "'vBucketServerMap.vBucketMap' is missing"),
         (

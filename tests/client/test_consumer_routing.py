@@ -1,9 +1,19 @@
 """The consumer finds each vbucket's owner by the cluster map, and follows a vbucket that moves."""
 
+from dataclasses import replace
+
+from dcp.client.addresses import NodeAddress
 from dcp.client.vbucket_track import StreamStart
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START
-from tests.client.consuming import assert_nothing_sent_twice, consuming, starts
+from tests.client.consuming import (
+    assert_nothing_sent_twice,
+    consuming,
+    node_addresses,
+    owned,
+    settings,
+    starts,
+)
 from tests.client.drained import Drained, all_of, assert_same_state, caught_up, fill
 
 
@@ -36,3 +46,37 @@ def test_a_stale_plan_is_corrected_by_not_my_vbucket(make_cluster: MakeCluster) 
         cluster.move_vbucket(vbucket, 1 - cluster.vbucket_owner(vbucket))
     with consuming(cluster, streams) as consumer:
         assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
+
+
+REPLICAS = replace(settings(), reads_replicas=True)
+
+
+def test_replicas_are_read_where_the_active_node_is_gone(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(nodes=3, replicas=1)
+    fill(cluster, 300)
+    cluster.wait_until_replicated()
+    gone = owned(cluster, 0)
+    cluster.kill_node(0)
+    streams = [StreamStart(vbucket, None, START) for vbucket in gone]
+    with consuming(cluster, streams, REPLICAS) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster, *gone))
+    assert_same_state(cluster, drained, *gone)
+
+
+def test_a_replica_that_is_promoted_is_left_for_another_one(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(nodes=3, replicas=2)
+    fill(cluster, 300)
+    cluster.wait_until_replicated()
+    vbucket = owned(cluster, 0)[0]
+    with consuming(cluster, [StreamStart(vbucket, None, START)], REPLICAS) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster, vbucket))
+        cluster.failover(0)
+        promoted = NodeAddress.parse(cluster.seeds[cluster.vbucket_owner(vbucket)])
+        before = {each.node: each.received_bytes for each in consumer.stats()}
+        fill(cluster, 300, prefix="later")
+        drained.run(consumer, caught_up(cluster, vbucket))
+        after = {each.node: each.received_bytes for each in consumer.stats()}
+    assert_same_state(cluster, drained, vbucket)
+    assert {node for node in after if after[node] > before.get(node, 0)} == {
+        each for each in node_addresses(cluster)[1:] if each != promoted
+    }

@@ -7,7 +7,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
-from dcp.client.probe import probe_cluster
+from dcp.client.probe import probe_cluster, probe_replicas
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
@@ -48,6 +48,24 @@ def test_sees_all_vbuckets_of_all_nodes_without_a_dcp_connection(
     assert cluster.counters().dcp_connections_opened == 0
     assert view.manifest is not None
     assert [scope["name"] for scope in json.loads(view.manifest)["scopes"]] == ["_default"]
+
+
+def test_tells_what_each_node_holds_as_a_replica(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(nodes=3, replicas=2)
+    fill(cluster, 100)
+    cluster.wait_until_replicated()
+    cluster.pause_replication()
+    held = {v: cluster.high_seqno(v) for v in all_of(cluster)}
+    fill(cluster, 100, prefix="later")
+    cluster.kill_node(2)
+    view = probe_cluster(cluster.seeds[:1], QUICK, CREDENTIALS)
+    copies = probe_replicas(view, QUICK, CREDENTIALS)
+    for vbucket in all_of(cluster):
+        nodes = [node for node in (0, 1) if node != cluster.vbucket_owner(vbucket)]
+        assert {str(each.node) for each in copies[vbucket]} == {cluster.seeds[n] for n in nodes}
+        for each in copies[vbucket]:
+            assert each.high_seqno == held[vbucket]
+            assert each.failover_log == cluster.failover_log(vbucket)
 
 
 @pytest.mark.parametrize("fault", ["kill_node", "hang_node"])

@@ -12,21 +12,21 @@ from pathlib import Path
 from dcp.lake.config.settings import Settings
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
-JOB = Path(__file__).parents[2] / "jobs" / "replicate.py"
+JOBS = Path(__file__).parents[2] / "jobs"
 PROCESS_SECONDS = 300.0
 
 
 class Job:
     """``jobs/replicate.py --once`` in its own process group."""
 
-    once = True
+    words: tuple[str, ...] = ("replicate.py", "--once")
 
     def __init__(self, settings: Settings, folder: Path, **environment: str) -> None:
         self._log = folder / "job.log"
         config = folder / "job.toml"
         config.write_text('[spark]\nmaster = "local[2]"\n' + spark_conf_toml(QUICK_CONF))
-        words = [sys.executable, str(JOB), "--config", str(config)]
-        words += ["--once"] if self.once else []
+        script, *options = self.words
+        words = [sys.executable, str(JOBS / script), "--config", str(config), *options]
         for name, value in {
             "source.seeds": ",".join(settings.source.seeds),
             "source.username": settings.source.username,
@@ -81,4 +81,4 @@ class Job:
 class EndlessJob(Job):
     """The same without ``--once``."""
 
-    once = False
+    words = ("replicate.py",)

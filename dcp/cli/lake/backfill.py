@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
-from typer import BadParameter, Option
+from typer import Option
 
+from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
-from dcp.cli.options.values import vbucket_ranges
 from dcp.cli.terminal.output import say, say_json
 from dcp.cli.views.run_output import JsonObserver, PlainObserver
+from dcp.lake.log.backfill_plan import REPLICAS
 
 EPILOG = (
     "Where a run is going on, that process does the work and this command watches it. Killed, it "
@@ -20,41 +21,25 @@ def run(  # noqa: PLR0913  (an argument for each option)
     config: Config = None,
     lake: Lake = None,
     overrides: Overrides = None,
-    vbuckets: Annotated[
-        frozenset[int] | None,
-        Option(parser=vbucket_ranges, metavar="0-63,70", help="which (all)"),
-    ] = None,
-    source: Annotated[
-        str,
-        Option(
-            "--from",
-            metavar="replicas|settings",
-            help="read replica vbuckets, or what source.seeds names: a relay, for instance",
-        ),
-    ] = "replicas",
-    megabytes_per_second: Annotated[
-        float | None,
-        Option(min=0.01, metavar="N", help="the most that all tasks read together (no limit)"),
-    ] = None,
+    vbuckets: Vbuckets = None,
+    source: From = REPLICAS,
+    rate: Rate = None,
     cancel: Annotated[bool, Option("--cancel", help="end the backfill that is open")] = False,
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,
 ) -> int:
     """Ask for the backfill, and see it done."""
     from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
-    from dcp.lake.run.backfills import SOURCES
 
-    if source not in SOURCES:
-        raise BadParameter(f"--from: found {source!r}, expected {' or '.join(SOURCES)}")
     settings = settings_from(config, lake, overrides)
     if cancel:
         ended = cancel_backfill(settings)
         said = {"event": "cancelling", "id": ended.id}
         text = f"backfill {ended.id}: the driver of the lake will end it before its next round"
     else:
-        wish = BackfillWish(vbuckets, source, megabytes_per_second)
+        wish = BackfillWish(vbuckets, source, rate)
         ended = backfill(settings, wish, observer=JsonObserver() if json else PlainObserver())
         said = {"event": str(ended.state), "id": ended.id, "detail": ended.detail}
-        text = f"backfill {ended.id}: {ended.state}: {ended.detail}"
+        text = f"backfill {ended.id}: {ended.state}, {ended.detail}"
     if json:
         say_json(said)
     else:

@@ -1,24 +1,38 @@
-"""``dcplake plan``: what the next round would do, without doing it."""
+"""``dcplake plan``: what the next round would do, or a backfill, without doing it."""
 
 from typing import Annotated
 
-from typer import Option
+from typer import Option, UsageError
 
+from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
+from dcp.lake.log.backfill_plan import REPLICAS
 
 
-def run(
+def run(  # noqa: PLR0913  (an argument for each option)
     *,
     config: Config = None,
     lake: Lake = None,
     overrides: Overrides = None,
+    backfill: Annotated[
+        bool,
+        Option("--backfill", help="estimate a backfill; --vbuckets, --from and the rate are its"),
+    ] = False,
+    vbuckets: Vbuckets = None,
+    source: From = REPLICAS,
+    rate: Rate = None,
     json: Annotated[bool, Option("--json", help="the plan as one JSON object")] = False,
 ) -> int:
     """Plan and print."""
-    from dcp.lake.run.preview import preview
+    from dcp.lake.run.backfill import BackfillWish
+    from dcp.lake.run.preview import preview, preview_backfill
 
-    plan = preview(settings_from(config, lake, overrides))
+    if not backfill and (vbuckets is not None or source != REPLICAS or rate is not None):
+        raise UsageError("found options of a backfill without --backfill, expected it with them")
+    settings = settings_from(config, lake, overrides)
+    wish = BackfillWish(vbuckets, source, rate)
+    plan = preview_backfill(settings, wish) if backfill else preview(settings)
     if json:
         say_json(plan.to_json())
     else:

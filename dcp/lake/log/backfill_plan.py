@@ -21,6 +21,11 @@ from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView, ReplicaCopy
 
+REPLICAS: Final = "replicas"
+SETTINGS: Final = "settings"
+SOURCES: Final = (REPLICAS, SETTINGS)
+"""Where a backfill may read: from replicas, or as ``source.seeds`` say (a relay, perhaps)."""
+
 SEQNOS_OF_A_ROUND: Final = 500_000
 """A round begins vbuckets that hold so many seqnos together, or one that holds more."""
 
@@ -140,7 +145,7 @@ def plan_backfill(
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
-        found = _copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
+        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
         elif not seqnos or seqnos + found.high_seqno <= SEQNOS_OF_A_ROUND:
@@ -149,7 +154,7 @@ def plan_backfill(
     return BackfillPlan(request.source, streams, left_out, waiting_for)
 
 
-def _copy_to_begin_with(
+def copy_to_begin_with(
     state: VbucketProgress,
     cluster: "ClusterView",
     copies: Sequence["ReplicaCopy"],

@@ -1,9 +1,11 @@
-"""Reports how far a backfill is, for people and machines."""
+"""Reports how far a backfill is, and estimates one, for people and machines."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dcp.lake.log.round_plan import LeftOut, left_out_lines
+from dcp.client.addresses import NodeAddress
+from dcp.lake.log.round_plan import LeftOut, left_out_json, left_out_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,56 @@ class BackfillReport:
         if self.seconds_left is not None:
             told += f", {self.seconds_left:,.0f} s left"
         return "\n".join([told, *left_out_lines(self.waiting_for)])
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillEstimate:
+    """The work of a backfill, estimated before it begins.
+
+    ``seqnos`` are what each node holds of it: at least as many as documents.
+    ``bytes_per_document`` is what those of the lake's newest round took; None: it brought none.
+    ``left_out`` are vbuckets that could not begin now.
+    """
+
+    vbuckets: int
+    seqnos: Mapping[NodeAddress, int]
+    bytes_per_document: float | None
+    bytes_per_second: float | None
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def documents(self) -> int:
+        """The most documents that it reads."""
+        return sum(self.seqnos.values())
+
+    @property
+    def frame_bytes(self) -> float | None:
+        """The bytes that these are, as far as the lake tells."""
+        return self.bytes_per_document and self.documents * self.bytes_per_document
+
+    @property
+    def seconds(self) -> float | None:
+        """The time that it takes at the rate given."""
+        return (
+            self.frame_bytes and self.bytes_per_second and self.frame_bytes / self.bytes_per_second
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "vbuckets": self.vbuckets,
+            "documents": self.documents,
+            "nodes": {str(node): seqnos for node, seqnos in self.seqnos.items()},
+            "bytes": self.frame_bytes,
+            "seconds": self.seconds,
+            "left_out": left_out_json(self.left_out),
+        }
+
+    def __str__(self) -> str:
+        told = f"backfill of {self.vbuckets} vbuckets: at most {self.documents:,} documents"
+        if self.frame_bytes:
+            told += f", about {self.frame_bytes / 1e6:,.1f} MB"
+        if self.seconds:
+            told += f", {self.seconds:,.0f} s at {(self.bytes_per_second or 0) / 1e6:g} MB/s"
+        nodes = [f"  {node}: {seqnos:,} documents" for node, seqnos in self.seqnos.items()]
+        return "\n".join([told, *nodes, *left_out_lines(self.left_out)])

@@ -13,6 +13,8 @@ from typing import Any, Final
 from dcp.client.probe import ClusterView, ReplicaCopy, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.log.backfill_plan import (
+    REPLICAS,
+    SOURCES,
     BackfillPlan,
     BackfillProgress,
     BackfillRequest,
@@ -31,11 +33,6 @@ from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
-
-REPLICAS: Final = "replicas"
-SETTINGS: Final = "settings"
-SOURCES: Final = (REPLICAS, SETTINGS)
-"""Where a backfill may read: from replicas, or as ``source.seeds`` say (a relay, perhaps)."""
 
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"

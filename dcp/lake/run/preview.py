@@ -1,14 +1,25 @@
-"""Plans the next round without running it: nothing is made and nothing is written."""
+"""Plans the next round, or a backfill, without running it: nothing is made, nothing is written."""
 
+from collections import Counter
+from collections.abc import Mapping
+
+from dcp.client.addresses import NodeAddress
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import replica_status
+from dcp.lake.log.backfill_plan import copy_to_begin_with
+from dcp.lake.log.backfill_report import BackfillEstimate
+from dcp.lake.log.changes import latest_round
 from dcp.lake.log.lake_position import lake_position, require_same_bucket, stale_vbuckets
 from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import Idle, RoundPlan
+from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.log.round_records import positions_at, round_record
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.run.backfill import BackfillWish
+from dcp.lake.run.backfills import copies_of, request_of
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import find_lake, replicas_in
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 NEW_LAKE = "(a new lake)"
 
@@ -31,3 +42,44 @@ def preview(settings: Settings) -> RoundPlan | Idle:
     applied = (replica_status(lake, replica).applied for replica in replicas)
     stale = stale_vbuckets(version for version in applied if version is not None)
     return plan_round(lake_position(lake, settings, stale), cluster, rounds, flow, slots)
+
+
+def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate:
+    """Estimate a backfill by what the nodes hold now.
+
+    Raises:
+        ConfigError: a vbucket that the bucket does not have.
+        SourceError: the cluster cannot be asked.
+        LakeError: what is there is no lake, or holds another bucket.
+
+    """
+    access = source_access(settings)
+    cluster = query_cluster(access)
+    lake = find_lake(spark_of(settings), lake_location(settings))
+    request = request_of(wish.action(), cluster.map.vbucket_count)
+    states: Mapping[int, VbucketProgress] = {}
+    bytes_per_document = None
+    if lake is not None:
+        require_same_bucket(lake, cluster, settings.source.bucket)
+        newest = latest_round(lake)
+        states = positions_at(lake, newest)
+        reports = round_record(lake, newest).reports if newest else ()
+        if rows := sum(report.rows for report in reports):
+            bytes_per_document = sum(report.frame_bytes for report in reports) / rows
+    copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
+    seqnos: Counter[NodeAddress] = Counter()
+    left_out = []
+    for vbucket in sorted(request.vbuckets):
+        state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
+        if isinstance(found, LeftOut):
+            left_out.append(found)
+        else:
+            seqnos[found.node] += found.high_seqno
+    return BackfillEstimate(
+        len(request.vbuckets),
+        seqnos,
+        bytes_per_document,
+        request.source.bytes_per_second,
+        tuple(left_out),
+    )

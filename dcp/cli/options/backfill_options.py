@@ -1,0 +1,37 @@
+"""Options that say what a backfill reads, and from where."""
+
+from typing import Annotated
+
+from typer import BadParameter, Option
+
+from dcp.cli.options.values import vbucket_ranges
+from dcp.lake.log.backfill_plan import SOURCES
+
+
+def _source(text: str) -> str:
+    if text not in SOURCES:
+        raise BadParameter(f"found {text!r}, expected {' or '.join(SOURCES)}")
+    return text
+
+
+Vbuckets = Annotated[
+    frozenset[int] | None, Option(parser=vbucket_ranges, metavar="0-63,70", help="which (all)")
+]
+From = Annotated[
+    str,
+    Option(
+        "--from",
+        parser=_source,
+        metavar="|".join(SOURCES),
+        help="read replica vbuckets, or what source.seeds names: a relay, for instance",
+    ),
+]
+Rate = Annotated[
+    float | None,
+    Option(
+        "--megabytes-per-second",
+        min=0.01,
+        metavar="N",
+        help="the most that all tasks of a backfill read together (no limit)",
+    ),
+]

@@ -1,0 +1,185 @@
+"""What a backfill reads next: a table of vbuckets, replicas and the active node's branch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.cluster_map import ClusterMap
+from dcp.client.probe import ClusterView, ReplicaCopy
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.settings import RoundSettings
+from dcp.lake.log.backfill_plan import (
+    ROUND_SECONDS,
+    SEQNOS_OF_A_ROUND,
+    BackfillProgress,
+    BackfillRequest,
+    BackfillStream,
+    plan_backfill,
+)
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import BackfillSource, RoundPlan
+from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
+
+ACTIVE, FIRST, SECOND = (NodeAddress("node", port) for port in (11210, 11220, 11230))
+OLD, NEW = 0xAAAA, 0xBBBB
+SOURCE = BackfillSource(reads_replicas=True)
+
+
+def log(*uuids: int) -> FailoverLog:
+    return FailoverLog(tuple(FailoverEntry(uuid, 0) for uuid in uuids))
+
+
+def view(vbuckets: int = 1, high: int = 100, branch: FailoverLog | None = None) -> ClusterView:
+    cluster_map = ClusterMap("b", "uuid", 1, 1, (ACTIVE, FIRST, SECOND), (0,) * vbuckets)
+    logs = {} if branch is None else dict.fromkeys(range(vbuckets), branch)
+    return ClusterView(cluster_map, dict.fromkeys(range(vbuckets), high), {}, None, logs)
+
+
+def published(vbucket: int, seqno: int, epoch: int = 0) -> VbucketProgress:
+    position = Position.complete_at(OLD, seqno)
+    return VbucketProgress(vbucket, epoch, position, caught_up_seqno=seqno, last_complete_round=1)
+
+
+def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> ReplicaCopy:
+    return ReplicaCopy(node, high, branch)
+
+
+def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
+    return BackfillRequest("a", frozenset(vbuckets), SOURCE, 3, frozenset(new))
+
+
+@pytest.mark.parametrize(
+    ("copies", "branch", "node", "reason"),
+    [
+        ([copy(FIRST, 90, log(OLD))], log(OLD), FIRST, ""),
+        ([copy(FIRST, 80, log(OLD)), copy(SECOND, 95, log(OLD))], log(OLD), SECOND, ""),
+        ([copy(FIRST, 79, log(OLD))], log(OLD), None, "replica behind"),
+        ([copy(FIRST, 200, log(OLD))], log(NEW, OLD), None, "replica on another branch"),
+        ([copy(FIRST, 200, log(OLD)), copy(SECOND, 90, log(NEW, OLD))], log(NEW, OLD), SECOND, ""),
+        ([copy(FIRST, 90, log(OLD))], None, FIRST, ""),  # the active node does not tell its branch
+        ([copy(FIRST, 90)], log(OLD), FIRST, ""),  # nor does the replica
+        ([], log(OLD), None, "no replica"),
+    ],
+)
+def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
+    copies: list[ReplicaCopy],
+    branch: FailoverLog | None,
+    node: NodeAddress | None,
+    reason: str,
+) -> None:
+    states = {0: published(0, 80)}
+    asked = request(0)
+    progress = BackfillProgress.of(asked, states, begun=())
+    plan = plan_backfill(asked, progress, states, view(branch=branch), {0: copies})
+    assert not plan.left_out
+    if node is None:
+        assert not plan.streams
+        assert plan.waiting_for[0].reason == reason
+    else:
+        high = max(each.high_seqno for each in copies if each.node == node)
+        assert plan.streams == {0: BackfillStream(node, high, begins_epoch=True)}
+
+
+def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
+    inside = replace(published(0, 0, epoch=1), position=Position(OLD, 10, 0, 60, 0))
+    inside = replace(inside, last_complete_round=None, caught_up_seqno=0)
+    states = {0: inside, 1: published(1, 80)}
+    asked = request(0, 1)
+    progress = BackfillProgress.of(asked, states, begun={0})
+    assert (progress.reading, progress.waiting, progress.done) == ({0}, {1}, frozenset())
+    copies = {0: [copy(FIRST, 60, log(OLD)), copy(SECOND, 70, log(NEW))]}
+    plan = plan_backfill(asked, progress, states, view(2, branch=log(OLD)), copies)
+    assert plan.streams == {0: BackfillStream(SECOND, 70, begins_epoch=False)}
+    assert plan.waiting_for[1].reason == "no replica"
+    plan = plan_backfill(asked, progress, states, view(2), {1: [copy(FIRST, 80)]})
+    assert plan.left_out[0].reason == "no replica"
+    assert plan.streams == {1: BackfillStream(FIRST, 80, begins_epoch=True)}
+
+
+def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_replica() -> None:
+    asked = request(0, 1, new=[0, 1])
+    progress = BackfillProgress.of(asked, {}, begun=())
+    large = SEQNOS_OF_A_ROUND * 3
+    plan = plan_backfill(asked, progress, {}, view(2, large), {0: [copy(FIRST, large)]})
+    assert plan.streams == {0: BackfillStream(FIRST, large, begins_epoch=False)}
+    assert plan.left_out[1].reason == "no replica"
+    planned = plan_round(
+        LakePosition("lake-1", 0, backfill=plan),
+        view(2, large),
+        RoundSettings(),
+        FlowControlSettings(),
+        2,
+    )
+    assert isinstance(planned, RoundPlan)
+    assert [(each.vbucket, each.node) for each in planned.streams] == [(0, FIRST)]
+    assert planned.left_out == (plan.left_out[1],)
+
+
+def test_a_round_begins_as_many_as_its_seqnos_allow_and_one_at_least() -> None:
+    third = SEQNOS_OF_A_ROUND // 3
+    highs = [third, SEQNOS_OF_A_ROUND * 2, third, third, third]
+    states = {vb: published(vb, 5) for vb in range(len(highs))}
+    asked = request(*states)
+    progress = BackfillProgress.of(asked, states, begun=())
+    copies = {vb: [copy(FIRST, high)] for vb, high in enumerate(highs)}
+    plan = plan_backfill(asked, progress, states, view(5), copies)
+    assert list(plan.streams) == [0, 2, 3]
+    only = request(1)
+    plan = plan_backfill(only, BackfillProgress.of(only, states, ()), states, view(5), copies)
+    assert list(plan.streams) == [1]
+
+
+def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
+    state = published(0, 80).ordered(RollbackOrder(OLD, 80, 60, None))
+    asked = request(0)
+    progress = BackfillProgress.of(asked, {0: state}, begun=())
+    plan = plan_backfill(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})
+    assert plan.waiting_for[0].reason == "rollback pending"
+    assert not plan.streams
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2, 8])
+def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(slots: int) -> None:
+    states = {vb: published(vb, 80) for vb in range(8)}
+    asked = replace(request(0, 1, 2, 3), source=replace(SOURCE, bytes_per_second=1e6))
+    copies = {vb: [copy(FIRST, 90)] for vb in range(4)}
+    progress = BackfillProgress.of(asked, states, begun=())
+    cluster = view(8, 100)
+    backfill = plan_backfill(asked, progress, states, cluster, copies)
+    position = LakePosition("lake-1", 3, states, backfill=backfill)
+    plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), slots)
+    assert isinstance(plan, RoundPlan)
+    assert plan.target_seconds == ROUND_SECONDS
+    live = [task for task in plan.tasks if task.backfill is None]
+    reading = [task for task in plan.tasks if task.backfill is not None]
+    assert {each.vbucket for task in live for each in task.streams} == {4, 5, 6, 7}
+    assert {each.vbucket for task in reading for each in task.streams} == {0, 1, 2, 3}
+    assert len(plan.tasks) <= max(2, slots)
+    assert sum(task.backfill.bytes_per_second or 0 for task in reading if task.backfill) == 1e6
+    for each in plan.streams:
+        if each.is_backfill:
+            assert (each.node, each.target_seqno, each.begins_epoch) == (FIRST, 90, True)
+            assert (each.state.epoch, each.state.position.seqno) == (1, 0)
+    assert f"backfill from replicas, at most {1 / len(reading):.3g} MB/s; node:11220" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_done"),
+    [
+        (replace(published(0, 80, epoch=1), caught_up_seqno=0), False),  # a first snapshot's end
+        (published(0, 80, epoch=1), True),
+        (replace(published(0, 0, epoch=1), last_complete_round=4), True),  # it is empty
+        (replace(published(0, 0, epoch=1), last_complete_round=None), False),
+    ],
+)
+def test_a_vbucket_is_done_where_all_that_a_node_held_was_read(
+    state: VbucketProgress, is_done: bool
+) -> None:
+    progress = BackfillProgress.of(request(0), {0: state}, begun={0})
+    assert (0 in progress.done) is is_done
+    assert (0 in progress.reading) is not is_done

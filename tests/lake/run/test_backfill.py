@@ -1,0 +1,253 @@
+"""``dcplake backfill``: vbuckets from replicas, killed, beside a run, and where it cannot be."""
+
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import ConfigError, IncompleteRunError, StoppedError
+from dcp.lake.log.backfill_plan import REPLICAS, SETTINGS
+from dcp.lake.log.control import ActionState, Control
+from dcp.lake.log.observer import Observer
+from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
+from dcp.lake.run.preview import preview_backfill
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.verify.verify import verify
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.job_process import EndlessJob, Job
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import (
+    Rows,
+    require_every_version_exact,
+    require_no_row_twice,
+    source_rows,
+    table_rows,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dcp.lake.config.settings import Settings
+    from dcp.lake.log.backfill_report import BackfillReport
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+VBUCKETS = 6
+RATE = 0.05
+"""Megabytes per second: what one vbucket of the tests takes a second for."""
+
+
+class BackfillJob(Job):
+    words = ("backfill.py", "--megabytes-per-second", str(RATE))
+
+
+def cluster_of(nodes: int, replicas: int) -> ProducerCluster:
+    chosen = ClusterSettings(nodes=nodes, vbuckets=VBUCKETS, replicas=replicas, seed=5)
+    return ProducerCluster(chosen)
+
+
+def quick(cluster: ProducerCluster, folder: Path) -> "Settings":
+    return settings_for(
+        cluster,
+        folder,
+        round={
+            "quiet_seconds": 0.3,
+            "node_deadline_seconds": 4.0,
+            "minimum_interval_seconds": 0.2,
+        },
+        source={"connect_timeout_seconds": 2.0, "bootstrap_timeout_seconds": 2.0},
+    )
+
+
+def fill(cluster: ProducerCluster, numbers: range, value: bytes = b"x" * 500) -> None:
+    with cluster.batch():
+        for number in numbers:
+            cluster.set(b"key-%d" % number, b'{"v": "%s"}' % value)
+
+
+def lake_of(settings: "Settings", spark: "SparkSession") -> LakeTables:
+    return open_lake(lambda: spark, lake_location(settings))
+
+
+def source(cluster: ProducerCluster) -> Rows:
+    return source_rows(cluster, {vb: cluster.high_seqno(vb) for vb in range(VBUCKETS)})
+
+
+def test_a_new_lake_is_filled_though_an_active_node_is_gone(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with cluster_of(3, 2) as cluster:
+        fill(cluster, range(300))
+        cluster.wait_until_replicated()
+        cluster.kill_node(0)
+        settings = quick(cluster, tmp_path)
+        estimate = preview_backfill(settings, BackfillWish(None, REPLICAS))
+        assert (estimate.documents, len(estimate.seqnos), estimate.left_out) == (300, 2, ())
+        wish = BackfillWish(None, REPLICAS)
+        action = backfill(settings, wish, spark=spark)
+        assert action.state is ActionState.DONE, action
+        lake = lake_of(settings, spark)
+        assert table_rows(lake, None) == source(cluster)
+
+        # Another lake, and no other node: what node 1 alone has, active, nobody reads.
+        cluster.kill_node(2)
+        settings = replace(settings, lake=replace(settings.lake, root=str(tmp_path / "other")))
+        with pytest.raises(IncompleteRunError, match=r"left out: vbuckets .*: no replica \("):
+            backfill(settings, wish, spark=spark)
+        expected = {
+            vb: rows for vb, rows in source(cluster).items() if cluster.vbucket_owner(vb) != 1
+        }
+        assert 0 < len(expected) < VBUCKETS
+        assert table_rows(lake_of(settings, spark), None) == expected
+
+
+def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with cluster_of(3, 2) as cluster:
+        fill(cluster, range(600))
+        cluster.wait_until_replicated()
+        settings = quick(cluster, tmp_path)
+        run(settings, once=True, spark=spark)
+        lake = lake_of(settings, spark)
+        before = table_rows(lake, None)
+        wish = BackfillWish(None, REPLICAS, RATE)
+        estimate = preview_backfill(settings, wish)
+        assert estimate.documents == 600
+        assert estimate.frame_bytes is not None
+        assert 600 * 500 < estimate.frame_bytes < 600 * 700
+        assert estimate.seconds == pytest.approx(estimate.frame_bytes / (RATE * 1e6))
+
+        job = BackfillJob(settings, tmp_path)
+        try:
+            job.wait_until("a round", lambda: "of 6 vbuckets, " in job.output().split("round")[-1])
+        finally:
+            job.end()
+        control = Control(lake)
+        [begun] = control.actions()
+        assert begun.state is ActionState.BEGUN
+        assert table_rows(lake, None).keys() == before.keys(), "what was published is there"
+
+        running, over = EndlessJob(settings, tmp_path), threading.Event()
+        writer = threading.Thread(target=change_until, args=(cluster, over))
+        writer.start()
+        seen: list[BackfillReport] = []
+        observer = Observer()
+        observer.backfill = seen.append  # type: ignore[method-assign]  # hears one of its calls
+        try:
+            running.wait_until("the lock", lambda: "round" in running.output())
+            cluster.failover(0)
+            action = backfill(settings, wish, observer=observer, spark=spark)
+            assert (action.id, action.state) == (begun.id, ActionState.DONE)
+            assert seen
+            assert {report.vbuckets for report in seen} == {VBUCKETS}
+        finally:
+            over.set()
+            writer.join()
+            running.process.send_signal(signal.SIGTERM)
+            code = running.wait()
+        assert code == 0, running.output()
+        run(settings, once=True, spark=spark)
+        assert table_rows(lake, None) == source(cluster)
+        assert require_every_version_exact(lake, cluster) > 1
+        require_no_row_twice(lake)
+        assert verify(settings, spark=spark).is_equal
+
+
+def change_until(cluster: ProducerCluster, over: threading.Event) -> None:
+    number = 0
+    while not over.wait(0.1):
+        fill(cluster, range(number, number + 10), b"later")
+        cluster.delete(b"key-%d" % number)
+        number = (number + 7) % 700
+
+
+def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with cluster_of(3, 2) as cluster:
+        fill(cluster, range(100))
+        cluster.wait_until_replicated()
+        settings = quick(cluster, tmp_path)
+        run(settings, once=True, spark=spark)
+        lake = lake_of(settings, spark)
+
+        # Behind: nothing begins, the tables are not touched.
+        cluster.pause_replication()
+        fill(cluster, range(50), b"not replicated")
+        run(settings, once=True, spark=spark)
+        held = table_rows(lake, None)
+        with pytest.raises(IncompleteRunError, match=r"replica behind \(127.* holds seqnos up to"):
+            backfill(settings, BackfillWish(frozenset({0, 1}), REPLICAS), spark=spark)
+        assert table_rows(lake, None) == held == source(cluster)
+
+        # From the nodes of the settings the same is possible at once.
+        chosen = BackfillWish(frozenset({0, 1}), SETTINGS)
+        assert backfill(settings, chosen, spark=spark).state is ActionState.DONE
+        assert table_rows(lake, None) == held
+
+        # The lake is ahead of a node that is promoted: its rows are taken back, then rebuilt.
+        cluster.failover(0)
+        cluster.resume_replication()
+        fill(cluster, range(60, 70), b"after the failover")
+        cluster.wait_until_replicated()
+        backfill(settings, BackfillWish(None, REPLICAS), spark=spark)
+        run(settings, once=True, spark=spark)
+        assert table_rows(lake, None) == source(cluster)
+        require_every_version_exact(lake, cluster)
+
+
+def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with cluster_of(2, 1) as cluster:
+        fill(cluster, range(60))
+        cluster.wait_until_replicated()
+        settings = quick(cluster, tmp_path)
+        run(settings, once=True, spark=spark)
+        with pytest.raises(ConfigError, match="found no backfill that is open"):
+            cancel_backfill(settings, spark)
+        stopped = threading.Event()
+        stopped.set()
+        wish = BackfillWish(frozenset({3}), REPLICAS)
+        with pytest.raises(StoppedError, match="stays open"):
+            backfill(settings, wish, stop=stopped, spark=spark)
+        lake = lake_of(settings, spark)
+        control = Control(lake)
+        bad = {
+            "a": ("seek", "0", None, "action: found 'seek', expected backfill"),
+            "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
+            "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),
+            "d": ("backfill", None, '{"source": "disk"}', "source: found 'disk', expected"),
+            "e": ("backfill", None, '{"megabytes_per_second": 0}', "found 0, expected a number"),
+            "f": ("backfill", None, "[1]", "options: found '[1]', expected a JSON object"),
+        }
+        backfill(settings, wish, spark=spark)  # which makes the table
+        for name, (action, vbuckets, options, _) in bad.items():
+            values = ", ".join(
+                "NULL" if each is None else f"'{each}'" for each in (action, vbuckets, options)
+            )
+            columns = "(id, time, who, action, vbuckets, options)"
+            row = f"VALUES ('{name}', now(), 'ann', {values})"
+            spark.sql(f"INSERT INTO {lake.table_sql('control')} {columns} {row}")
+        run(settings, once=True, spark=spark)
+        found = {each.id: each for each in control.actions()}
+        for name, (*_, detail) in bad.items():
+            assert found[name].state is ActionState.REFUSED
+            assert detail in found[name].detail
+        other = BackfillWish(frozenset({4}), REPLICAS)
+        cluster.pause_replication()
+        fill(cluster, range(60), b"not replicated")
+        run(settings, once=True, spark=spark)
+        control.write(other.action(), ActionState.REQUESTED)
+        with pytest.raises(ConfigError, match=r"found the backfill \w+ open \(vbuckets 4"):
+            backfill(settings, wish, spark=spark)
+        asked = cancel_backfill(settings, spark)
+        run(settings, once=True, spark=spark)
+        assert control.action(asked.id).state is ActionState.CANCELLED
