@@ -53,8 +53,8 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaCopy:
-    """A vbucket as one node holds it as a replica.
+class VbucketHolder:
+    """A node that holds a vbucket, and what it has of it.
 
     ``failover_log`` is None where the node does not tell one that can be true.
     """
@@ -93,7 +93,7 @@ def probe_cluster(
 
 def probe_replicas(
     cluster: ClusterView, settings: ConnectionSettings, credentials: Credentials
-) -> dict[int, list[ReplicaCopy]]:
+) -> dict[int, list[VbucketHolder]]:
     """Ask the nodes of a cluster's map what they hold as replicas; by vbucket, in map order.
 
     Nodes that do not answer, or were not reachable before, are left out.
@@ -104,12 +104,12 @@ def probe_replicas(
     """
     nodes = [node for node in cluster.map.addresses if node not in cluster.unreachable]
     answers = _ask_nodes(nodes, settings, credentials, VbucketState.REPLICA)
-    copies: dict[int, list[ReplicaCopy]] = {}
+    copies: dict[int, list[VbucketHolder]] = {}
     for vbucket in range(cluster.map.vbucket_count):
         for node in cluster.map.replica_nodes(vbucket):
             answer = answers.get(node, "")
             if not isinstance(answer, str) and vbucket in answer[0]:
-                copy = ReplicaCopy(node, answer[0][vbucket], answer[1].get(vbucket))
+                copy = VbucketHolder(node, answer[0][vbucket], answer[1].get(vbucket))
                 copies.setdefault(vbucket, []).append(copy)
     return copies
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\
 \b
-tables: docs (the replica), changes (the log)
+tables: docs (the replica), changes (the log), control (what was asked of the driver, once it was)
 views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
         epochs, row_history, stale_vbuckets
 time travel: SELECT … FROM docs VERSION AS OF 3

@@ -19,7 +19,7 @@ from dcp.lake.log.round_plan import BackfillSource, LeftOut
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 if TYPE_CHECKING:
-    from dcp.client.probe import ClusterView, ReplicaCopy
+    from dcp.client.probe import ClusterView, VbucketHolder
 
 REPLICAS: Final = "replicas"
 SETTINGS: Final = "settings"
@@ -119,7 +119,7 @@ def plan_backfill(
     progress: BackfillProgress,
     states: Mapping[int, VbucketProgress],
     cluster: "ClusterView",
-    copies: Mapping[int, Sequence["ReplicaCopy"]],
+    copies: Mapping[int, Sequence["VbucketHolder"]],
 ) -> BackfillPlan:
     """Choose what the next round reads; see the module's text.
 
@@ -157,9 +157,9 @@ def plan_backfill(
 def copy_to_begin_with(
     state: VbucketProgress,
     cluster: "ClusterView",
-    copies: Sequence["ReplicaCopy"],
+    copies: Sequence["VbucketHolder"],
     source: BackfillSource,
-) -> "ReplicaCopy | LeftOut":
+) -> "VbucketHolder | LeftOut":
     """Return the copy that holds all that was published of a vbucket, or why there is none."""
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:

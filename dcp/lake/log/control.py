@@ -29,7 +29,7 @@ CANCEL: Final = "cancel"
 
 
 class ActionState(StrEnum):
-    """How far a request is."""
+    """The state of a request."""
 
     REQUESTED = "requested"
     BEGUN = "begun"

@@ -8,6 +8,7 @@ from typing import Any
 from dcp.errors import LakeError
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
+from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import round_record
 from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import LOOK_BACK
@@ -45,7 +46,8 @@ class LakeStatus:
 
     ``waiting`` are the vbuckets whose newest rows wait for a snapshot's end; ``stuck`` those that
     the newest round could not bring further, or could not stream at all, with its reason. What the
-    cluster holds by now is not asked. ``horizon_seconds`` is how far back rollbacks can be undone,
+    cluster holds by now is not asked. ``requests`` are those of the table ``control`` that are not
+    done. ``horizon_seconds`` is how far back rollbacks can be undone,
     and ``warnings`` say what others did that shortens it, or to the log.
     """
 
@@ -59,6 +61,7 @@ class LakeStatus:
     replicas: tuple[ReplicaSummary, ...]
     horizon_seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    requests: tuple[Action, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
@@ -71,6 +74,16 @@ class LakeStatus:
             "waiting_for_snapshot_end": list(self.waiting),
             "horizon_seconds": self.horizon_seconds,
             "warnings": list(self.warnings),
+            "requests": [
+                {
+                    "id": each.id,
+                    "action": each.action,
+                    "state": str(each.state),
+                    "vbuckets": each.vbuckets,
+                    "who": each.who,
+                }
+                for each in self.requests
+            ],
             "stuck": [report.to_json() for report in self.stuck],
             "replicas": [
                 {
@@ -114,6 +127,11 @@ class LakeStatus:
             f"  vbucket {report.vbucket} stands still: {report.reason}: {printable(report.detail)}"
             for report in self.stuck
         ]
+        lines += [
+            f"  {each.action} {each.id}, {each.state}: vbuckets {each.vbuckets or 'all'}; asked for"
+            f" by {printable(each.who)}"
+            for each in self.requests
+        ]
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
@@ -138,6 +156,7 @@ def lake_status(lake: LakeTables) -> LakeStatus:
         replicas=tuple(_summary(lake, *each, record.states) for each in replicas.items()),
         horizon_seconds=horizon.seconds,
         warnings=tuple(_warnings(lake, horizon, commits, replicas)),
+        requests=tuple(each for each in Control(lake).actions() if each.is_open),
     )
 
 

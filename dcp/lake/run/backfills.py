@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 
-from dcp.client.probe import ClusterView, ReplicaCopy, probe_replicas
+from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.log.backfill_plan import (
     REPLICAS,
@@ -40,7 +40,7 @@ _RATE: Final = "megabytes_per_second"
 
 @dataclass(slots=True)
 class _Counts:
-    """What this process has read of a backfill, and how far it was when that was last more."""
+    """Counts of a backfill in this process, and its standing when that last changed."""
 
     began_at: float = field(default_factory=monotonic)
     moved_at: float = field(default_factory=monotonic)
@@ -168,7 +168,7 @@ class Backfills:
 
     def _copies(
         self, cluster: ClusterView, request: BackfillRequest
-    ) -> Mapping[int, Sequence[ReplicaCopy]]:
+    ) -> Mapping[int, Sequence[VbucketHolder]]:
         return copies_of(cluster, self._access, reads_replicas=request.source.reads_replicas)
 
     def _report(
@@ -232,13 +232,13 @@ def progress_of(
 
 def copies_of(
     cluster: ClusterView, access: SourceAccess, *, reads_replicas: bool
-) -> Mapping[int, Sequence[ReplicaCopy]]:
+) -> Mapping[int, Sequence[VbucketHolder]]:
     """Return the copies of each vbucket that a backfill may read."""
     if reads_replicas:
         return probe_replicas(cluster, access.consumer.connection, access.source.credentials())
     owners = {vb: cluster.map.owner(vb) for vb in cluster.high_seqnos}
     return {
-        vb: [ReplicaCopy(owner, cluster.high_seqnos[vb], cluster.failover_logs.get(vb))]
+        vb: [VbucketHolder(owner, cluster.high_seqnos[vb], cluster.failover_logs.get(vb))]
         for vb, owner in owners.items()
         if owner is not None
     }

@@ -7,7 +7,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView, ReplicaCopy
+from dcp.client.probe import ClusterView, VbucketHolder
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.log.backfill_plan import (
@@ -45,8 +45,8 @@ def published(vbucket: int, seqno: int, epoch: int = 0) -> VbucketProgress:
     return VbucketProgress(vbucket, epoch, position, caught_up_seqno=seqno, last_complete_round=1)
 
 
-def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> ReplicaCopy:
-    return ReplicaCopy(node, high, branch)
+def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> VbucketHolder:
+    return VbucketHolder(node, high, branch)
 
 
 def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
@@ -67,7 +67,7 @@ def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
     ],
 )
 def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
-    copies: list[ReplicaCopy],
+    copies: list[VbucketHolder],
     branch: FailoverLog | None,
     node: NodeAddress | None,
     reason: str,
