@@ -18,7 +18,7 @@ _LISTED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class BackfillSource:
-    """Where a backfill reads: from replicas or from the settings' nodes; how fast at most.
+    """The source of a backfill: replicas, or the settings' nodes; and its rate at most.
 
     ``bytes_per_second`` is for all tasks together; None: as fast as it goes.
     """
