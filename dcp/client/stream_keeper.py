@@ -91,7 +91,7 @@ class StreamKeeper:
         """Of each vbucket, whether it is to be heard of no more."""
         self._away_seconds = 0.0
         self._told_window_refused = False
-        self._told_refused = False
+        self._told_stream_windows_refused = False
 
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
@@ -282,7 +282,7 @@ class StreamKeeper:
                 link.ready_at = self.act_at = now
                 link.error = ""
                 if STREAM_WINDOW in event.refused_controls:
-                    self._tell_refused(link)
+                    self._tell_stream_windows_refused(link)
                 self._adopt(event.cluster_config, link, now)
                 return ()
             case ClusterConfigReceived():
@@ -293,7 +293,7 @@ class StreamKeeper:
                 return ()
             case StreamWindowChanged():
                 if event.status != Status.SUCCESS:
-                    self._tell_refused(link)
+                    self._tell_stream_windows_refused(link)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.phase is Phase.STOPPED:
@@ -310,10 +310,10 @@ class StreamKeeper:
                 event.detail,
             )
 
-    def _tell_refused(self, link: NodeLink) -> None:
+    def _tell_stream_windows_refused(self, link: NodeLink) -> None:
         """Log once for all nodes that streams have no windows of their own."""
-        if not self._told_refused:
-            self._told_refused = True
+        if not self._told_stream_windows_refused:
+            self._told_stream_windows_refused = True
             _log.warning(
                 "%s refuses windows of single streams (%s): the connection's window holds alone",
                 link.address,

@@ -1,7 +1,7 @@
 """The consumer's side of one DCP connection, sans-I/O: four verbs, with time as an argument.
 
     receive(block, now) -> events      bytes in, cut into frames by ``dcp.wire.framing``
-    open_stream(...), release(...), …  commands
+    open_stream(...), flow.release(...), …  commands
     bytes_to_send()                    bytes out
     next_deadline(), tick(now)         time
 

@@ -168,7 +168,8 @@ class Window:
     def forget(self) -> None:
         """Discard what is outstanding, as the producer does whenever it is told 0.
 
-        What the application still holds of it earns nothing when it is released.
+        As many bytes as the application holds then earn nothing when they are released: the next
+        ones, whichever they are of. So what was held before is to be released first.
         """
         self.acknowledged = self.received
 
@@ -250,7 +251,9 @@ class FlowControl:
         """True if the producer counts what it sends to each stream, as far as we know."""
         self._acknowledges_streams = False
         self._undelivered: list[Window] = []
-        self._released: deque[Window] = deque()  # between the two threads; appends are atomic
+        self._released_streams: deque[Window] = (
+            deque()
+        )  # between the two threads; appends are atomic
         self._unacknowledged: dict[int, Window] = {}
         self._look_at = inf
 
@@ -296,8 +299,8 @@ class FlowControl:
         acks = []
         if acked_bytes := self.connection.acknowledge(self.settings, now):
             acks.append((CONNECTION, acked_bytes))
-        while self._released:
-            window = self._released.popleft()
+        while self._released_streams:
+            window = self._released_streams.popleft()
             if not window.is_over:
                 self._unacknowledged[window.opaque] = window
                 self._acknowledge_stream(window, acks, now)
@@ -370,7 +373,7 @@ class FlowControl:
         for window, frame_bytes in shares:
             window.release(frame_bytes)
             if window.opaque != CONNECTION and not window.is_over:
-                self._released.append(window)
-        if self._acknowledges_streams and self._released:
+                self._released_streams.append(window)
+        if self._acknowledges_streams and self._released_streams:
             return True
         return self.connection.due_at(self.settings) == -inf

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from typer import Option, UsageError
+from typer import BadParameter, Option
 
 from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
@@ -29,7 +29,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     from dcp.lake.run.preview import preview, preview_backfill
 
     if not backfill and (vbuckets is not None or source != REPLICAS or rate is not None):
-        raise UsageError("found options of a backfill without --backfill, expected it with them")
+        raise BadParameter("found options of a backfill without --backfill, expected it with them")
     settings = settings_from(config, lake, overrides)
     wish = BackfillWish(vbuckets, source, rate)
     plan = preview_backfill(settings, wish) if backfill else preview(settings)
