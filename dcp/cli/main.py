@@ -43,6 +43,8 @@ COMMANDS: Final = {
     "tail": ("lake", "show the newest changes, and follow them"),
     "rollbacks": ("lake", "what rollbacks took back, key by key"),
     "resync": ("lake", "let vbuckets be streamed again from their beginning"),
+    "pause": ("lake", "let no further round of a lake begin, until it is resumed"),
+    "resume": ("lake", "let rounds of a paused lake begin again"),
     "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),
 }
 """The commands: the sub-package with the module of the same name, and a summary."""

@@ -30,6 +30,7 @@ from dcp.lake.log.round_plan import BackfillSource, LeftOut, RoundPlan, left_out
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.run.requests import vbuckets_of
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
@@ -59,8 +60,10 @@ class _Counts:
 class Backfills:
     """The backfills of one driver."""
 
-    def __init__(self, lake: LakeTables, access: SourceAccess, observer: Observer) -> None:
-        self.control = Control(lake)
+    def __init__(
+        self, lake: LakeTables, control: Control, access: SourceAccess, observer: Observer
+    ) -> None:
+        self._control = control
         self._lake = lake
         self._access = access
         self._observer = observer
@@ -103,14 +106,10 @@ class Backfills:
                 counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
 
     def _oldest_open(self) -> Action | None:
-        """Return the oldest backfill to do; refuse requests that are none."""
-        for action in self.control.actions():
-            if not action.is_open:
-                continue
-            if action.action == BACKFILL:
+        """Return the oldest backfill to do."""
+        for action in self._control.actions():
+            if action.is_open and action.action == BACKFILL:
                 return action
-            detail = f"action: found {action.action!r}, expected {BACKFILL}"
-            self.control.write(action, ActionState.REFUSED, detail=detail)
         self._request = None
         return None
 
@@ -125,12 +124,12 @@ class Backfills:
         try:
             request = request_of(action, vbucket_count)
         except ConfigError as error:
-            self.control.write(action, ActionState.REFUSED, newest, str(error))
+            self._control.write(action, ActionState.REFUSED, newest, str(error))
             return None
         if action.state is ActionState.BEGUN:
             return request
         new = frozenset(vb for vb in request.vbuckets if vb not in states or is_new(states[vb]))
-        self.control.write(action, ActionState.BEGUN, newest, number_ranges(new))
+        self._control.write(action, ActionState.BEGUN, newest, number_ranges(new))
         return replace(request, begun_round=newest, new_vbuckets=new)
 
     def _plan(
@@ -202,7 +201,7 @@ class Backfills:
     def _end(self, action: Action, state: ActionState, newest: int, detail: str = "") -> None:
         if not detail:
             detail = f"{self._counts.documents:,} documents by the driver that ended it"
-        self.control.write(action, state, newest, detail)
+        self._control.write(action, state, newest, detail)
         self._request = None
 
 
@@ -214,7 +213,7 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
 
     """
     new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
-    vbuckets = _vbuckets_of(action.vbuckets, vbucket_count)
+    vbuckets = vbuckets_of(action.vbuckets, vbucket_count)
     source = _source_of(action.options)
     return BackfillRequest(action.id, vbuckets, source, action.begun_round, new)
 
@@ -248,20 +247,6 @@ def backfill_options(source: str, megabytes_per_second: float | None) -> dict[st
     """Return the options of a request, as its row has them."""
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
     return {_SOURCE: source, **rate}
-
-
-def _vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:
-    every = frozenset(range(vbucket_count))
-    if ranges is None:
-        return every
-    expected = f"expected some of 0-{vbucket_count - 1}, as in 0-63, 70, or null for all"
-    try:
-        found = numbers_of(ranges)
-    except ValueError:
-        raise ConfigError(f"vbuckets: found {ranges!r}, {expected}") from None
-    if unknown := found - every:
-        raise ConfigError(f"vbuckets: found {number_ranges(unknown)}, {expected}")
-    return found
 
 
 def _source_of(options: str | None) -> BackfillSource:

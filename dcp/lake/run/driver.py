@@ -24,6 +24,7 @@ from dcp.lake.apply.apply_thread import ApplyThread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.control import Action, Control
 from dcp.lake.log.lake_position import lake_position, require_same_bucket, tasks_at_once
 from dcp.lake.log.observer import NEXT_ROUND, Observer
 from dcp.lake.log.plan import plan_round
@@ -35,6 +36,7 @@ from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
+from dcp.lake.run.requests import Requests
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.tables.collections import replicas_of
@@ -70,7 +72,9 @@ class Driver:
         self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
         self._applier = Applier(lake, settings.apply, self.writer_id, observer, self._guard)
         self._is_applying: Callable[[], bool] = lambda: False
-        self._backfills = Backfills(lake, access, observer)
+        control = Control(lake)
+        self._requests = Requests(lake, control, self.writer_id)
+        self._backfills = Backfills(lake, control, access, observer)
 
     def once(
         self,
@@ -86,11 +90,13 @@ class Driver:
 
         Raises:
             IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
-            StoppedError: ``stop`` came first; what was read is committed.
+            StoppedError: ``stop`` came first, or the lake is paused; what was read is committed.
 
         """
         bounds = BoundedRun(cluster)
         while True:
+            if (pause := self._requests.carry_out()) is not None:
+                raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
             plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
             if is_enough():
                 self.apply(latest_round(self.lake), force=True)
@@ -134,24 +140,8 @@ class Driver:
     def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
         """Look, run a round if one is due, hand over what there is to apply, and wait."""
         begin = monotonic()
-        reason = NEXT_ROUND
         applying.check()
-        try:
-            cluster = query_cluster(self._access)
-        except (AuthenticationError, BucketError):
-            raise
-        except (SourceError, RemoteProtocolError) as error:
-            reason = f"the cluster: {error}"
-        else:
-            plan = self.plan(cluster)
-            if isinstance(plan, Idle):
-                self._observer.idle(plan)
-                newest = plan.latest_round
-            else:
-                newest = self.round(plan).round
-            applying.hand_over(newest)
-            # This run has no end: of what it did, only the newest is kept.
-            self._report.rounds = self._report.rounds[-1:]
+        reason = self._look(applying)
         due_at = begin + self._settings.round.minimum_interval_seconds
         if (wait_seconds := due_at - monotonic()) > 0 and not stop.is_set():
             self._observer.waiting(wait_seconds, reason)
@@ -159,6 +149,29 @@ class Driver:
             applying.check()
             if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
                 break
+
+    def _look(self, applying: ApplyThread) -> str:
+        """Run a round if one is due, and hand over what there is to apply; return what to wait
+        for.
+        """
+        if (pause := self._requests.carry_out()) is not None:
+            return f"dcplake resume: {_paused(pause)}"
+        try:
+            cluster = query_cluster(self._access)
+        except (AuthenticationError, BucketError):
+            raise
+        except (SourceError, RemoteProtocolError) as error:
+            return f"the cluster: {error}"
+        plan = self.plan(cluster)
+        if isinstance(plan, Idle):
+            self._observer.idle(plan)
+            newest = plan.latest_round
+        else:
+            newest = self.round(plan).round
+        applying.hand_over(newest)
+        # This run has no end: of what it did, only the newest is kept.
+        self._report.rounds = self._report.rounds[-1:]
+        return NEXT_ROUND
 
     def _apply_newest(self, to_round: int) -> None:
         self.apply(to_round, force=False)
@@ -253,6 +266,10 @@ class Driver:
         detail = "a table shows its old rows until it is streamed whole"
         stale = sorted(self._applier.stale)
         return tuple(LeftOut(vb, "stale", detail) for vb in stale if vb not in told)
+
+
+def _paused(pause: Action) -> str:
+    return f"paused by {pause.who or 'somebody'} (request {pause.id})"
 
 
 def _refuse_incomplete(left_out: tuple[LeftOut, ...]) -> None:

@@ -64,9 +64,17 @@ def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resyn
 
 
 def commit_resync(
-    lake: LakeTables, vbuckets: Collection[int] | None = None, *, keeps_dropped: bool = False
+    lake: LakeTables,
+    vbuckets: Collection[int] | None = None,
+    *,
+    keeps_dropped: bool = False,
+    writer_id: str | None = None,
 ) -> Resync:
-    """Commit the round; see `resync`. ``keeps_dropped``: ``policy.dropped`` is ``keep``."""
+    """Commit the round; see `resync`.
+
+    ``keeps_dropped``: ``policy.dropped`` is ``keep``. ``writer_id``: the driver's that does it;
+    None: nobody's else.
+    """
     every = range(lake.identity.vbucket_count)
     chosen = tuple(sorted(set(every if vbuckets is None else vbuckets)))
     if unknown := [vbucket for vbucket in chosen if vbucket not in every]:
@@ -81,7 +89,7 @@ def commit_resync(
             lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
     states = _states(lake, newest, number, is_needed=not is_whole_lake)
-    writer_id = secrets.token_hex(8)
+    writer_id = writer_id or secrets.token_hex(8)
     if is_whole_lake and not _is_readable(lake):
         if keeps_dropped:
             raise LakeError(

@@ -91,7 +91,7 @@ def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
     states = {0: inside, 1: published(1, 80)}
     asked = request(0, 1)
     progress = BackfillProgress.of(asked, states, begun={0})
-    assert (progress.reading, progress.waiting, progress.done) == ({0}, {1}, frozenset())
+    assert progress == BackfillProgress(frozenset({1}), frozenset({0}), frozenset())
     copies = {0: [copy(FIRST, 60, log(OLD)), copy(SECOND, 70, log(NEW))]}
     plan = plan_backfill(asked, progress, states, view(2, branch=log(OLD)), copies)
     assert plan.streams == {0: BackfillStream(SECOND, 70, begins_epoch=False)}

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
+from dcp.lake.log.applied import applied_of
 from dcp.lake.log.backfill_plan import REPLICAS, SETTINGS
+from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import ActionState, Control
 from dcp.lake.log.observer import Observer
 from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
+from dcp.lake.run.pause import ask
 from dcp.lake.run.preview import preview_backfill
+from dcp.lake.run.requests import PAUSE, RESUME, RESYNC
 from dcp.lake.run.run import run
+from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -139,7 +144,7 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
         writer.start()
         seen: list[BackfillReport] = []
         observer = Observer()
-        observer.backfill = seen.append  # type: ignore[method-assign]  # hears one of its calls
+        observer.backfill = seen.append  # type: ignore[assignment,method-assign]  # one call alone
         try:
             running.wait_until("the lock", lambda: "round" in running.output())
             cluster.failover(0)
@@ -157,7 +162,7 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
         assert table_rows(lake, None) == source(cluster)
         assert require_every_version_exact(lake, cluster) > 1
         require_no_row_twice(lake)
-        assert verify(settings, spark=spark).is_equal
+        assert verify(settings, spark=spark).result == "equal"
 
 
 def change_until(cluster: ProducerCluster, over: threading.Event) -> None:
@@ -203,6 +208,33 @@ def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(
         require_every_version_exact(lake, cluster)
 
 
+def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with cluster_of(1, 0) as cluster:
+        fill(cluster, range(30))
+        settings = quick(cluster, tmp_path)
+        run(settings, once=True, spark=spark)
+        lake = lake_of(settings, spark)
+        paused = ask(settings, PAUSE, spark=spark)
+        fill(cluster, range(10), b"later")
+        with pytest.raises(StoppedError, match=f"paused by .*{paused.id}.*dcplake resume"):
+            run(settings, once=True, spark=spark)
+        assert latest_round(lake) == 1
+        ask(settings, RESUME, spark=spark)
+        asked = ask(settings, RESYNC, "2-3", spark=spark)
+        wrong = ask(settings, RESYNC, "6", spark=spark)
+        run(settings, once=True, spark=spark)
+        control = Control(lake)
+        assert {each.state for each in control.actions()} == {ActionState.DONE, ActionState.REFUSED}
+        assert control.action(asked.id).detail == "round 2"
+        assert "vbuckets: found 6, expected some of 0-5" in control.action(wrong.id).detail
+        assert table_rows(lake, None) == source(cluster)
+        commits = history(lake.table(DOCS.name), 100)
+        applied = [applied_of(DOCS.name, commit) for commit in commits if commit.is_apply]
+        assert {undo.vbucket for each in applied for undo in each.undone} == {2, 3}
+
+
 def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -221,7 +253,7 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
         lake = lake_of(settings, spark)
         control = Control(lake)
         bad = {
-            "a": ("seek", "0", None, "action: found 'seek', expected backfill"),
+            "a": ("seek", "0", None, "action: found 'seek', expected one of backfill, pause"),
             "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
             "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),
             "d": ("backfill", None, '{"source": "disk"}', "source: found 'disk', expected"),

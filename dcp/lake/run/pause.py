@@ -1,0 +1,29 @@
+"""Pauses and resumes the driver of a lake (``dcplake pause``, ``dcplake resume``)."""
+
+from typing import TYPE_CHECKING
+
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.control import Action, ActionState, Control
+from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.tables import open_lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ask(
+    settings: Settings,
+    action: str,
+    vbuckets: str | None = None,
+    spark: "SparkSession | None" = None,
+) -> Action:
+    """Ask the driver of a lake, which need not run now, for an action without options.
+
+    Raises:
+        LakeError: there is no lake.
+
+    """
+    lake = open_lake(spark_of(settings, spark), lake_location(settings))
+    wanted = Action.requested(action, vbuckets, {})
+    Control(lake).write(wanted, ActionState.REQUESTED)
+    return wanted

@@ -1,0 +1,88 @@
+"""Carries out what the table ``control`` asks of a lake's driver between rounds; not backfills.
+
+``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
+lets vbuckets be streamed again from their beginning. Each request is answered by a row.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.run.resync import commit_resync
+from dcp.lake.tables.tables import LakeTables
+from dcp.printable import number_ranges, numbers_of
+
+PAUSE: Final = "pause"
+RESUME: Final = "resume"
+RESYNC: Final = "resync"
+ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
+
+
+class Requests:
+    """The requests of one driver."""
+
+    def __init__(self, lake: LakeTables, control: Control, writer_id: str) -> None:
+        self._lake = lake
+        self._control = control
+        self._writer_id = writer_id
+
+    def carry_out(self) -> Action | None:
+        """Do what is asked; return the pause that holds, if one does."""
+        for action in self._control.actions():
+            if action.is_open and action.action != BACKFILL:
+                self._carry_out(action)
+        return pause_of(self._control.actions())
+
+    def _carry_out(self, action: Action) -> None:
+        if action.is_to_be_cancelled:
+            return self._control.write(action, ActionState.CANCELLED)
+        try:
+            detail = self._do(action)
+        except ConfigError as error:
+            return self._control.write(action, ActionState.REFUSED, detail=str(error))
+        newest = latest_round(self._lake)
+        return self._control.write(action, ActionState.DONE, newest, detail)
+
+    def _do(self, action: Action) -> str:
+        if action.action in (PAUSE, RESUME):
+            return ""
+        if action.action != RESYNC:
+            expected = ", ".join(ACTIONS)
+            raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
+        vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
+        done = commit_resync(self._lake, vbuckets, writer_id=self._writer_id)
+        return f"round {done.round}"
+
+
+def pause_of(actions: Sequence[Action]) -> Action | None:
+    """Return the newest pause, unless a resume came after it."""
+    held: Action | None = None
+    for action in actions:
+        if action.action in (PAUSE, RESUME) and action.state not in _VOID:
+            held = action if action.action == PAUSE else None
+    return held
+
+
+_VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
+
+
+def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:
+    """Return the vbuckets that a request names, or all.
+
+    Raises:
+        ConfigError: it names some that the bucket does not have.
+
+    """
+    every = frozenset(range(vbucket_count))
+    if ranges is None:
+        return every
+    expected = f"expected some of 0-{vbucket_count - 1}, as in 0-63, 70, or null for all"
+    try:
+        found = numbers_of(ranges)
+    except ValueError:
+        raise ConfigError(f"vbuckets: found {ranges!r}, {expected}") from None
+    if unknown := found - every:
+        raise ConfigError(f"vbuckets: found {number_ranges(unknown)}, {expected}")
+    return found
