@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 VBUCKETS: Final = 64
 NODES: Final = 2
 KEYS: Final = [b"key-%d" % number for number in range(160)]
-ACTS: Final = 6
+ACTS: Final = 4
 LEAST_LOST: Final = 200
 """Published tails that a run loses at least, over all vbuckets."""
 LEAST_TWICE: Final = 10
