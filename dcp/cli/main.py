@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "sql": ("lake", "ask the lake a question in SQL"),
     "tail": ("lake", "show the newest changes, and follow them"),
     "rollbacks": ("lake", "what rollbacks took back, key by key"),
+    "cut": ("lake", "versions of all tables that belong together, as SQL views"),
     "resync": ("lake", "let vbuckets be streamed again from their beginning"),
     "pause": ("lake", "let no further round of a lake begin, until it is resumed"),
     "resume": ("lake", "let rounds of a paused lake begin again"),

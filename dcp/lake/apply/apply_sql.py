@@ -65,28 +65,6 @@ WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
   AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
 
 
-def collection_events_sql(
-    changes_sql: str,
-    collection_id: int,
-    from_round: int,
-    to_round: int,
-    vbuckets: Collection[int],
-) -> str:
-    """Return the query for the begins and ends of one collection in some rounds and vbuckets.
-
-    ``keeps`` is true of a drop that ended no documents: those rows have no ``collection_id``.
-    """
-    return f"""
-SELECT DISTINCT vbucket, epoch, seqno, round, collection_id IS NULL AS keeps
-FROM {changes_sql}
-WHERE kind = 'system_event'
-  AND (collection_id IS NOT NULL OR get_json_object(detail, '$.event') = 'END_COLLECTION')
-  AND round BETWEEN {from_round} AND {to_round}
-  AND vbucket IN ({_listed(vbuckets)})
-  AND coalesce(collection_id, CAST(get_json_object(detail, '$.collection_id') AS BIGINT))
-    = {collection_id}"""
-
-
 def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner]) -> str:
     """Return the query for some rows of the log, named one by one."""
     values = ", ".join(

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from dcp.lake.apply.apply_sql import collection_events_sql
 from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.log_slice import EMPTY_TABLE, CollectionEvent, HeldVersion
 from dcp.lake.log.round_records import round_records
+from dcp.lake.receive.system_events import kept_collection
 from dcp.lake.tables.epochs import Fork
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage
@@ -52,16 +52,23 @@ class LakeFacts:
         self, from_round: int, to_round: int, vbuckets: Collection[int]
     ) -> Sequence[CollectionEvent]:
         """Return what became of the replica's collection in some vbuckets, in these rounds."""
-        rows = self._lake.spark.sql(
-            collection_events_sql(
-                self._lake.changes_sql, self._replica.collection_id, from_round, to_round, vbuckets
-            )
-        ).collect()
+        own = self._replica.collection_id
+        rows = self._lake.changes.rows(
+            "DISTINCT vbucket, epoch, seqno, round, collection_id, detail",
+            f"kind = 'system_event' AND round BETWEEN {int(from_round)} AND {int(to_round)} "
+            f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
+            f"AND (collection_id = {own} OR collection_id IS NULL)",
+        )
         return [
             CollectionEvent(
-                row["vbucket"], row["epoch"], int(row["seqno"]), row["round"], row["keeps"]
+                row["vbucket"],
+                row["epoch"],
+                int(row["seqno"]),
+                row["round"],
+                keeps=row["collection_id"] is None,
             )
             for row in rows
+            if row["collection_id"] == own or kept_collection(row["detail"]) == own
         ]
 
     def older_versions(self) -> Sequence[HeldVersion]:

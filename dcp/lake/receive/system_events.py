@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from dcp.protocol.events import SystemEventReceived
+from dcp.wire.json_tree import json_tree
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
 from dcp.wire.vocabulary import SystemEventKind
 
@@ -35,6 +36,18 @@ def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicy) -> in
     if isinstance(event.meaning, CollectionEnded) and dropped is DroppedPolicy.KEEP:
         return None
     return collection_of(event)
+
+
+def kept_collection(text: str) -> int | None:
+    """Return the collection whose drop a `system_event_text` tells; None for other events.
+
+    Where such a row of ``changes`` names no collection, the drop ended none of its documents.
+    """
+    told = json_tree(text)
+    if told["event"] != SystemEventKind.END_COLLECTION.name:
+        return None
+    collection_id: int | None = told.get("collection_id")
+    return collection_id
 
 
 def system_event_text(event: SystemEventReceived) -> str:

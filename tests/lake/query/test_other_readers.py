@@ -1,12 +1,10 @@
 """Readers without Spark read the tables, too; some calls only tables without deletion vectors."""
 
-from collections.abc import Callable
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import polars as pl
 import pytest
-from deltalake import DeltaTable, QueryBuilder
 
 from dcp.errors import ConfigError
 from dcp.lake.run.run import run
@@ -18,23 +16,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _by_query_builder(table: str) -> int:
-    asked = QueryBuilder().register("t", DeltaTable(table)).execute("SELECT * FROM t")
-    return sum(batch.num_rows for batch in asked)
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "read-from.md").read_text(encoding="utf-8")
 
 
-EVERY_TABLE: Final[dict[str, Callable[[str], int]]] = {
-    "delta-rs QueryBuilder": _by_query_builder,
-    "Polars read_delta": lambda table: pl.read_delta(table).height,
-    "Polars scan_delta": lambda table: pl.scan_delta(table).collect().height,
-}
-WITHOUT_DELETION_VECTORS: Final[dict[str, Callable[[str], int]]] = {
-    "delta-rs to_pandas": lambda table: len(DeltaTable(table).to_pandas()),
-    "delta-rs to_pyarrow_table": lambda table: DeltaTable(table).to_pyarrow_table().num_rows,
-    "delta-rs to_pyarrow_dataset": lambda table: (
-        DeltaTable(table).to_pyarrow_dataset().count_rows()
-    ),
-}
+def blocks_of(section: str) -> list[str]:
+    """The Python of a section of the page."""
+    [text] = re.findall(rf"^## {section}\n(.*?)^## ", PAGE, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+EVERY_TABLE: Final = blocks_of("With deletion vectors, and without")
+WITHOUT_DELETION_VECTORS: Final = blocks_of("Only without deletion vectors")
+
+
+def rows_by(block: str, table: str) -> int:
+    """Run the page's Python; return how many rows it finds in a table."""
+    names: dict[str, Any] = {"table": table}
+    exec(compile(block, "read-from.md", "exec"), names)  # noqa: S102 -- it is our own page
+    return len(names["rows"])
 
 
 @pytest.mark.slow
@@ -42,6 +41,7 @@ WITHOUT_DELETION_VECTORS: Final[dict[str, Callable[[str], int]]] = {
 def test_who_reads_the_tables(
     tmp_path: Path, spark: "SparkSession", deletion_vectors: bool
 ) -> None:
+    assert (len(EVERY_TABLE), len(WITHOUT_DELETION_VECTORS)) == (5, 3)
     lake = tmp_path / "lake"
     with ProducerCluster(ClusterSettings(vbuckets=4, users={USER: PASSWORD}, seed=1)) as cluster:
         chosen = {"root": str(lake), "deletion_vectors": deletion_vectors}
@@ -65,11 +65,11 @@ def test_who_reads_the_tables(
     }
     assert counted["docs"] == 90
     for table, expected in counted.items():
-        found = {name: read(str(lake / table)) for name, read in EVERY_TABLE.items()}
+        found = {block: rows_by(block, str(lake / table)) for block in EVERY_TABLE}
         assert found == dict.fromkeys(EVERY_TABLE, expected)
-        for name, read in WITHOUT_DELETION_VECTORS.items():
+        for block in WITHOUT_DELETION_VECTORS:
             if deletion_vectors:
                 with pytest.raises(Exception, match=r"deletionVectors|deletion vectors"):
-                    read(str(lake / table))
+                    rows_by(block, str(lake / table))
             else:
-                assert read(str(lake / table)) == expected, name
+                assert rows_by(block, str(lake / table)) == expected, block

@@ -1,0 +1,224 @@
+"""Finds consistent cuts of a lake: versions of all its tables that hold the same round.
+
+Each replica is applied in a commit of its own, so the newest versions of two replicas may hold
+different rounds, and a join of them two states of the same vbucket. A version holds the round that
+it was applied to, and each later one up to which nothing of its collection was completed, taken
+back or cleared. The same rules decide that as for the next apply (`dcp.lake.apply.slice_rules`).
+They are asked for the newest round and for those that some table was applied to, newest first:
+tables that all hold another round hold one of these by the same versions.
+
+A version with stale vbuckets holds no round: it shows those as they were at an older one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.apply.apply_plan import Keys
+from dcp.lake.apply.apply_rows import touched_keys
+from dcp.lake.apply.replica_facts import LakeFacts, is_missing_version
+from dcp.lake.apply.slice_rules import slice_between
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import newest_round, refuse_tampered_log
+from dcp.lake.log.log_slice import EMPTY_TABLE, HeldVersion
+from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creation
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.sql import quoted
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
+from dcp.printable import number_ranges
+
+_CURE: Final = "`dcplake run --once` brings every table to the newest round"
+_READ: Final = pa.schema([CHANGES.field("vbucket")])
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Versions of all tables at which every vbucket stands at its complete seqno of one round.
+
+    ``versions`` are by table: the replicas, and ``changes``, which has no later round. ``time`` is
+    when the round was committed; None where Delta's log does not tell that any more.
+    """
+
+    round: int
+    time: datetime | None
+    versions: Mapping[str, int]
+
+    def views_sql(self, lake: LakeTables) -> list[str]:
+        """Return the statements that make a view ``cut_<table>`` of each table's version."""
+        return [
+            f"CREATE OR REPLACE TEMPORARY VIEW {quoted(f'cut_{table}')} AS "
+            f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {version}"
+            for table, version in self.versions.items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        time = None if self.time is None else self.time.isoformat()
+        return {"round": self.round, "time": time, "versions": dict(self.versions)}
+
+    def __str__(self) -> str:
+        """Say which round it is."""
+        time = "" if self.time is None else f" ({self.time:%Y-%m-%d %H:%M:%S} UTC)"
+        return f"round {self.round}{time}"
+
+
+def find_cut(
+    lake: LakeTables, round_number: int | None = None, as_of: datetime | None = None
+) -> Cut:
+    """Return the cut at a round; without one the newest cut, of rounds up to a moment if given.
+
+    Raises:
+        ConfigError: there is no such round, or none at that moment.
+        LakeError: the tables hold no such round in common, or it cannot be read any more; others
+            changed the log or a replica, or a replica is gone.
+
+    """
+    commits = history(lake.changes, WHOLE)
+    refuse_tampered_log(lake, commits)
+    last = _last_round(lake, commits, round_number, as_of)
+    refuse_lost_replica(lake)
+    replicas = [_Replica(lake, each, commits[0].version) for each in replicas_in(lake)]
+    rounds = _rounds(replicas, last) if round_number is None else iter([last])
+    for number in rounds:
+        versions = _versions_holding(replicas, number)
+        if versions is not None:
+            versions["changes"] = _log_version(lake, commits, number)
+            time = next((each.time for each in commits if each.round == number), None)
+            _require_readable(lake, number, versions)
+            return Cut(number, time, versions)
+    for replica in replicas:
+        replica.status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
+    wanted = f"a round up to {last}" if round_number is None else f"round {last}"
+    raise LakeError(
+        f"{lake.location}: found {'; '.join(map(str, replicas))}; expected {wanted} that a version "
+        f"of every table holds; {_CURE}"
+    )
+
+
+class _Replica:
+    """A replica, and the rounds that its versions hold."""
+
+    def __init__(self, lake: LakeTables, replica: ReplicaTable, log_version: int) -> None:
+        self.name = replica.name
+        self.status = replica_status(lake, replica)
+        self._lake = lake
+        self._collection_id = replica.collection_id
+        self._log_version = log_version  # read before the facts, as in `apply.plan_apply`
+        self._facts = LakeFacts(lake, replica, self.status)
+
+    @cached_property
+    def older(self) -> Sequence[HeldVersion]:
+        """The newest version of each older state, and the table as it was made."""
+        commits = history(self._lake.table(self.name), WHOLE)
+        beginning = [HeldVersion(EMPTY_TABLE, 0)] if reaches_creation(commits) else []
+        return [*self._facts.older_versions(), *beginning]
+
+    def version_holding(self, number: int) -> int | None:
+        """Return a version that holds a round, the newest one if it does; None if none does."""
+        newest = self.status.held
+        if self.status.lineage.defect(newest.version) is None and self._holds(newest, number):
+            return newest.version
+        older = (each for each in self.older if each.round <= number)
+        best = max(older, key=lambda each: (each.round, each.version), default=None)
+        return best.version if best is not None and self._holds(best, number) else None
+
+    def _holds(self, held: HeldVersion, number: int) -> bool:
+        if held.round >= number:
+            return held.round == number and not held.stale
+        missing = slice_between(held, number, self._facts)
+        if missing.undone or missing.stale:
+            return False
+        log = self._lake.changes
+        return touched_keys(log, self._log_version, self._collection_id, missing, 0) == Keys()
+
+    def __str__(self) -> str:
+        held = self.status.held
+        stale = f" with stale vbuckets {number_ranges(held.stale)}" if held.stale else ""
+        return f"{self.name} at round {held.round}{stale}"
+
+
+def _last_round(
+    lake: LakeTables,
+    commits: Sequence[TableCommit],
+    round_number: int | None,
+    as_of: datetime | None,
+) -> int:
+    """Return the round that was asked for, or the newest one by then, of which positions are left.
+
+    Raises:
+        ConfigError: there is none.
+        LakeError: there is no round at all.
+
+    """
+    newest = newest_round(lake, commits)
+    if not newest:
+        raise LakeError(f"{lake.location}: found no round, expected one; {_CURE}")
+    last: int | None = newest
+    if round_number is not None:
+        last = round_number
+    elif as_of is not None:
+        by_then = (each.round for each in commits if each.time <= as_of)
+        last = next((number for number in by_then if number is not None), None)
+    kept = lake.changes.rows("min(round) AS oldest", "kind = 'position'")[0]["oldest"]
+    if last is None or not kept <= last <= newest:
+        found = f"round {last}" if as_of is None else f"no round at {as_of:%Y-%m-%d %H:%M:%S} UTC"
+        raise ConfigError(
+            f"{lake.location}: found {found}, expected one from {kept} to {newest}: older ones are "
+            "cleaned, newer ones not made yet"
+        )
+    return last
+
+
+def _rounds(replicas: Sequence[_Replica], last: int) -> Iterator[int]:
+    """Yield the rounds to ask for, newest first; older versions are read if the first is no cut."""
+    yield last
+    held = {replica.status.round for replica in replicas}
+    held |= {each.round for replica in replicas for each in replica.older}
+    yield from sorted((number for number in held if 0 < number < last), reverse=True)
+
+
+def _versions_holding(replicas: Sequence[_Replica], number: int) -> dict[str, int] | None:
+    """Return the version of each replica that holds a round; None where one has none."""
+    versions: dict[str, int] = {}
+    # Whoever is behind fails first; and the positions of a round are read once.
+    for replica in sorted(replicas, key=lambda each: each.status.round):
+        version = replica.version_holding(number)
+        if version is None:
+            return None
+        versions[replica.name] = version
+    return {replica.name: versions[replica.name] for replica in replicas}
+
+
+def _log_version(lake: LakeTables, commits: Sequence[TableCommit], number: int) -> int:
+    """Return the newest version of ``changes`` that has no later round."""
+    later = [each.version for each in commits if each.round is not None and each.round > number]
+    version = min(later) - 1 if later else commits[0].version
+    if version < commits[-1].version:
+        raise LakeError(
+            f"{lake.changes.where}: found no version of round {number} in Delta's log any more; "
+            f"{_CURE}"
+        )
+    return version
+
+
+def _require_readable(lake: LakeTables, number: int, versions: Mapping[str, int]) -> None:
+    """Raise LakeError where VACUUM has deleted files of an older version, or its log is gone."""
+    for name, version in versions.items():
+        table = lake.table(name)
+        if version == history(table, 1)[0].version:
+            continue
+        try:
+            table.query(lambda read, _: f"SELECT DISTINCT vbucket FROM {read}", _READ, version)
+        except Exception as error:
+            if not is_missing_version(error):  # Spark's own class, or the bridge's: the text tells
+                raise
+            raise LakeError(
+                f"{table.where}: found version {version} (round {number}) vacuumed or out of "
+                "Delta's log, expected one that can be read; lake.horizon_hours says how long they "
+                f"are kept; {_CURE}"
+            ) from error

@@ -1,0 +1,301 @@
+"""The recipes of docs/cookbook.md, each as it stands there, on a lake whose story is known."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from deltalake import DeltaTable
+
+from dcp.cli.main import main
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.config.settings import ApplySettings, Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.query.query import open_for_queries
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import ReplicaTable, open_lake
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "cookbook.md").read_text(encoding="utf-8")
+RECIPES: Final = dict(
+    re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?```sql\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+)
+ORDERS: Final = ReplicaTable("docs__shop__orders__8", 8)
+LOST_NODE: Final = 1
+"""It has the vbuckets 2 and 3 of 4: bob, hal, ivy, cyd, order_1, order_2, order_5."""
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Story:
+    """The bucket, a clock that moves by a day, and what was written when."""
+
+    cluster: ProducerCluster
+    clock: list[float]
+
+    def __post_init__(self) -> None:
+        self.cas: dict[str, list[int]] = {}
+        self.branches: dict[str, list[str]] = {}
+        self.rounds: list[int] = []
+
+    def write(self, **documents: str) -> None:
+        """Store documents, by their keys; orders have a collection of their own."""
+        for key, value in documents.items():
+            name = key.encode()
+            collection = "shop.orders" if key.startswith("order") else 0
+            made = self.cluster.set(name, value.encode(), collection=collection)
+            log = self.cluster.failover_log(self.cluster.vbucket_of(name))
+            self.cas.setdefault(key, []).append(made.cas)
+            self.branches.setdefault(key, []).append(f"{log.entries[0].vb_uuid:016x}")
+
+    def time(self, key: str, number: int) -> datetime:
+        """When the version of a document with that number was stored."""
+        micros = self.cas[key][number] // 1000
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
+
+    def run(self, settings: Settings, spark: "SparkSession") -> None:
+        self.rounds.append(run(settings, once=True, spark=spark).rounds[-1].round)
+        self.clock[0] += 86400
+
+
+@dataclass
+class Lake:
+    """The lake, and the story behind it."""
+
+    settings: Settings
+    story: Story
+    spark: "SparkSession"
+
+    def rows(self, statement: str) -> list[Row]:
+        found = self.spark.sql(statement).toArrow().to_pylist()
+        return [dict(row) for row in found]
+
+
+def customer(name: str, city: str) -> str:
+    return json.dumps({"name": name, "city": city})
+
+
+def order(customer_key: str, total: int) -> str:
+    return json.dumps({"customer": customer_key, "total": total})
+
+
+ADA, ADA_MOVED = customer("Ada", "Rome"), customer("Ada", "Paris")
+BOB, BOB_LOST, BOB_KEPT = (customer("Bob", city) for city in ("Oslo", "Nowhere", "Bergen"))
+CYD, GUS, HAL, IVY = (customer(name, "Wien") for name in ("Cyd", "Gus", "Hal", "Ivy"))
+
+
+@pytest.fixture(scope="module")
+def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """Five days of a shop; the third is lost with a node, after it was published."""
+    folder = tmp_path_factory.mktemp("cookbook")
+    clock = [datetime(2026, 1, 1, tzinfo=UTC).timestamp()]
+    chosen = ClusterSettings(nodes=2, vbuckets=4, seed=3, clock=lambda: clock[0])
+    with ProducerCluster(chosen) as cluster:
+        story = Story(cluster, clock)
+        settings = settings_for(cluster, folder, round={"quiet_seconds": 0.2})
+        cluster.create_scope("shop")
+        cluster.create_collection("shop", "orders")
+        story.write(ada=ADA, bob=BOB, cyd=CYD, order_1=order("ada", 10), order_4=order("cyd", 40))
+        story.run(settings, spark)
+
+        cluster.flush_collection("shop", "orders")
+        cluster.delete(b"cyd")
+        story.write(ada=ADA_MOVED, gus=GUS)
+        story.write(order_1=order("ada", 11), order_2=order("bob", 20), order_3=order("gus", 30))
+        story.run(settings, spark)
+
+        cluster.pause_replication()
+        story.write(bob=BOB_LOST, hal=HAL, order_2=order("hal", 99))
+        story.run(settings, spark)
+
+        cluster.failover(LOST_NODE)
+        cluster.resume_replication()
+        story.write(bob=BOB_KEPT)
+        story.run(settings, spark)
+
+        story.write(ivy=IVY, order_5=order("ivy", 50))
+        story.run(replace(settings, apply=ApplySettings(when="never")), spark)
+        tables = open_lake(lambda: spark, lake_location(settings))
+        plan = plan_apply(tables, ORDERS, latest_round(tables))
+        assert plan is not None
+        run_apply(tables, plan, "w")  # an apply of docs has failed, say
+    open_for_queries(settings, spark)
+    yield Lake(settings, story, spark)
+    spark.sql("USE spark_catalog.default")
+
+
+def test_every_recipe_is_tried() -> None:
+    assert set(RECIPES) == {
+        "The newest document",
+        "The documents as of a version",
+        "The history of a key, over all branches",
+        "Changes between two versions",
+        "Rows that a rollback took back",
+        "A slowly changing dimension",
+        "Collections joined at one cut",
+    }
+    assert PAGE.count("```sql") == len(RECIPES)
+
+
+def test_the_newest_document_may_not_be_applied_yet(lake: Lake) -> None:
+    [found] = lake.rows(RECIPES["The newest document"])
+    assert (found["key"], found["document"]) == ("ivy", IVY)
+    assert found["modified_at"] == lake.story.time("ivy", 0)
+    assert lake.rows("SELECT key FROM docs WHERE key = 'ivy'") == []
+
+
+def test_the_documents_as_of_a_version(lake: Lake) -> None:
+    found = lake.rows(RECIPES["The documents as of a version"])
+    expected = {"ada": ADA_MOVED, "bob": BOB, "gus": GUS}
+    assert [(row["key"], row["document"]) for row in found] == sorted(expected.items())
+
+
+def test_the_history_of_a_key_tells_what_was_lost(lake: Lake) -> None:
+    found = lake.rows(RECIPES["The history of a key, over all branches"])
+    assert [(row["document"], row["is_live"]) for row in found] == [
+        (BOB, True),
+        (BOB_LOST, False),
+        (BOB_KEPT, True),
+    ]
+    assert [row["branch"] for row in found] == lake.story.branches["bob"]
+    assert found[0]["branch"] != found[2]["branch"]
+    first, _, lost, kept = (lake.story.rounds[number] for number in range(4))
+    assert [row["round"] for row in found] == [first, lost, kept]
+    died = [row["died_in_round"] for row in found]
+    assert died[0] is None and died[2] is None and lost < died[1] <= kept
+
+
+def test_what_changed_between_two_versions(lake: Lake) -> None:
+    recipe = RECIPES["Changes between two versions"]
+    inserted, updated, deleted = "inserted", "updated", "deleted"
+
+    def changes(before: int, after: int) -> list[tuple[str, ...]]:
+        asked = recipe.replace("OF 1)", f"OF {before})").replace("OF 2)", f"OF {after})")
+        return [tuple(row.values()) for row in lake.rows(asked)]
+
+    assert changes(1, 2) == [
+        ("ada", updated, ADA, ADA_MOVED),
+        ("cyd", deleted, CYD, None),
+        ("gus", inserted, None, GUS),
+    ]
+    assert changes(3, 4) == [("bob", updated, BOB_LOST, BOB_KEPT), ("hal", deleted, HAL, None)]
+
+
+def test_what_a_rollback_took_back(lake: Lake) -> None:
+    found = [tuple(row.values()) for row in lake.rows(RECIPES["Rows that a rollback took back"])]
+    assert found == [
+        ("docs", 4, 2, "bob", BOB_LOST, BOB_KEPT),
+        ("docs", 4, 2, "hal", HAL, None),
+        (ORDERS.name, 4, 2, "order_2", order("hal", 99), order("bob", 20)),
+    ]
+
+
+def test_a_slowly_changing_dimension_stays_right_through_rollbacks(lake: Lake) -> None:
+    recipe = RECIPES["A slowly changing dimension"]
+    story = lake.story
+
+    def expected(*versions: tuple[str, int, str, datetime | None]) -> list[tuple[object, ...]]:
+        return [
+            (key, document, story.time(key, number), until, story.branches[key][number])
+            for key, number, document, until in versions
+        ]
+
+    [deleted] = lake.rows("SELECT cas FROM row_history WHERE key = 'cyd' AND kind = 'deletion'")
+    until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(deleted["cas"]) // 1000)
+    assert [tuple(row.values()) for row in lake.rows(recipe)] == expected(
+        ("ada", 0, ADA, story.time("ada", 1)),
+        ("ada", 1, ADA_MOVED, None),
+        ("bob", 0, BOB, story.time("bob", 2)),
+        ("bob", 2, BOB_KEPT, None),
+        ("cyd", 0, CYD, until),
+        ("gus", 0, GUS, None),
+        ("ivy", 0, IVY, None),
+    )
+    [flushed] = lake.rows(f"SELECT time FROM rounds WHERE round = {story.rounds[1]}")
+    of_orders = recipe.replace("collection_id = 0", f"collection_id = {ORDERS.collection_id}")
+    assert of_orders != recipe
+    assert [tuple(row.values()) for row in lake.rows(of_orders)] == expected(
+        ("order_1", 0, order("ada", 10), story.time("order_1", 1)),
+        ("order_1", 1, order("ada", 11), None),
+        ("order_2", 0, order("bob", 20), None),
+        ("order_3", 0, order("gus", 30), None),
+        ("order_4", 0, order("cyd", 40), flushed["time"]),
+        ("order_5", 0, order("ivy", 50), None),
+    )
+
+
+def test_collections_are_joined_at_one_cut(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = RECIPES["Collections joined at one cut"]
+    applied = lake.story.rounds[3]
+
+    def join(*options: str) -> list[tuple[object, ...]]:
+        assert main(["cut", "--lake", lake.settings.lake.root, *options]) == 0
+        pasted = capsys.readouterr().out
+        assert pasted.startswith(f"-- round {applied} (")
+        for statement in filter(str.strip, pasted.split(";\n")):
+            lake.spark.sql(statement)
+        return [tuple(row.values()) for row in lake.rows(recipe)]
+
+    sound = [("order_1", "11", "ada"), ("order_2", "20", "bob"), ("order_3", "30", "gus")]
+    assert join() == sound
+    newest = recipe.replace("cut_docs", "docs")
+    assert [tuple(row.values()) for row in lake.rows(newest)] == [*sound, ("order_5", "50", None)]
+    assert lake.rows("SELECT max(round) AS newest FROM cut_changes") == [{"newest": applied}]
+    assert f"-- round {applied} (" in PAGE
+    assert set(re.findall(r"`cut_(\w+)` AS .*/(\w+)` VERSION AS OF 4", PAGE)) == {
+        (name, name) for name in ("docs", ORDERS.name)
+    }
+
+
+def test_a_session_gets_the_views_as_the_page_says(lake: Lake) -> None:
+    [block] = re.findall(r"```\n(from dcp.*?)```", PAGE, re.DOTALL)
+    named = block.replace('"lake.root": "lake"', f'"lake.root": "{lake.settings.lake.root}"')
+    assert named != block
+    exec(compile(named, "cookbook.md", "exec"), {"spark": lake.spark})  # noqa: S102 -- our own page
+    assert {"docs_live", "row_history", "rollbacks"} <= {
+        row["viewName"] for row in lake.rows("SHOW VIEWS")
+    }
+
+
+def test_older_cuts_and_none_where_a_table_holds_no_such_round(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last one: it takes a file away."""
+    first, second, _, applied, newest = lake.story.rounds
+
+    def cut(*options: str, code: int = 0) -> str:
+        assert main(["cut", "--lake", lake.settings.lake.root, "--json", *options]) == code
+        return capsys.readouterr()[code != 0]
+
+    older = json.loads(cut("--round", str(second)))
+    versions = older["versions"]
+    assert (older["round"], versions["docs"], versions[ORDERS.name]) == (second, 2, 2)
+    log = f"SELECT max(round) AS newest FROM changes VERSION AS OF {versions['changes']}"
+    assert lake.rows(log) == [{"newest": second}]
+    assert json.loads(cut("--as-of", older["time"])) == older
+    assert json.loads(cut())["round"] == applied
+
+    told = cut("--round", str(newest), code=7)
+    assert f"found docs at round {applied}; {ORDERS.name} at round {newest}; expected" in told
+    assert f"expected one from {first} to {newest}" in cut("--round", "99", code=2)
+    assert "found no round at 2026-01-01" in cut("--as-of", "2026-01-01", code=2)
+    assert "expected a time as in" in cut("--as-of", "yesterday", code=2)
+    assert "expected one of them" in cut("--as-of", older["time"], "--round", "1", code=2)
+
+    for file in DeltaTable(lake_location(lake.settings).path("docs"), version=1).file_uris():
+        Path(file.removeprefix("file://")).unlink()
+    told = cut("--round", str(first), code=7)
+    assert "table docs: found version 1 " in told and "lake.horizon_hours" in told
