@@ -91,6 +91,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "verify",
         "quality",
         "query",
+        "observe",
     ),
     "cli": ("terminal", "options", "views", "servers", "lake", "demo"),
 }

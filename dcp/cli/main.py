@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "run": ("lake", "replicate a bucket into its lake"),
     "status": ("lake", "where the lake stands, and what it waits for"),
     "top": ("lake", "connections, windows and stages of a run that is going on, live"),
+    "metrics": ("lake", "lag, rounds, rollbacks and sizes of a lake, as Prometheus reads them"),
     "maintain": ("lake", "clean up: small files, old files, log rows that no rollback can need"),
     "verify": ("lake", "compare the replica tables with the whole bucket, by key, seqno and CAS"),
     "sql": ("lake", "ask the lake a question in SQL"),

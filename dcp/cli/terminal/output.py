@@ -1,11 +1,15 @@
-"""Output of commands: plain lines, and JSON where a machine reads."""
+"""Output of commands: plain lines, JSON where a machine reads, and files."""
 
 import json
 import math
+import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
+from pathlib import Path
 
+from dcp.errors import SetupError
 from dcp.printable import printable_lines
 
 
@@ -21,6 +25,25 @@ def say(text: str = "") -> None:
 def say_json(value: object) -> None:
     """Print one JSON document on one line."""
     print(json_text(value) + "\n", end="", flush=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, and never a part.
+
+    Raises:
+        SetupError: it cannot be written; the old one is as it was.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.write_text(text, "utf-8")
+        new.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise SetupError(
+            f"{path}: cannot write it: {error.strerror}; expected a file in a folder that is there "
+            "and that this user can write to"
+        ) from None
 
 
 def json_text(value: object) -> str:

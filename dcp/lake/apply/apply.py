@@ -126,7 +126,7 @@ def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
     if not keys:
         return False
     share = len(keys.vbuckets) / lake.identity.vbucket_count
-    joined_bytes = lake.table(replica.name).size_bytes() * share
+    joined_bytes = lake.table(replica.name).size().bytes * share
     return len(keys) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
 
 

@@ -1,6 +1,5 @@
 """Decides when pending changes are merged into a replica: a pure rule, and the facts it needs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -9,8 +8,8 @@ from dcp.lake.apply.apply import slice_to_publish
 from dcp.lake.apply.apply_sql import rows_sql
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import newest_round
-from dcp.lake.tables.history import WHOLE, WINDOW, TableCommit, history, reaches_creation
+from dcp.lake.log.changes import newest_round, round_time
+from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 _NO_AGE: Final = float("inf")
@@ -77,22 +76,7 @@ def pending_of(
     if not row["rows"]:
         return Pending(0, 0, 0.0)
     counted = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
-    time = _time_of(lake, row["first"], newest_commits, to_round)
+    time = round_time(lake, row["first"], newest_commits)
     now = now or datetime.now(UTC)
     age_seconds = _NO_AGE if time is None else (now - time).total_seconds()
     return Pending(int(row["rows"]), int(counted[0][0]), age_seconds)
-
-
-def _time_of(
-    lake: LakeTables, round_number: int, newest_commits: Sequence[TableCommit], newest: int
-) -> datetime | None:
-    """Return when a round was committed, looking as far back as it can be, then at everything."""
-    commits = newest_commits
-    for limit in (newest - round_number + WINDOW, WHOLE):
-        for commit in commits:
-            if commit.round == round_number:
-                return commit.time
-        if reaches_creation(commits):
-            return None
-        commits = history(lake.changes, limit)
-    return next((commit.time for commit in commits if commit.round == round_number), None)

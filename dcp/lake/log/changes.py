@@ -8,6 +8,7 @@ handing the rows to Spark's JVM takes, and the commit needs no Spark. Elsewhere 
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -59,6 +60,25 @@ def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
             return commit.round
     [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
     return int(row["round"])
+
+
+def round_time(
+    lake: LakeTables, round_number: int, newest_commits: Sequence[TableCommit]
+) -> datetime | None:
+    """Return when a round was committed, looking as far back as it can be, then at everything.
+
+    None where the history no longer tells: a log keeps twice the horizon.
+    """
+    commits = newest_commits
+    newest = newest_round(lake, newest_commits)
+    for limit in (newest - round_number + WINDOW, WHOLE):
+        for commit in commits:
+            if commit.round == round_number:
+                return commit.time
+        if reaches_creation(commits):
+            return None
+        commits = history(lake.changes, limit)
+    return next((commit.time for commit in commits if commit.round == round_number), None)
 
 
 def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None = None) -> None:

@@ -1,5 +1,6 @@
 """The report of a committed round: rows, bytes and the outcome of each vbucket."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,16 +45,13 @@ class RoundReport:
     @property
     def window_full(self) -> float:
         """The part of the time in which nodes could send nothing; the mean over the vbuckets."""
-        return sum(report.window_full for report in self.vbuckets) / max(1, len(self.vbuckets))
+        return sum(window_full_shares(self.vbuckets).values())
 
     @property
     def gate(self) -> str:
         """The stage that full windows waited for most; empty where that is not known."""
-        shares: dict[str, float] = {}
-        for report in self.vbuckets:
-            if report.gate:
-                shares[report.gate] = shares.get(report.gate, 0.0) + report.window_full
-        return max(shares, key=lambda gate: shares[gate], default="")
+        shares = window_full_shares(self.vbuckets)
+        return max(filter(None, shares), key=lambda gate: shares[gate], default="")
 
     @property
     def incomplete(self) -> tuple[LeftOut, ...]:
@@ -106,3 +104,15 @@ class RoundReport:
             slowest = f", {SLOWEST[self.gate]}" if self.gate in SLOWEST else ""
             lines.append(f"  window full {self.window_full:.0%} of the time{slowest}")
         return "\n".join(lines)
+
+
+def window_full_shares(reports: Sequence[VbucketReport]) -> dict[str, float]:
+    """Return the part of the time in which nodes could send nothing, by the stage waited for.
+
+    It is the mean over the vbuckets. The stage is empty where it is not known.
+    """
+    shares: dict[str, float] = {}
+    for report in reports:
+        share = report.window_full / len(reports)
+        shares[report.gate] = shares.get(report.gate, 0.0) + share
+    return shares

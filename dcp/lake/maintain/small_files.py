@@ -42,7 +42,7 @@ class SmallFiles:
         due = COMMITS if last is None else last.version + COMMITS
         if newest >= due:
             due = newest + 1 + COMMITS
-            if last is not None or lake.table(table).size_bytes() <= MOST_BYTES:
+            if last is not None or lake.table(table).size().bytes <= MOST_BYTES:
                 # The driver's memory is for documents of any size: docs/memory.md.
                 step = partial(optimize_table, lake, table, reader_settings(DOCUMENT_BYTES))
                 _LOG.debug("%s", unless_driver_writes("optimize", table, step))

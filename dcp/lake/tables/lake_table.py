@@ -76,6 +76,14 @@ class RememberedLog:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSize:
+    """The data files of one version of a table: how many, and their bytes together."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table: its name in SQL and in messages, and its folder where that is on this machine.
 
@@ -133,13 +141,12 @@ class LakeTable:
             found = str(self._detail_by_spark("id"))
         return found
 
-    def size_bytes(self) -> int:
-        """Return the size of the newest version's files."""
-        found = self._by_delta_rs(
-            lambda folder: sum(pa.table(_open(folder).get_add_actions())["size_bytes"].to_pylist())
-        )
+    def size(self) -> TableSize:
+        """Return the size of the newest version."""
+        found = self._by_delta_rs(_size)
         if found is None:
-            found = int(self._detail_by_spark("sizeInBytes"))
+            files = int(self._detail_by_spark("numFiles"))
+            found = TableSize(files, int(self._detail_by_spark("sizeInBytes")))
         return found
 
     def require_columns(self, expected: pa.Schema) -> None:
@@ -305,6 +312,11 @@ class _Rows:
 
 def _open(folder: Path) -> StoredTable:
     return StoredTable(str(folder))
+
+
+def _size(folder: Path) -> TableSize:
+    sizes = pa.table(_open(folder).get_add_actions())["size_bytes"].to_pylist()
+    return TableSize(len(sizes), sum(sizes))
 
 
 def _commits(folder: Path, limit: int) -> list[dict[str, Any]]:

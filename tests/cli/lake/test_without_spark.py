@@ -22,6 +22,7 @@ COMMANDS = {
     ("run", "--once"): "no round: after round 1 no vbucket is behind",
     ("plan",): "no round: after round 1 no vbucket is behind",
     ("status",): f"docs: version 1, {DOCUMENTS} documents, holds that round",
+    ("metrics",): 'dcplake_lag_seqnos{table="docs"} 0.0',
     ("rollbacks",): "no rollback so far",
     ("cut",): "docs` VERSION AS OF 1;\n",
     ("tail", "--lines", "1"): '{"n": 1}',
@@ -58,6 +59,8 @@ def test_a_command_starts_no_spark(
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(opening, "session", started)
-    asked = options[-2:] if words[0] in ("status", "rollbacks", "cut", "tail") else options
+    asked = (
+        options[-2:] if words[0] in ("status", "metrics", "rollbacks", "cut", "tail") else options
+    )
     assert main([*words, *asked]) == 0
     assert told in "".join(capsys.readouterr())

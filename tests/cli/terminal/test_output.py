@@ -1,11 +1,14 @@
-"""JSON of values of any kind, and names that are not repeated."""
+"""JSON of values of any kind, names that are not repeated, and files that are written whole."""
 
+import errno
 import json
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
-from dcp.cli.terminal.output import json_text, unique_names
+from dcp.cli.terminal.output import json_text, unique_names, write_whole
+from dcp.errors import SetupError
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,22 @@ def test_values_become_exact_json(value: object, text: str) -> None:
 def test_repeated_names_are_numbered_and_take_no_others_place() -> None:
     assert unique_names(["a", "b", "a", "a"]) == ["a", "b", "a_2", "a_3"]
     assert unique_names(["a", "a", "a_2", "a_2"]) == ["a", "a_3", "a_2", "a_2_2"]
+
+
+def test_a_file_is_written_whole_or_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lake.prom"
+    for text in ("old\n", "new\n"):
+        write_whole(file, text)
+        assert file.read_text() == text
+
+    def half(path: Path, text: str, encoding: str) -> None:
+        path.write_bytes(text.encode(encoding)[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(SetupError, match=r"lake\.prom: cannot write it: No space left on device"):
+        write_whole(file, "newest\n")
+    assert file.read_text() == "new\n"
+    assert list(tmp_path.iterdir()) == [file]

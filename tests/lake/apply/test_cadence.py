@@ -7,6 +7,7 @@ import pytest
 from dcp.lake.apply import cadence
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.cadence import Pending, pending_of
+from dcp.lake.log import changes
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS
 from tests.lake.conftest import NewLake
@@ -35,10 +36,11 @@ def test_what_is_pending_follows_the_positions(
     model.commit(model.next_round(model.read(first, 2, 3)))
     # The rows of round 1 waited through the apply, and are the oldest. A short look at the
     # history does not reach them.
-    monkeypatch.setattr(cadence, "WINDOW", 0)
-    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[: a[1] if len(a) > 1 else 1])
+    monkeypatch.setattr(changes, "WINDOW", 0)
+    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[:1])
+    monkeypatch.setattr(changes, "history", lambda *a: history(*a)[: a[1] if len(a) > 1 else 1])
     pending = pending_of(lake, DOCS, now=opened.time + timedelta(seconds=90))
     assert (pending.rows, pending.age_seconds) == (5, 90.0)
     now = datetime.now(UTC)
-    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[:1])
+    monkeypatch.setattr(changes, "history", lambda *a: history(*a)[:1])
     assert pending_of(lake, DOCS, now=now).age_seconds == float("inf")

@@ -1,0 +1,41 @@
+"""``dcplake metrics``: a lake's figures, as Prometheus reads them.
+
+Reads the lake's own tables and starts no Spark where the lake is a folder of this machine, so that
+it suits scheduled runs: the textfile collector of Prometheus' node exporter reads what it writes.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
+from dcp.cli.terminal.output import say, write_whole
+
+
+def run(
+    *,
+    config: Config = None,
+    lake: Lake = None,
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="write there, the whole file at once (default: print)"),
+    ] = None,
+) -> int:
+    """Read, and print or write."""
+    from dcp.lake.monitor.prometheus import exposition_of
+    from dcp.lake.observe.figures import FiguresReader
+    from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
+    from dcp.lake.tables.opening import lake_location, spark_of
+    from dcp.lake.tables.tables import open_lake
+
+    settings = settings_from(config, lake, overrides)
+    figures = FiguresReader(open_lake(spark_of(settings), lake_location(settings))).read()
+    text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
+    if output is None:
+        say(text.rstrip("\n"))
+    else:
+        write_whole(output, text)
+    return 0

@@ -1,0 +1,1 @@
+"""Figures of a lake, read from its own tables, and their metrics."""

@@ -1,0 +1,315 @@
+"""Reads a lake's figures from its own tables: lag, rounds, rollbacks, sizes.
+
+The cluster is not asked: what it holds is known as of the newest round's plan. A reader that lives
+on reads again only what has changed, so that it may be asked every few seconds.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
+from dcp.lake.log.changes import newest_round, round_time
+from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.round_plan import LeftOut
+from dcp.lake.log.round_records import round_record, round_records
+from dcp.lake.log.round_report import window_full_shares
+from dcp.lake.tables.history import TableCommit, history
+from dcp.lake.tables.lake_table import TableSize
+from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
+from dcp.lake.tables.schema import ITEM_KINDS
+from dcp.lake.tables.sql import string_list
+from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, audit_exists, replicas_in
+from dcp.lake.tables.vbucket_state import VbucketProgress
+
+ROUNDS_SHOWN: Final = 30
+"""The newest rounds whose figures are told one by one."""
+
+_LACKING_SQL: Final = string_list((*ITEM_KINDS, "system_event"))
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    """The newest version of a table, and its size."""
+
+    table: str
+    version: int
+    size: TableSize
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFigures:
+    """The state that a replica table shows.
+
+    ``round`` is the one that its last apply brought it to. ``reached`` are the seqnos, by vbucket,
+    up to which it lacks nothing; rounds without rows for it count. ``behind_since`` is when the
+    lake received, or first knew of, the oldest change that it lacks; None where it lacks none.
+    ``applied_at`` is None before the first apply, or where the history no longer tells.
+    """
+
+    table: str
+    round: int
+    applied_at: datetime | None
+    reached: Mapping[int, int]
+    behind_since: datetime | None
+    stale: tuple[int, ...]
+
+    def lag_seqnos(self, highs: Mapping[int, int]) -> int:
+        """Return how many seqnos it is behind these high seqnos, of all vbuckets together."""
+        return sum(max(0, high - self.reached.get(vb, 0)) for vb, high in highs.items())
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFigures:
+    """The figures of one committed round.
+
+    ``window_full`` is the part of the time in which nodes could send nothing, by the stage that
+    was waited for (empty where that is not known). ``time`` is None where the history no longer
+    tells.
+    """
+
+    round: int
+    time: datetime | None
+    rows: int
+    bytes: int
+    vbuckets: int
+    rollbacks: int
+    window_full: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFigures:
+    """A lake at one moment.
+
+    ``highs`` are the newest seqnos that the lake knows of, by vbucket; ``rounds`` the newest ones,
+    newest first; ``rollbacks`` counts what producers ordered so far, by vbucket. ``stuck`` are the
+    vbuckets that the newest round could not bring further, ``waiting`` counts those whose newest
+    rows wait for a snapshot's end.
+    """
+
+    bucket: str
+    lake_id: str
+    vbuckets: int
+    round: int
+    rounds: tuple[RoundFigures, ...]
+    highs: Mapping[int, int]
+    replicas: tuple[ReplicaFigures, ...]
+    tables: tuple[TableFigures, ...]
+    rollbacks: int
+    stuck: tuple[LeftOut, ...]
+    waiting: int
+
+    @property
+    def round_at(self) -> datetime | None:
+        """The time of the newest round."""
+        return self.rounds[0].time if self.rounds else None
+
+    def seeing(self, targets: Mapping[int, int], since: datetime) -> "LakeFigures":
+        """Return the figures of one who knows higher seqnos of some vbuckets, since a time."""
+        highs = {**self.highs, **targets}
+        replicas = (
+            replace(each, behind_since=since)
+            if each.behind_since is None and each.lag_seqnos(highs)
+            else each
+            for each in self.replicas
+        )
+        return replace(self, highs=highs, replicas=tuple(replicas))
+
+
+class FiguresReader:
+    """Reads the figures of one open lake again and again, in one thread at a time."""
+
+    def __init__(self, lake: LakeTables) -> None:
+        self._lake = lake
+        self._newest: tuple[object, LakeFigures] | None = None
+        self._rounds: dict[int, RoundFigures] = {}
+        self._sizes: dict[tuple[str, int, datetime], TableSize] = {}
+        self._rollbacks = self._rollbacks_up_to = 0
+
+    def read(self) -> LakeFigures:
+        """Return the figures of now.
+
+        Raises:
+            LakeError: a table, or the newest round's record, is not as it must be.
+        """
+        lake = self._lake
+        commits = history(lake.changes)
+        statuses = {each: replica_status(lake, each) for each in replicas_in(lake)}
+        heads = {each.name: status.lineage.commits[0] for each, status in statuses.items()}
+        heads = {"changes": commits[0], **heads}
+        if audit_exists(lake):
+            heads[AUDIT_TABLE] = history(lake.table(AUDIT_TABLE), 1)[0]
+        seen = {table: (head.version, head.time) for table, head in heads.items()}
+        if self._newest is None or self._newest[0] != seen:
+            self._newest = seen, self._read(commits, statuses, heads)
+        return self._newest[1]
+
+    def _read(
+        self,
+        commits: Sequence[TableCommit],
+        statuses: Mapping[ReplicaTable, ReplicaStatus],
+        heads: Mapping[str, TableCommit],
+    ) -> LakeFigures:
+        lake = self._lake
+        newest = newest_round(lake, commits)
+        record = round_record(lake, newest)
+        highs = _high_seqnos(record)
+        return LakeFigures(
+            bucket=lake.identity.bucket,
+            lake_id=lake.identity.lake_id,
+            vbuckets=lake.identity.vbucket_count,
+            round=newest,
+            rounds=self._round_figures(commits, newest),
+            highs=highs,
+            replicas=tuple(_replica_figures(lake, statuses, commits, newest, highs)),
+            tables=tuple(self._table_figures(heads)),
+            rollbacks=self._count_rollbacks(record.states.values(), newest),
+            stuck=tuple(
+                LeftOut(each.vbucket, each.reason or str(each.outcome), each.detail)
+                for each in record.reports
+                if each.failed or each.reason
+            ),
+            waiting=sum(not state.position.is_complete for state in record.states.values()),
+        )
+
+    def _round_figures(
+        self, commits: Sequence[TableCommit], newest: int
+    ) -> tuple[RoundFigures, ...]:
+        """Return the newest rounds; only those not known yet are read."""
+        first = max(1, newest - ROUNDS_SHOWN + 1)
+        missing = [number for number in range(first, newest + 1) if number not in self._rounds]
+        if missing:
+            rows = self._lake.changes.rows(
+                "round, vbucket, detail", f"kind = 'status' AND round >= {missing[0]}"
+            )
+            times = {each.round: each.time for each in commits if each.round is not None}
+            reports: dict[int, list[VbucketReport]] = {number: [] for number in missing}
+            for row in rows:
+                if (number := row["round"]) in reports:
+                    reports[number].append(VbucketReport.parse(row["vbucket"], row["detail"]))
+            self._rounds |= {
+                number: _of_round(number, times.get(number), told)
+                for number, told in reports.items()
+            }
+        self._rounds = {number: each for number, each in self._rounds.items() if number >= first}
+        return tuple(self._rounds[number] for number in range(newest, first - 1, -1))
+
+    def _table_figures(self, heads: Mapping[str, TableCommit]) -> list[TableFigures]:
+        self._sizes = {
+            (table, head.version, head.time): self._size_of(table, head)
+            for table, head in heads.items()
+        }
+        return [
+            TableFigures(table, version, size) for (table, version, _), size in self._sizes.items()
+        ]
+
+    def _size_of(self, table: str, head: TableCommit) -> TableSize:
+        known = self._sizes.get((table, head.version, head.time))
+        return self._lake.table(table).size() if known is None else known
+
+    def _count_rollbacks(self, states: Collection[VbucketProgress], newest: int) -> int:
+        """Count the orders in the log; a lake without any is known by its positions."""
+        if any(state.epoch or state.order is not None for state in states):
+            [row] = self._lake.changes.rows(
+                "count(*) AS orders",
+                "kind = 'rollback' AND seqno IS NULL AND "
+                f"round > {self._rollbacks_up_to} AND round <= {newest}",
+            )
+            self._rollbacks += row["orders"]
+        self._rollbacks_up_to = newest
+        return self._rollbacks
+
+
+def _of_round(
+    number: int, time: datetime | None, reports: Collection[VbucketReport]
+) -> RoundFigures:
+    streamed = [each for each in reports if each.outcome is not Outcome.LEFT_OUT]
+    return RoundFigures(
+        number,
+        time,
+        sum(each.rows for each in streamed),
+        sum(each.frame_bytes for each in streamed),
+        len(streamed),
+        sum(each.outcome is Outcome.ROLLBACK for each in streamed),
+        {stage: share for stage, share in window_full_shares(streamed).items() if share},
+    )
+
+
+def _high_seqnos(record: RoundRecord) -> dict[int, int]:
+    """Return the newest seqno that a round's plan, or its streams, knew of each vbucket."""
+    highs = {vb: max(_reached(state), state.position.seqno) for vb, state in record.states.items()}
+    for each in record.reports:
+        if each.outcome is not Outcome.CAUGHT_UP:  # proven to hold nothing up to its target
+            highs[each.vbucket] = max(highs[each.vbucket], each.target_seqno)
+    return highs
+
+
+def _reached(state: VbucketProgress) -> int:
+    return max(state.caught_up_seqno, state.complete_seqno)
+
+
+def _replica_figures(
+    lake: LakeTables,
+    statuses: Mapping[ReplicaTable, ReplicaStatus],
+    commits: Sequence[TableCommit],
+    newest: int,
+    highs: Mapping[int, int],
+) -> Iterator[ReplicaFigures]:
+    records = round_records(lake, {newest, *(status.round for status in statuses.values())})
+    now = records[newest].states
+    waiting = [state.first_pending_round for state in now.values() if state.first_pending_round]
+    if any(highs[vb] > max(_reached(state), state.position.seqno) for vb, state in now.items()):
+        waiting.append(newest)  # what its plan knew of and it did not read
+    lacking = _first_rounds_lacking(lake, statuses, newest)
+    for replica, status in statuses.items():
+        first = lacking.get(replica.collection_id)
+        reached = {vb: _reached(state) for vb, state in now.items()}
+        if first is not None:
+            reached = _reached_at(lake, status.round, records[status.round].states, now, newest)
+        since = min([*waiting, *([] if first is None else [first])], default=None)
+        applied = status.applied
+        commit = None if applied is None else status.lineage.commit(applied.version)
+        yield ReplicaFigures(
+            replica.name,
+            status.round,
+            None if commit is None else commit.time,
+            reached,
+            None if since is None else round_time(lake, since, commits),
+            tuple(sorted(shown_stale(status, now))),
+        )
+
+
+def _first_rounds_lacking(
+    lake: LakeTables, statuses: Mapping[ReplicaTable, ReplicaStatus], newest: int
+) -> dict[int, int]:
+    """Return the first round with rows of a collection that its table lacks; without any: none."""
+    held = {each.collection_id: status.round for each, status in statuses.items()}
+    behind = " OR ".join(
+        f"(collection_id = {collection_id} AND round > {number})"
+        for collection_id, number in held.items()
+        if number < newest
+    )
+    if not behind:
+        return {}
+    rows = lake.changes.rows(
+        "collection_id, min(round) AS first",
+        f"round > {min(held.values())} AND kind IN ({_LACKING_SQL}) AND ({behind}) "
+        "GROUP BY collection_id",
+    )
+    return {row["collection_id"]: row["first"] for row in rows}
+
+
+def _reached_at(
+    lake: LakeTables,
+    round_number: int,
+    states: Mapping[int, VbucketProgress],
+    now: Mapping[int, VbucketProgress],
+    newest: int,
+) -> dict[int, int]:
+    """Return what the states of a round had reached, as far as it is still part of the history."""
+    reached = {vb: _reached(state) for vb, state in states.items()}
+    forked = [vb for vb, state in states.items() if state.epoch != now[vb].epoch]
+    for fork in forks_between(lake, round_number, newest, forked):
+        reached[fork.vbucket] = min(reached[fork.vbucket], fork.seqno)
+    return reached

@@ -1,0 +1,171 @@
+"""The figures of a real lake, through all that moves them: no Spark is asked for any of them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.round_plan import LeftOut, RoundPlan
+from dcp.lake.monitor.prometheus import exposition_of
+from dcp.lake.observe.figures import FiguresReader, LakeFigures, ReplicaFigures
+from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.run import open_or_create
+from dcp.lake.tables.history import history
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import open_lake
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+VBUCKETS: Final = 4
+
+
+class Scene:
+    """A bucket with a collection ``shop.a``, its driver, and one reader that lives on."""
+
+    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, folder: Path) -> None:
+        self.cluster = cluster
+        cluster.create_scope("shop")
+        self.collection = cluster.create_collection("shop", "a")
+        self.table = f"docs__shop__a__{self.collection:x}"
+        settings = settings_for(cluster, folder, round={"quiet_seconds": 0.2})
+        self._access = source_access(settings)
+        self._location = lake_location(settings)
+        self.lake = open_or_create(
+            lambda: spark, settings, self._location, query_cluster(self._access)
+        )
+        self.driver = Driver(self.lake, settings, self._access, Observer())
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> FiguresReader:
+        def started() -> "SparkSession":
+            raise AssertionError("Spark was started")
+
+        return FiguresReader(open_lake(started, self._location))
+
+    def write(self, count: int, collection: int = 0) -> None:
+        for number in range(count):
+            self.cluster.set(b"key-%d" % number, b'{"n": 1}', collection=collection)
+
+    def receive(self) -> int:
+        plan = self.driver.plan(query_cluster(self._access))
+        assert isinstance(plan, RoundPlan)
+        return self.driver.round(plan).round
+
+    def follow(self) -> None:
+        self.driver.once(query_cluster(self._access), Event())
+
+    def figures(self) -> LakeFigures:
+        """Read them; who has read before and who has not find the same."""
+        found = self._reader.read()
+        assert found == self._new_reader().read()
+        assert self._reader.read() is found, "nothing has changed since"
+        return found
+
+    def replica(self, table: str) -> ReplicaFigures:
+        [found] = [each for each in self.figures().replicas if each.table == table]
+        return found
+
+    def high_seqnos(self) -> dict[int, int]:
+        return {vb: self.cluster.high_seqno(vb) for vb in range(VBUCKETS)}
+
+    def time_of(self, round_number: int) -> datetime:
+        [time] = [
+            each.time for each in history(self.lake.changes, 50) if each.round == round_number
+        ]
+        return time
+
+
+@pytest.fixture(scope="module")
+def scene(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=6)) as cluster:
+        made = Scene(spark, cluster, tmp_path_factory.mktemp("figures"))
+        made.write(40)
+        made.write(10, made.collection)
+        made.follow()
+        yield made
+
+
+def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
+    figures = scene.figures()
+    assert figures.highs == scene.high_seqnos()
+    assert sum(each.rows for each in figures.rounds) == 50
+    assert figures.round_at == scene.time_of(figures.round)
+    for replica in figures.replicas:
+        assert (replica.lag_seqnos(figures.highs), replica.behind_since) == (0, None)
+    sizes = {each.table: each.size for each in figures.tables}
+    assert sizes.keys() == {"changes", "docs", scene.table}
+    for table, size in sizes.items():  # no file is removed yet
+        files = list(Path(scene.lake.location.path(table)).rglob("*.parquet"))
+        data = [file.stat().st_size for file in files if "_delta_log" not in file.parts]
+        assert (size.files, size.bytes) == (len(data), sum(data))
+
+    scene.write(6, scene.collection)
+    before, number = scene.high_seqnos(), scene.receive()
+    behind = scene.replica(scene.table)
+    assert behind.lag_seqnos(before) == 6
+    assert behind.behind_since == scene.time_of(number)
+    docs = scene.replica("docs")
+    assert (docs.lag_seqnos(before), docs.behind_since) == (0, None), "it lacks nothing"
+    assert scene.figures().rounds[0].rows == 6
+
+    now = datetime.now(UTC)
+    ahead = scene.figures().seeing({0: before[0] + 3}, now)
+    lags = {each.table: each for each in ahead.replicas}
+    assert lags["docs"].lag_seqnos(ahead.highs) == 3 and lags["docs"].behind_since == now
+    assert lags[scene.table].behind_since == behind.behind_since
+
+    [applied] = scene.driver.apply(number, force=True)
+    after = scene.replica(scene.table)
+    assert (after.round, after.lag_seqnos(before), after.behind_since) == (number, 0, None)
+    [commit] = history(scene.lake.table(scene.table), 1)
+    assert (after.applied_at, applied.version) == (commit.time, commit.version)
+
+
+def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
+    scene.follow()
+    assert scene.figures().rollbacks == 0
+    scene.write(20)
+    scene.follow()
+    scene.cluster.crash_restart(0, lost_seqnos=2)
+    scene.follow()
+    [orders] = scene.lake.spark.sql(
+        f"SELECT count(*) AS found FROM {scene.lake.changes_sql} "
+        "WHERE kind = 'rollback' AND rollback IS NOT NULL AND seqno IS NULL"
+    ).collect()
+    figures = scene.figures()
+    assert figures.rollbacks == orders["found"] == VBUCKETS
+    assert sum(each.rollbacks for each in figures.rounds) == VBUCKETS
+    assert all(each.lag_seqnos(figures.highs) == 0 for each in figures.replicas)
+
+    scene.write(20)
+    scene.receive()
+    stuck = LeftOut(1, "node unreachable", "127.0.0.1:1: refused")
+    figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
+    assert figures.rollbacks == VBUCKETS
+    text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
+    found = {
+        (each.name, *sorted(each.labels.values())): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+    assert found["dcplake_stuck_vbuckets", stuck.reason] == 2
+    assert found["dcplake_rollbacks_total",] == VBUCKETS
+    assert found["dcplake_lag_seqnos", "docs"] == 20
+    assert found["dcplake_lag_seconds", "docs"] > 0
+    assert {name for name, *_ in found} >= LAKE_METRICS.keys() - {
+        "dcplake_round_window_full_ratio"  # nothing was large
+    }
