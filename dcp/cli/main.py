@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "status": ("lake", "where the lake stands, and what it waits for"),
     "top": ("lake", "connections, windows and stages of a run that is going on, live"),
     "metrics": ("lake", "lag, rounds, rollbacks and sizes of a lake, as Prometheus reads them"),
+    "report": ("lake", "the page of a lake as a file: lag, rounds, rollbacks, tables"),
     "maintain": ("lake", "clean up: small files, old files, log rows that no rollback can need"),
     "verify": ("lake", "compare the replica tables with the whole bucket, by key, seqno and CAS"),
     "sql": ("lake", "ask the lake a question in SQL"),

@@ -5,6 +5,7 @@ from typing import Annotated
 from typer import Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
+from dcp.cli.terminal.output import say
 from dcp.cli.views.run_output import JsonObserver, PlainObserver
 
 
@@ -20,11 +21,31 @@ def run(
             help="end when what the cluster holds now is applied; without it, go on until stopped",
         ),
     ] = False,
+    http: Annotated[
+        str | None,
+        Option(
+            metavar="[HOST:]PORT",
+            help="serve a live page, /metrics and /health there; 127.0.0.1 where no host is named",
+        ),
+    ] = None,
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,
 ) -> int:
     """Replicate."""
     from dcp.lake.run.run import run as replicate
 
+    settings = settings_from(config, lake, overrides)
     observer = JsonObserver() if json else PlainObserver()
-    replicate(settings_from(config, lake, overrides), once=once, observer=observer)
+    if http is None:
+        replicate(settings, once=once, observer=observer)
+        return 0
+    from dcp.lake.observe.run_server import RunServer, http_address
+    from dcp.lake.observe.run_watch import RunWatch
+    from dcp.lake.tables.opening import lake_location
+
+    address = http_address(http)
+    watch = RunWatch(observer, settings.round)
+    with RunServer(address, lake_location(settings), watch):
+        if not json:
+            say(f"the run is shown at http://{address}/")
+        replicate(settings, once=once, observer=watch)
     return 0

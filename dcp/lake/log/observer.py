@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 NEXT_ROUND: Final = "the next round"
 """What a run waits for when all is well."""
 
+PAUSED: Final = "dcplake resume"
+"""What it waits for while it is paused; by whom is said behind it."""
+
 
 class Observer:
     """Base class of run observers: does nothing on each step. Methods must return quickly.

@@ -26,7 +26,7 @@ from dcp.lake.log.applied import AppliedVersion, unindexed_applied
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import Action, Control
 from dcp.lake.log.lake_position import lake_position, require_same_bucket, tasks_at_once
-from dcp.lake.log.observer import NEXT_ROUND, Observer
+from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.log.plan import plan_round
 from dcp.lake.log.progress import round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
@@ -155,7 +155,7 @@ class Driver:
         for.
         """
         if (pause := self._requests.carry_out()) is not None:
-            return f"dcplake resume: {_paused(pause)}"
+            return f"{PAUSED}: {_paused(pause)}"
         try:
             cluster = query_cluster(self._access)
         except (AuthenticationError, BucketError):

@@ -102,7 +102,7 @@ def is_large_load(location: LakeLocation, cluster: ClusterView) -> bool:
     if location.root is None or local_root(location.root) is None:
         return False
     try:
-        lake = find_lake(_refuse_to_start, location)
+        lake = find_lake(refuse_to_start, location)
         held = {} if lake is None else positions_at(lake, latest_round(lake))
     except LakeError:
         return False
@@ -111,8 +111,14 @@ def is_large_load(location: LakeLocation, cluster: ClusterView) -> bool:
     return sum(max(0, each) for each in behind) >= MANY_CHANGES
 
 
-def _refuse_to_start() -> "SparkSession":
-    raise LakeError("this lake cannot be read without Spark")
+def refuse_to_start() -> "SparkSession":
+    """Refuse: for those who read a lake beside Spark, or before it.
+
+    Raises:
+        LakeError: always.
+
+    """
+    raise LakeError("this lake cannot be read without Spark, expected a folder of this machine")
 
 
 @contextmanager

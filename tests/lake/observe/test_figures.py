@@ -1,5 +1,6 @@
 """The figures of a real lake, through all that moves them: no Spark is asked for any of them."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,11 +11,15 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dcp.cli.main import main
+from dcp.lake.config.settings import RoundSettings
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import LeftOut, RoundPlan
 from dcp.lake.monitor.prometheus import exposition_of
 from dcp.lake.observe.figures import FiguresReader, LakeFigures, ReplicaFigures
 from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.observe.run_server import RunFigures
+from dcp.lake.observe.run_watch import RunWatch
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
@@ -41,7 +46,7 @@ class Scene:
         cluster.create_scope("shop")
         self.collection = cluster.create_collection("shop", "a")
         self.table = f"docs__shop__a__{self.collection:x}"
-        settings = settings_for(cluster, folder, round={"quiet_seconds": 0.2})
+        settings = self.settings = settings_for(cluster, folder, round={"quiet_seconds": 0.2})
         self._access = source_access(settings)
         self._location = lake_location(settings)
         self.lake = open_or_create(
@@ -169,3 +174,22 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     assert {name for name, *_ in found} >= LAKE_METRICS.keys() - {
         "dcplake_round_window_full_ratio"  # nothing was large
     }
+
+
+def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
+    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.follow()
+    watch = RunWatch(Observer(), RoundSettings())
+    figures = RunFigures(lake_location(scene.settings), watch)
+    assert figures.read() == scene.figures()
+    watch.targets = {0: scene.high_seqnos()[0] + 2}
+    assert figures.read().highs[0] == scene.high_seqnos()[0] + 2
+    root = str(scene.settings.lake.root)
+    assert main(["report", "--lake", root]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {each["table"] for each in told["replicas"]} == {"docs", scene.table}
+    assert told["round"] == scene.figures().round == told["rounds"][0]["round"]
+    page = tmp_path / "page.html"
+    assert main(["report", "--lake", root, "--html", str(page)]) == 0
+    assert f'"round": {told["round"]}' in page.read_text()

@@ -1,0 +1,36 @@
+"""``dcplake report``: the page of a lake as a file, which needs no run and no network."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
+from dcp.cli.terminal.output import say_json, write_whole
+
+
+def run(
+    *,
+    config: Config = None,
+    lake: Lake = None,
+    overrides: Overrides = None,
+    html: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="write the page there (default: print its figures as JSON)"),
+    ] = None,
+) -> int:
+    """Read the lake, and write or print."""
+    from dcp.lake.observe.figures import FiguresReader
+    from dcp.lake.observe.page import figures_json, page_html
+    from dcp.lake.tables.opening import lake_location, spark_of
+    from dcp.lake.tables.tables import open_lake
+
+    settings = settings_from(config, lake, overrides)
+    figures = FiguresReader(open_lake(spark_of(settings), lake_location(settings))).read()
+    told = figures_json(figures, datetime.now(UTC))
+    if html is None:
+        say_json(told)
+    else:
+        write_whole(html, page_html(told))
+    return 0

@@ -1,0 +1,162 @@
+"""Serves a run over HTTP (``dcplake run --http``): its page, metrics and health. Reads only.
+
+The lake is read beside the run, from its tables, without Spark; so nothing here delays a round.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import monotonic
+from typing import Final
+
+from dcp.client.addresses import NodeAddress
+from dcp.errors import DcplakeError, SetupError
+from dcp.lake.monitor.prometheus import exposition_of
+from dcp.lake.observe.figures import FiguresReader, LakeFigures
+from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.observe.page import figures_json, page_html
+from dcp.lake.observe.run_watch import RunWatch
+from dcp.lake.run.run import refuse_to_start
+from dcp.lake.tables.tables import LakeLocation, open_lake
+
+_KEPT_SECONDS: Final = 1.0
+"""Whoever asks more often gets the same figures."""
+
+_LOCAL: Final = "127.0.0.1"
+
+
+class RunFigures:
+    """The figures of a lake that a run writes to, for several threads that ask."""
+
+    def __init__(self, location: LakeLocation, watch: RunWatch) -> None:
+        self._location = location
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._reader: FiguresReader | None = None
+        self._read: LakeFigures | None = None
+        self._read_at = -_KEPT_SECONDS
+
+    def read(self) -> LakeFigures:
+        """Return the figures of now, with what the run's plan knows.
+
+        Raises:
+            LakeError: there is no lake yet, or it cannot be read without Spark.
+        """
+        with self._lock:
+            if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
+                if self._reader is None:
+                    self._reader = FiguresReader(open_lake(refuse_to_start, self._location))
+                self._read, self._read_at = self._reader.read(), monotonic()
+            return self._read.seeing(self._watch.targets, self._watch.planned_at)
+
+
+class RunServer:
+    """The server; it ends with the ``with`` block."""
+
+    def __init__(self, address: NodeAddress, location: LakeLocation, watch: RunWatch) -> None:
+        """Listen.
+
+        Raises:
+            SetupError: the address is taken, or none of this machine.
+        """
+        answers = _Answers(RunFigures(location, watch), watch)
+        try:
+            self._server = ThreadingHTTPServer(
+                (address.host, address.port), partial(_Handler, answers)
+            )
+        except OSError as error:
+            raise SetupError(
+                f"--http {address}: cannot listen there: {error.strerror}; expected a free port of"
+                " this machine: stop what has it, or name another"
+            ) from None
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="dcplake-http", daemon=True
+        )
+
+    def __enter__(self) -> "RunServer":
+        """Begin to answer."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def http_address(text: str) -> NodeAddress:
+    """Return the address of ``PORT``, of this machine alone, or of ``HOST:PORT``.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    return NodeAddress.parse(text if ":" in text else f"{_LOCAL}:{text}")
+
+
+class _Answers:
+    """The content type and the body of each path; a status, where it is not 200."""
+
+    def __init__(self, figures: RunFigures, watch: RunWatch) -> None:
+        self._figures = figures
+        self._watch = watch
+        self.of_path: dict[str, Callable[[], tuple[int, str, str]]] = {
+            "/": self._page,
+            "/figures.json": self._json,
+            "/metrics": self._metrics,
+            "/health": self._health,
+        }
+
+    def _page(self) -> tuple[int, str, str]:
+        return 200, "text/html; charset=utf-8", page_html()
+
+    def _json(self) -> tuple[int, str, str]:
+        told = figures_json(self._figures.read(), datetime.now(UTC), self._watch.health())
+        return 200, "application/json", json.dumps(told)
+
+    def _metrics(self) -> tuple[int, str, str]:
+        samples = lake_samples(self._figures.read(), datetime.now(UTC))
+        text = exposition_of(samples, LAKE_METRICS)
+        return 200, "text/plain; version=0.0.4; charset=utf-8", text
+
+    def _health(self) -> tuple[int, str, str]:
+        health = self._watch.health()
+        return 200 if health.is_well else 503, "application/json", json.dumps(health.to_json())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version = "dcplake"
+    sys_version = ""
+
+    def __init__(self, answers: _Answers, *arguments: object) -> None:
+        self._answers = answers
+        super().__init__(*arguments)  # type: ignore[arg-type]  # the server's own three
+
+    def do_GET(self) -> None:
+        """Answer."""
+        answer = self._answers.of_path.get(self.path.partition("?")[0])
+        if answer is None:
+            known = ", ".join(self._answers.of_path)
+            told = (404, "application/json", json.dumps({"reason": f"expected one of {known}"}))
+        else:
+            try:
+                told = answer()
+            except DcplakeError as error:
+                told = (503, "application/json", json.dumps({"reason": str(error)}))
+        status, content_type, text = told
+        body = text.encode()
+        with suppress(OSError):  # the client is gone
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing: a scraper comes every few seconds."""

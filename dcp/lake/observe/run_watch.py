@@ -1,0 +1,109 @@
+"""Notes a run's progress by what its observer hears, for those who ask whether it goes on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from dcp.lake.config.settings import RoundSettings
+from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer
+
+if TYPE_CHECKING:
+    from dcp.lake.log.applied import AppliedVersion
+    from dcp.lake.log.backfill_report import BackfillReport
+    from dcp.lake.log.progress import RoundProgress
+    from dcp.lake.log.round_plan import Idle, RoundPlan
+    from dcp.lake.log.round_report import RoundReport
+
+_START_SECONDS: Final = 60.0
+"""The time that Spark takes to start, or to commit, on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a run makes progress, and what it waits for if not.
+
+    ``quiet_seconds`` is the time since a round ended or nothing was found to do.
+    """
+
+    is_well: bool
+    reason: str
+    quiet_seconds: float
+    limit_seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "status": "ok" if self.is_well else "stalled",
+            "reason": self.reason,
+            "quiet_seconds": round(self.quiet_seconds, 1),
+            "limit_seconds": self.limit_seconds,
+        }
+
+
+class RunWatch(Observer):
+    """Passes on what it hears, and answers from any thread how the run stands."""
+
+    def __init__(
+        self, inner: Observer, rounds: RoundSettings, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """Begin; a round may take its target, and what a silent node is waited for."""
+        self._inner = inner
+        self._clock = clock
+        self._limit_seconds = (
+            rounds.target_seconds
+            + rounds.node_deadline_seconds
+            + rounds.minimum_interval_seconds
+            + _START_SECONDS
+        )
+        self._moved_at = clock()
+        self._reason = "its first round"
+        self.targets: Mapping[int, int] = {}
+        self.planned_at = datetime.now(UTC)
+
+    def health(self) -> Health:
+        """Return whether the run makes progress."""
+        quiet_seconds = self._clock() - self._moved_at
+        in_time = quiet_seconds < self._limit_seconds
+        is_kept = self._reason and not self._reason.startswith((PAUSED, "its first round"))
+        return Health(in_time and not is_kept, self._reason, quiet_seconds, self._limit_seconds)
+
+    def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
+        """Note what the round is to reach."""
+        self.planned_at = datetime.now(UTC)
+        self.targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
+        self._inner.planned(plan, progress)
+
+    def committed(self, report: "RoundReport") -> None:
+        """Note progress."""
+        self._move()
+        self._inner.committed(report)
+
+    def idle(self, idle: "Idle") -> None:
+        """Note progress: there is nothing to do."""
+        self._move()
+        self._inner.idle(idle)
+
+    def backfill(self, report: "BackfillReport") -> None:
+        """Pass it on."""
+        self._inner.backfill(report)
+
+    def applied(self, version: "AppliedVersion") -> None:
+        """Pass it on."""
+        self._inner.applied(version)
+
+    def waiting(self, seconds: float, reason: str) -> None:
+        """Note what the run waits for; a pause is as good as progress."""
+        if reason.startswith(PAUSED):
+            self._move()
+        self._reason = "" if reason == NEXT_ROUND else reason
+        self._inner.waiting(seconds, reason)
+
+    def ended(self) -> None:
+        """Pass it on."""
+        self._inner.ended()
+
+    def _move(self) -> None:
+        self._moved_at = self._clock()
+        self._reason = ""

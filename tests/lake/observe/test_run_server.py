@@ -1,0 +1,116 @@
+"""``dcplake run --http``: page, figures, metrics and health over a real socket."""
+
+import json
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from dcp.client.addresses import NodeAddress
+from dcp.errors import ConfigError, SetupError
+from dcp.lake.config.settings import RoundSettings
+from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer
+from dcp.lake.log.round_plan import Idle
+from dcp.lake.observe.page import page_html
+from dcp.lake.observe.run_server import RunServer, http_address
+from dcp.lake.observe.run_watch import RunWatch
+from dcp.lake.tables.tables import LakeLocation
+
+ROUNDS = RoundSettings(
+    target_seconds=20, node_deadline_seconds=10, minimum_interval_seconds=5, quiet_seconds=1
+)
+LIMIT = 20 + 10 + 5 + 60
+IDLE = Idle("lake-1", 1, ())
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(clock: Clock) -> RunWatch:
+    return RunWatch(Observer(), ROUNDS, clock)
+
+
+@pytest.fixture
+def server(watch: RunWatch, tmp_path: Path) -> Iterator[RunServer]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    location = LakeLocation(root=str(tmp_path / "lake"))
+    with RunServer(NodeAddress("127.0.0.1", port), location, watch) as server:
+        yield server
+
+
+def get(server: RunServer, path: str) -> tuple[int, str, str]:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_health_is_progress_not_life(server: RunServer, watch: RunWatch, clock: Clock) -> None:
+    def health() -> tuple[int, str, str]:
+        status, kind, text = get(server, "/health")
+        told = json.loads(text)
+        assert (kind, told["limit_seconds"]) == ("application/json", LIMIT)
+        return status, told["status"], told["reason"]
+
+    assert health() == (200, "ok", "its first round")
+    clock.now = LIMIT
+    assert health() == (503, "stalled", "its first round")
+    watch.idle(IDLE)
+    watch.waiting(5.0, NEXT_ROUND)
+    assert health() == (200, "ok", "")
+    watch.waiting(5.0, "the cluster: none of 1 seeds answers")
+    assert health() == (503, "stalled", "the cluster: none of 1 seeds answers")
+    watch.idle(IDLE)
+    assert health() == (200, "ok", "")
+    clock.now += LIMIT - 1
+    assert health()[0] == 200
+    clock.now += 1
+    assert health()[0] == 503
+    paused = f"{PAUSED}: paused by ann"
+    watch.waiting(5.0, paused)
+    assert health() == (200, "ok", paused), "a pause is somebody's will"
+
+
+def test_what_there_is_and_what_there_is_not(server: RunServer) -> None:
+    assert get(server, "/?again=1") == (200, "text/html; charset=utf-8", page_html())
+    for path in ("/metrics", "/figures.json"):
+        status, _, text = get(server, path)
+        assert status == 503
+        assert "no Delta table" in json.loads(text)["reason"], "the first round is not committed"
+    status, _, text = get(server, "/lake")
+    assert (status, json.loads(text)["reason"]) == (
+        404,
+        "expected one of /, /figures.json, /metrics, /health",
+    )
+
+
+def test_an_address_is_of_this_machine_alone_unless_a_host_is_named(
+    server: RunServer, watch: RunWatch, tmp_path: Path
+) -> None:
+    assert http_address("8080") == NodeAddress("127.0.0.1", 8080)
+    assert http_address("[::]:8080") == NodeAddress("::", 8080)
+    with pytest.raises(ConfigError):
+        http_address("80x")
+    taken = NodeAddress("127.0.0.1", server.port)
+    with pytest.raises(SetupError, match=rf"--http {taken}: cannot listen there: .*name another"):
+        RunServer(taken, LakeLocation(root=str(tmp_path)), watch)
+
+
+def test_a_page_with_figures_in_it_cannot_be_left_by_them() -> None:
+    page = page_html({"bucket": "</script><script>alert(1)</script>", "n": 2**64 - 1})
+    begin = page.index('<script id="figures" type="application/json">')
+    held = page[begin:].split(">", 1)[1].split("</script>", 1)[0]
+    assert json.loads(held) == {"bucket": "</script><script>alert(1)</script>", "n": 2**64 - 1}
