@@ -7,7 +7,7 @@ of the default collection; ``--collections`` others hold a few documents each an
 the first ten rounds after the first (and ten more to warm up), and of ten at each tenth part of the
 way, the medians of planning, receiving and applying are printed: CPU seconds of all our processes,
 wall seconds and Spark jobs; then the files and the bytes of Delta's log of ``changes`` and
-``docs``.
+``docs``. With ``--apply-every`` 20 only one of twenty rounds between those is applied at once.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import psutil
 from deltalake import DeltaTable
@@ -73,9 +73,13 @@ def _measure(arguments: argparse.Namespace, source: BenchProducer, folder: Path)
         found: list[list[Step]] = []
         for number in range(1, arguments.rounds + _WARM_UP + 1):
             source.update(arguments.changes, number)
+            done, part = number - _WARM_UP, max(1, arguments.rounds // 10)
+            left = _WINDOW - done if done <= _WINDOW else -done % part
+            if left >= _WINDOW and number % arguments.apply_every:
+                _receive(driver, access, lambda step: step())
+                continue
             found = [*found, _round(driver, access, meter)][-_WINDOW:]
-            done = number - _WARM_UP
-            if done == _WINDOW or (done > 0 and done % max(1, arguments.rounds // 10) == 0):
+            if done > 0 and left == 0:
                 _report(done, found, Path(settings.lake.root))
 
 
@@ -89,18 +93,24 @@ def _round(driver: Driver, access: SourceAccess, meter: Meter) -> list[Step]:
         steps.append((meter.now().since(before), monotonic() - begin))
         return found
 
-    plan = timed(lambda: driver.plan(query_cluster(access)))
-    if not isinstance(plan, RoundPlan):
-        raise AssertionError(f"found {plan}, expected a round")
-    report = timed(lambda: driver.round(plan))
-    timed(lambda: driver.apply(report.round, force=True))
+    newest = _receive(driver, access, timed)
+    timed(lambda: driver.apply(newest, force=True))
 
     def idle() -> None:
         driver.plan(query_cluster(access))
-        driver.apply(report.round, force=False)
+        driver.apply(newest, force=False)
 
     timed(idle)
     return steps
+
+
+def _receive(driver: Driver, access: SourceAccess, do: Callable[[Callable[[], Any]], Any]) -> int:
+    """Plan and run one round, each step by ``do``; return its number."""
+    plan = do(lambda: driver.plan(query_cluster(access)))
+    if not isinstance(plan, RoundPlan):
+        raise AssertionError(f"found {plan}, expected a round")
+    number: int = do(lambda: driver.round(plan)).round
+    return number
 
 
 def _report(done: int, rounds: list[list[Step]], lake: Path) -> None:
@@ -124,6 +134,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--value-bytes", type=int, default=200)
     parser.add_argument("--vbuckets", type=int, default=64)
     parser.add_argument("--collections", type=int, default=0, help="idle ones, beside the default")
+    parser.add_argument("--apply-every", type=int, default=1, help="rounds")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--folder", help="where the tables go (default: the temporary folder)")
     return parser.parse_args()

@@ -22,7 +22,7 @@ _START_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a run makes progress, and what it waits for if not.
+    """The progress of a run: whether there is any, and what it waits for.
 
     ``quiet_seconds`` is the time since a round ended or nothing was found to do.
     """
