@@ -5,6 +5,7 @@ says about that version: the round that it was brought to, and each vbucket's co
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -121,13 +122,17 @@ def _with_suite_columns(
     """Add what a suite's SQL may use beside the replica's columns, then the suite's own columns.
 
     ``vbucket_count`` is how many vbuckets the bucket has, ``complete_seqno`` the vbucket's complete
-    seqno at the applied round, null where there is none.
+    seqno at the applied round, null where there is none, ``checked_at`` the time of the check.
 
     An expression that gives NULL counts as false: Great Expectations would pass over it.
     """
     complete = spark.sql(replica.complete_sql).hint("broadcast")
+    # A literal: both passes over the rows see the same time.
+    checked_at = f"timestamp_micros({int(datetime.now(UTC).timestamp() * 1_000_000)})"
     facts = rows.join(complete, "vbucket", "left").selectExpr(
-        "*", f"{int(replica.vbucket_count)} AS vbucket_count"
+        "*",
+        f"{int(replica.vbucket_count)} AS vbucket_count",
+        f"{checked_at} AS checked_at",
     )
     for name, expression in suite.columns.items():
         try:

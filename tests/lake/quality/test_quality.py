@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ pytestmark = pytest.mark.slow
 
 VBUCKETS = 64
 COMPLETE_SEQNO = 2**64 - 10
+CAS = 1_700_000_000_123_456_789
 NOT_JSON = [
     b"",
     b" ",
@@ -85,16 +87,23 @@ def row(key: bytes, **different: Any) -> dict[str, Any]:
         "seqno": Decimal(COMPLETE_SEQNO),
         "vb_uuid": Decimal(2**64 - 1),
         "epoch": 0,
-        "cas": Decimal(2**64 - 1),
+        "cas": Decimal(CAS),
         "rev": Decimal(1),
         "flags": 0,
         "expiry": 0,
         "datatype": 1,
         "xattrs": '{"_sync": {"rev": 1}}',
         "value": b'{"a": 1}',
-        "modified_at": None,
     }
-    return sound | different
+    changed = sound | different
+    return {"modified_at": time_in(changed["cas"]), **changed}
+
+
+def time_in(cas: Decimal | None) -> datetime | None:
+    """The time in a CAS: its upper 48 bits, in nanoseconds."""
+    if cas is None:
+        return None
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(int(cas) >> 16 << 16) // 1000)
 
 
 def sound_rows() -> list[dict[str, Any]]:
@@ -106,6 +115,8 @@ def sound_rows() -> list[dict[str, Any]]:
             for number, value in enumerate(NOT_JSON)
         ),
         row(b"without xattrs", xattrs=None),
+        row(b"most of each", flags=2**32 - 1, expiry=2**32 - 1, rev=Decimal(2**64 - 1)),
+        row(b"oldest CAS", cas=Decimal(1)),
     ]
 
 
@@ -131,7 +142,21 @@ PLANTED: Mapping[bytes, tuple[Mapping[str, Any], set[str]]] = {
     b"seqno 0": ({"seqno": Decimal(0)}, {"seqno_positive"}),
     b"no seqno": ({"seqno": None}, {"seqno_present", "within_complete_seqno"}),
     b"cas 0": ({"cas": Decimal(0)}, {"cas_positive"}),
-    b"no cas": ({"cas": None}, {"cas_present"}),
+    b"no cas": ({"cas": None}, {"cas_present", "modified_at_of_cas", "modified_at_plausible"}),
+    b"rev 0": ({"rev": Decimal(0)}, {"rev_positive"}),
+    b"no rev": ({"rev": None}, {"rev_positive"}),
+    b"flags below": ({"flags": -1}, {"flags_in_range"}),
+    b"flags above": ({"flags": 2**32}, {"flags_in_range"}),
+    b"no flags": ({"flags": None}, {"flags_in_range"}),
+    b"expiry below": ({"expiry": -1}, {"expiry_in_range"}),
+    b"expiry above": ({"expiry": 2**32}, {"expiry_in_range"}),
+    b"no expiry": ({"expiry": None}, {"expiry_in_range"}),
+    b"another time": ({"modified_at": datetime(2024, 5, 1, tzinfo=UTC)}, {"modified_at_of_cas"}),
+    b"before 1970": (
+        {"modified_at": datetime(1969, 12, 31, tzinfo=UTC)},
+        {"modified_at_of_cas", "modified_at_plausible"},
+    ),
+    b"CAS of the future": ({"cas": Decimal(2**64 - 1)}, {"modified_at_plausible"}),
     b"no uuid": ({"vb_uuid": None}, {"vb_uuid_present"}),
     b"no epoch": ({"epoch": None}, {"epoch_present"}),
     b"no datatype": ({"datatype": None}, {"datatype_present"}),
@@ -258,7 +283,7 @@ def commit_round(lake: LakeTables, number: int, documents: Mapping[bytes, int]) 
             "vb_uuid": 7,
             "collection_id": 0,
             "key": key.decode(),
-            "cas": 2**63 + seqno,
+            "cas": CAS + seqno,
             "rev": 1,
             "flags": 0,
             "expiry": 0,
