@@ -95,7 +95,7 @@ def row(key: bytes, **different: Any) -> dict[str, Any]:
         "xattrs": '{"_sync": {"rev": 1}}',
         "value": b'{"a": 1}',
     }
-    changed = sound | different
+    changed: dict[str, Any] = sound | different
     return {"modified_at": time_in(changed["cas"]), **changed}
 
 
