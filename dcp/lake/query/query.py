@@ -27,7 +27,7 @@ from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.session import DELTA_CATALOG
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.sql import dotted, quoted, string
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake, replicas_in
+from dcp.lake.tables.tables import QUALITY_TABLE, LakeTables, ReplicaTable, open_lake, replicas_in
 
 _SESSION_CATALOG: Final = "spark_catalog"
 _NO_TIME_TRAVEL: Final = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
@@ -63,7 +63,9 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
     if lake.location.schema is not None:
         lake.spark.sql(f"USE {dotted(lake.location.schema)}")
         return
-    tables = ("changes", *(replica.name for replica in replicas))
+    tables = ["changes", *(replica.name for replica in replicas)]
+    if lake.table(QUALITY_TABLE).exists():
+        tables.append(QUALITY_TABLE)
     if not catalog_ends_with_session(lake.spark):
         for table in tables:
             lake.spark.sql(

@@ -25,6 +25,7 @@ from dcp.lake.tables.schema import (
     AUDIT,
     CHANGES,
     CHANGES_STATISTICS,
+    QUALITY,
     REPLICA,
     REPLICA_STATISTICS,
     spark_ddl,
@@ -35,6 +36,9 @@ FORMAT_VERSION: Final = 3
 
 AUDIT_TABLE: Final = "undone"
 """What rollbacks took back, key by key (`dcp.lake.apply.audit`)."""
+
+QUALITY_TABLE: Final = "quality"
+"""What checks of data quality found (`dcp.lake.quality.quality_results`)."""
 
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
@@ -375,15 +379,36 @@ def ensure_audit(lake: LakeTables) -> None:
         LakeError: a table of that name is there and is not this lake's.
 
     """
-    table = lake.table(AUDIT_TABLE)
-    _create(table, _columns_sql(AUDIT, "vbucket, key"), {"dcplake.lake": lake.identity.lake_id})
+    _ensure_beside(lake, AUDIT_TABLE, AUDIT, "vbucket, key")
+
+
+def ensure_quality(lake: LakeTables) -> None:
+    """Make the table ``quality`` unless it is there; rows are only ever added to it.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's.
+
+    """
+    _ensure_beside(lake, QUALITY_TABLE, QUALITY, "time", {"delta.appendOnly": "true"})
+
+
+def _ensure_beside(
+    lake: LakeTables,
+    name: str,
+    schema: pa.Schema,
+    cluster_by: str,
+    also: Mapping[str, str] | None = None,
+) -> None:
+    """Make a table beside the replicas, unless it is there."""
+    table, lake_id = lake.table(name), lake.identity.lake_id
+    _create(table, _columns_sql(schema, cluster_by), {"dcplake.lake": lake_id, **(also or {})})
     found = table.properties()
-    if found.get("dcplake.lake") != lake.identity.lake_id:
+    if found.get("dcplake.lake") != lake_id:
         raise LakeError(
             f"{table.where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
-            f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
+            f"{lake_id!r}; it is not this lake's and is left alone"
         )
-    table.require_columns(AUDIT)
+    table.require_columns(schema)
 
 
 def audit_exists(lake: LakeTables) -> bool:
