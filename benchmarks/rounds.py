@@ -7,6 +7,9 @@ producers. Then rounds of ``--changes`` updates on either, in turn, anywhere or 
 only; each is a whole ``run(once=True)``: look at the cluster, plan, receive, append, apply. Bytes
 read are what the JVM read from files during the apply, by Hadoop's own count.
 
+With ``--check`` each is followed by a data-quality check of what it changed, as ``jobs/quality.py``
+makes it, results appended.
+
 After each the floor, on tables that begin as copies: a plain append of the round's rows, and one
 hand-written MERGE of them with the keys as literals. Compared are the CPU seconds of all our
 processes (without the producers'), and Spark jobs, of round and apply.
@@ -41,11 +44,13 @@ from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.progress import RoundProgress
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_report import RoundReport
+from dcp.lake.quality.quality import check_replica
+from dcp.lake.quality.quality_results import write_results
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.tables.sql import integer_list, string_list
-from dcp.lake.tables.tables import LakeLocation
+from dcp.lake.tables.tables import LakeLocation, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,6 +127,16 @@ class Case:
     read: list[float] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
     floors: list[Cost] = field(default_factory=list)
+    checks: list[Cost] = field(default_factory=list)
+
+    def check(self, spark: "SparkSession", meter: Meter, rows: int) -> None:
+        lake = open_lake(lambda: spark, LakeLocation(root=self.settings.lake.root))
+        before = meter.now()
+        report = check_replica(lake)
+        write_results(lake, report)
+        self.checks.append(meter.now().since(before))
+        if report.rows != rows or report.failed:
+            raise AssertionError(f"{self.name}: found {report}, expected {rows} rows")
 
     def measure(self, spark: "SparkSession", meter: Meter, changes: int, seed: int) -> None:
         self.source.update(changes, seed, self.vbuckets)
@@ -197,11 +212,17 @@ def _measure(
         run(settings, once=True, spark=spark)
         print(f"built {source.documents:,} documents in {monotonic() - begin:.1f} s", flush=True)
         _copy_by_hand(Path(settings.lake.root))
+        if arguments.check:
+            first = Case(name, source, settings, None)
+            first.check(spark, meter, source.documents)
+            print(f"whole table checked in {first.checks[0].cpu_seconds:.1f} CPU s", flush=True)
         cases.append(Case(f"{source.documents:,}, all vbuckets", source, settings, None))
         cases.append(Case(f"{source.documents:,}, 4 vbuckets", source, settings, FEW_VBUCKETS))
     for repetition in range(arguments.repetitions + 1):
         for case in cases:
             case.measure(spark, meter, arguments.changes, repetition)
+            if arguments.check:
+                case.check(spark, meter, arguments.changes)
             print(
                 f"repetition {repetition} (0 warms up), {case.name}: run {case.whole[-1]:.1f} s, "
                 f"round {case.rounds[-1]:.1f} s, apply {case.applies[-1]:.1f} s",
@@ -232,6 +253,10 @@ def _report(arguments: argparse.Namespace, cases: list[Case]) -> None:
         )
         jobs = [max(each.jobs for each in costs[1:]) for costs in (case.costs, case.floors)]
         print(f"{case.name:34}{ours:8.2f}{floor:8.2f}{ours / floor:7.2f}{jobs[0]:8}{jobs[1]:4}")
+        if case.checks:
+            checks = case.checks[1:]
+            seconds, most = median(each.cpu_seconds for each in checks), max(c.jobs for c in checks)
+            print(f"  and a check of the changed rows{seconds:11.2f} CPU s, {most} jobs")
     half = len(cases) // 2
     for small, large in zip(cases[:half], cases[half:], strict=True):
         ratios = [
@@ -257,6 +282,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--value-bytes", type=int, default=200)
     parser.add_argument("--changes", type=int, default=1_000)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--check", action="store_true", help="check data quality after each")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--driver-memory", default="2g")
     parser.add_argument("--folder", help="where the tables go (default: the temporary folder)")

@@ -1,7 +1,8 @@
 """Checks the quality of replica tables: ``spark-submit jobs/quality.py --config FILE``.
 
-Prints what holds and what does not; ends with 0 if everything holds, with 8 if not, and with the
-other codes of docs/operations.md where it could not look.
+Prints what holds and what does not, and appends it to the lake's table ``quality``; ends with 0 if
+everything holds (warnings aside), with 8 if not, and with the other codes of docs/operations.md
+where it could not look.
 """
 
 import sys
@@ -15,7 +16,9 @@ import typer
 from dcp.cli.main import new_application, parsed, with_exit_code
 from dcp.errors import QualityError
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.quality.data_docs import write_data_docs
 from dcp.lake.quality.quality import check_replica
+from dcp.lake.quality.quality_results import write_results
 from dcp.lake.quality.quality_suite import load_suite
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import open_lake
@@ -41,15 +44,28 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="a suite of your own instead of the installed one"),
     ] = None,
+    whole_table: Annotated[
+        bool,
+        typer.Option("--whole-table", help="check all rows, not those since the last that passed"),
+    ] = False,
+    data_docs: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="write a page of Data Docs (HTML) per table there"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print one JSON document per table")] = False,
 ) -> int:
     """Check and print."""
     settings = load_settings(config)
     expected = load_suite(suite)
     lake = open_lake(spark_of(settings), lake_location(settings))
-    reports = [check_replica(lake, each, expected) for each in table or ["docs"]]
-    for report in reports:
+    reports = []
+    for each in table or ["docs"]:
+        report = check_replica(lake, each, expected, whole_table=whole_table)
+        write_results(lake, report)
+        if data_docs is not None:
+            write_data_docs(report, data_docs)
         print(dumps(report.to_json()) if json else report, flush=True)
+        reports.append(report)
     if failed := [result.name for report in reports for result in report.failed]:
         raise QualityError(f"does not hold: {', '.join(failed)}")
     return 0

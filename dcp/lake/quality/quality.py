@@ -1,32 +1,46 @@
-"""Checks the data quality of a replica table: a suite's expectations over one version.
+"""Checks the data quality of a replica table: a suite's expectations over rows of one version.
 
 All rows come from one version (later applies do not disturb a run), together with what the log
 says about that version: the round that it was brought to, and each vbucket's complete seqno then.
+
+By default the rows are those that changed since the newest version that passed. A row is left out
+only if its vbucket is of the same epoch in both versions, complete as far or farther, and its seqno
+was complete in the older one: the older version had the same row then. So after a rollback, or a
+RESTORE, all rows of a vbucket count as changed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import uuid4
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.log.applied import replica_status
+from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality_engine import run_suite
-from dcp.lake.quality.quality_report import QualityReport
+from dcp.lake.quality.quality_report import CheckScope, QualityReport
+from dcp.lake.quality.quality_results import PassedCheck, last_passed
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import integer_list, quoted
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
+
+_COUNT: Final = pa.schema([("documents", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
     """One version of a replica table, as SQL, with what the log says about it.
 
-    ``rows_sql`` and ``complete_sql`` are queries; the second gives ``vbucket`` and
-    ``complete_seqno``, one row per vbucket.
+    ``rows_sql`` and ``complete_sql`` are queries; the second gives ``vbucket``, ``epoch`` and
+    ``complete_seqno``, one row per vbucket. ``since`` is the check that this one goes on from, and
+    ``since_sql`` the same as ``complete_sql`` at its round; without it all rows are checked.
+    ``facts`` are those about the table that a suite may use (`TABLE_FACTS`), if there is one.
     """
 
     table: str
@@ -35,22 +49,36 @@ class ReplicaVersion:
     vbucket_count: int
     rows_sql: str
     complete_sql: str
+    since: PassedCheck | None = None
+    since_sql: str = ""
+    facts: Mapping[str, Any] | None = None
 
 
 def check_replica(
-    lake: LakeTables, table: str = DOCS.name, suite: QualitySuite | None = None
+    lake: LakeTables,
+    table: str = DOCS.name,
+    suite: QualitySuite | None = None,
+    *,
+    whole_table: bool = False,
 ) -> QualityReport:
     """Return what ``suite`` (the installed one by default) finds in a replica's newest version.
+
+    Checked are the rows that changed since the newest version that passed it; all of them where
+    there is none, or with ``whole_table``.
 
     Raises:
         LakeError: there is no such table, or it lacks columns of a replica.
         ConfigError: a column of the suite is no valid SQL over the table.
 
     """
-    return check_version(lake.spark, newest_version(lake, table), suite or load_suite())
+    suite = suite or load_suite()
+    version = newest_version(lake, table, suite, whole_table=whole_table)
+    return check_version(lake.spark, version, suite)
 
 
-def newest_version(lake: LakeTables, table: str) -> ReplicaVersion:
+def newest_version(
+    lake: LakeTables, table: str, suite: QualitySuite, *, whole_table: bool = False
+) -> ReplicaVersion:
     """Return the newest version of a replica; whoever made it, so that nobody's rows are missed.
 
     Raises:
@@ -63,20 +91,48 @@ def newest_version(lake: LakeTables, table: str) -> ReplicaVersion:
             f"{lake.location}: found no table {table}, expected a replica; replicate first"
         )
     status = replica_status(lake, replica)
+    passed = last_passed(lake, table, suite)
+    since = None if whole_table else passed
     return ReplicaVersion(
         table=table,
         version=status.version,
         applied_round=status.round,
         vbucket_count=lake.identity.vbucket_count,
         rows_sql=f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {status.version}",
-        complete_sql=_complete_sql(lake.changes_sql, status.held),
+        complete_sql=complete_sql(lake.changes_sql, status.held),
+        since=since,
+        since_sql=""
+        if since is None
+        else complete_sql(lake.changes_sql, HeldVersion(since.version, since.round)),
+        facts=_facts(lake, table, status, passed),
     )
 
 
-def _complete_sql(changes_sql: str, held: HeldVersion) -> str:
-    """Return the query for each vbucket's complete seqno; a stale one's is of an older round."""
+def _facts(
+    lake: LakeTables, table: str, status: ReplicaStatus, passed: PassedCheck | None
+) -> dict[str, Any]:
+    """Return the facts about a table's newest version (`TABLE_FACTS`)."""
+    counted = lake.table(table).query(
+        lambda name, _: f"SELECT count(*) AS documents FROM {name}", _COUNT, status.version
+    )
+    rows: int = counted["documents"][0].as_py()
+    previous = passed.table_rows if passed else None
+    commit = status.lineage.commit(status.applied.version) if status.applied else None
+    return {
+        "rows": rows,
+        "previous_rows": previous,
+        "rows_change_percent": 100 * (rows - previous) / previous if previous else None,
+        "age_seconds": (datetime.now(UTC) - commit.time).total_seconds() if commit else None,
+    }
+
+
+def complete_sql(changes_sql: str, held: HeldVersion) -> str:
+    """Return the query for each vbucket's epoch and complete seqno in a version of a replica.
+
+    Those of a stale vbucket are of an older round.
+    """
     positions = (
-        f"SELECT vbucket, position.complete_seqno FROM {changes_sql} WHERE kind = 'position'"
+        f"SELECT vbucket, epoch, position.complete_seqno FROM {changes_sql} WHERE kind = 'position'"
     )
     at_rounds: dict[int, list[int]] = {}
     for vbucket, number in sorted(held.stale.items()):
@@ -106,18 +162,45 @@ def check_version(
             f"{replica.table} version {replica.version}: found columns {', '.join(rows.columns)}; "
             f"expected {', '.join(missing)} too"
         )
+    if replica.since is not None:
+        rows = spark.sql(changed_sql(replica))
+    checked_at = datetime.now(UTC)
+    frame = _with_suite_columns(spark, rows, replica, suite, checked_at)
+    evaluation = run_suite(frame, suite, replica.facts)
     return QualityReport(
+        run=uuid4().hex,
+        checked_at=checked_at,
         table=replica.table,
         suite=suite.name,
+        suite_digest=suite.digest,
         version=replica.version,
         applied_round=replica.applied_round,
+        scope=CheckScope.WHOLE if replica.since is None else CheckScope.CHANGED,
+        since_version=replica.since.version if replica.since else None,
         rows=rows.count(),
-        results=run_suite(_with_suite_columns(spark, rows, replica, suite), suite),
+        table_rows=replica.facts["rows"] if replica.facts else None,
+        results=evaluation.results,
+        validation=evaluation.validation,
     )
 
 
+def changed_sql(replica: ReplicaVersion) -> str:
+    """Return the query for the rows of a version that changed since the one that passed."""
+    return f"""
+SELECT r.* FROM ({replica.rows_sql}) r
+LEFT JOIN ({replica.complete_sql}) n ON n.vbucket = r.vbucket
+LEFT JOIN ({replica.since_sql}) o ON o.vbucket = r.vbucket
+WHERE NOT coalesce(
+  o.epoch = n.epoch AND o.complete_seqno <= n.complete_seqno AND r.seqno <= o.complete_seqno, false)
+"""
+
+
 def _with_suite_columns(
-    spark: SparkSession, rows: DataFrame, replica: ReplicaVersion, suite: QualitySuite
+    spark: SparkSession,
+    rows: DataFrame,
+    replica: ReplicaVersion,
+    suite: QualitySuite,
+    checked_at: datetime,
 ) -> DataFrame:
     """Add what a suite's SQL may use beside the replica's columns, then the suite's own columns.
 
@@ -126,13 +209,11 @@ def _with_suite_columns(
 
     An expression that gives NULL counts as false: Great Expectations would pass over it.
     """
-    complete = spark.sql(replica.complete_sql).hint("broadcast")
+    complete = spark.sql(replica.complete_sql).select("vbucket", "complete_seqno").hint("broadcast")
     # A literal: both passes over the rows see the same time.
-    checked_at = f"timestamp_micros({int(datetime.now(UTC).timestamp() * 1_000_000)})"
+    time_sql = f"timestamp_micros({int(checked_at.timestamp() * 1_000_000)})"
     facts = rows.join(complete, "vbucket", "left").selectExpr(
-        "*",
-        f"{int(replica.vbucket_count)} AS vbucket_count",
-        f"{checked_at} AS checked_at",
+        "*", f"{int(replica.vbucket_count)} AS vbucket_count", f"{time_sql} AS checked_at"
     )
     for name, expression in suite.columns.items():
         try:
@@ -140,7 +221,9 @@ def _with_suite_columns(
             _ = facts.selectExpr(expression).schema
         except PySparkException as error:
             raise ConfigError(
-                f"suite {suite.name!r}: column {name!r}: {str(error).splitlines()[0]}"
+                f"{suite.place or f'suite {suite.name!r}'}: meta.columns: {name!r}: found "
+                f"{expression!r}, expected SQL over a replica's columns: "
+                f"{str(error).splitlines()[0]}"
             ) from None
     return facts.selectExpr(
         "*",

@@ -1,55 +1,103 @@
-"""Runs a suite on a DataFrame with Great Expectations, quietly and in few Spark jobs.
+"""Runs a suite with Great Expectations, quietly and in few Spark jobs.
 
-Two passes. The first asks only whether each expectation holds: Great Expectations computes all of
-them that look at one row at a time in a single aggregation, so a sound table's documents are read
-once, however many expectations there are, and its keys once more for uniqueness. Only those that
-do not hold are run again for their counts and a few of the rows.
+Of expectations about rows there are two passes. The first asks only whether each expectation holds:
+Great Expectations computes all of them that look at one row at a time in a single aggregation, so a
+sound table's documents are read once, however many expectations there are, and its keys once more
+for uniqueness. Only those that do not hold are run again for their counts and a few of the rows.
+Facts about a table are one row of pandas: no Spark job.
 
 Nothing leaves the process: the context lives in memory, and analytics are off.
 """
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from dcp.lake.quality.quality_report import ExpectationResult
-from dcp.lake.quality.quality_suite import ExpectationSpec, QualitySuite
+from dcp.lake.quality.quality_suite import (
+    ExpectationSpec,
+    QualitySuite,
+    Severity,
+    Subject,
+)
 
 IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
 SAMPLES_AT_MOST: Final = 5
 
+_SEVERITIES: Final = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
+"""Great Expectations' words for ours."""
+
 _WHETHER: Final[Mapping[str, Any]] = {"result_format": "BOOLEAN_ONLY"}
+_WHAT: Final[Mapping[str, Any]] = {"result_format": "SUMMARY"}
 _WHICH: Final[Mapping[str, Any]] = {
-    "result_format": "SUMMARY",
+    **_WHAT,
     "partial_unexpected_count": SAMPLES_AT_MOST,
     "unexpected_index_column_names": list(IDENTIFYING_COLUMNS),
 }
 
 
-def run_suite(rows: DataFrame, suite: QualitySuite) -> tuple[ExpectationResult, ...]:
-    """Return each expectation's outcome on ``rows``, in the suite's order.
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The outcome of each expectation, in the suite's order, and Great Expectations' own result."""
 
-    ``rows`` must hold the suite's columns already. An expectation that cannot be computed is
-    reported as a result with a problem; it never counts as held.
+    results: tuple[ExpectationResult, ...]
+    validation: Any
+
+
+def run_suite(
+    rows: DataFrame, suite: QualitySuite, facts: Mapping[str, Any] | None = None
+) -> Evaluation:
+    """Return what a suite finds in ``rows``, and in ``facts`` about the table.
+
+    ``rows`` must hold the suite's columns already. Without facts the expectations about them are
+    left out. An expectation that cannot be computed is reported as a result with a problem; it
+    never counts as held.
     """
     with _quiet():
-        verdicts = dict(_validate(rows, suite, suite.expectations, _WHETHER))
-        doubtful = [spec for spec in suite.expectations if not verdicts[spec.name].get("success")]
-        details = dict(_validate(rows, suite, doubtful, _WHICH)) if doubtful else {}
-    return tuple(_result(spec, details.get(spec.name)) for spec in suite.expectations)
+        of_rows = suite.about(Subject.ROWS)
+        outcomes = _validate(rows, suite.name, of_rows, _WHETHER)
+        doubtful = [spec for spec in of_rows if not outcomes[spec.name].success]
+        details = _validate(rows, suite.name, doubtful, _WHICH)
+        about_table = () if facts is None else suite.about(Subject.TABLE)
+        told = _validate(_one_row(facts or {}), suite.name, about_table, _WHAT)
+        outcomes |= details | told
+        asked = [spec for spec in suite.expectations if spec.name in outcomes]
+        return Evaluation(
+            tuple(_result(spec, outcomes[spec.name], facts) for spec in asked),
+            _whole(suite.name, [outcomes[spec.name] for spec in asked]),
+        )
+
+
+def data_docs_page(validation: Any) -> str:
+    """Return the page of Great Expectations' Data Docs for a result, as HTML."""
+    from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
+    from great_expectations.render.view.view import DefaultJinjaPageView
+
+    view: Any = DefaultJinjaPageView()  # its methods have no types
+    with _quiet():
+        return str(view.render(ValidationResultsPageRenderer().render(validation)))
+
+
+def _one_row(facts: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    # Of objects, so that whole numbers beside a fact that is not known stay whole numbers.
+    return pd.DataFrame([facts], dtype=object)
 
 
 def _validate(
-    rows: DataFrame,
-    suite: QualitySuite,
-    specs: Iterable[ExpectationSpec],
-    result_format: Mapping[str, Any],
-) -> Iterator[tuple[str, dict[str, Any]]]:
+    frame: Any, name: str, specs: Sequence[ExpectationSpec], result_format: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return Great Expectations' result of each expectation, by its name."""
+    if not specs:
+        return {}
     import great_expectations as gx
     from great_expectations.core.expectation_suite import ExpectationSuite
     from great_expectations.data_context.types.base import ProgressBarsConfig
@@ -57,45 +105,80 @@ def _validate(
     context = gx.get_context(mode="ephemeral")
     context.enable_analytics(False)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    asset = context.data_sources.add_spark(suite.name, persist=False).add_dataframe_asset("rows")
+    asset = (
+        context.data_sources.add_spark(name, persist=False).add_dataframe_asset("rows")
+        if isinstance(frame, DataFrame)
+        else context.data_sources.add_pandas(name).add_dataframe_asset("facts")
+    )
     definition = gx.ValidationDefinition(
-        name=suite.name,
+        name=name,
         data=asset.add_batch_definition_whole_dataframe("all"),
         suite=context.suites.add(
             ExpectationSuite(
-                name=suite.name,
+                name=name,
                 expectations=[
-                    {"type": spec.type, "kwargs": dict(spec.kwargs), "meta": {"name": spec.name}}
+                    {
+                        "type": spec.type,
+                        "kwargs": dict(spec.kwargs),
+                        "meta": {"name": spec.name},
+                        "description": f"{spec.name}: {spec.says}",
+                        "severity": _SEVERITIES[spec.severity],
+                    }
                     for spec in specs
                 ],
             )
         ),
     )
     outcome = context.validation_definitions.add(definition).run(
-        batch_parameters={"dataframe": rows}, result_format=dict(result_format)
+        batch_parameters={"dataframe": frame}, result_format=dict(result_format)
     )
-    for result in outcome.results:
-        samples = result.result.get("partial_unexpected_index_list") or []
-        content: Any = result.to_json_dict()
-        yield content["expectation_config"]["meta"]["name"], content | {"samples": samples}
+    results: Sequence[Any] = outcome.results  # each has the configuration that it was made from
+    return {each.expectation_config.meta["name"]: each for each in results}
 
 
-def _result(spec: ExpectationSpec, outcome: dict[str, Any] | None) -> ExpectationResult:
-    """The outcome of the second pass; None where the first found that the expectation holds."""
-    if outcome is None:
-        return ExpectationResult(spec.name, spec.says, violations=0)
-    if problem := _problem(outcome.get("exception_info") or {}):
-        return ExpectationResult(spec.name, spec.says, violations=None, problem=problem)
-    count = outcome["result"].get("unexpected_count")
+def _whole(name: str, outcomes: Sequence[Any]) -> Any:
+    """Return the result of the whole suite, as Great Expectations has it."""
+    from great_expectations.core import ExpectationSuiteValidationResult
+
+    held = sum(bool(each.success) for each in outcomes)
+    return ExpectationSuiteValidationResult(
+        success=held == len(outcomes),
+        results=list(outcomes),
+        suite_name=name,
+        statistics={
+            "evaluated_expectations": len(outcomes),
+            "successful_expectations": held,
+            "unsuccessful_expectations": len(outcomes) - held,
+            "success_percent": 100 * held / len(outcomes) if outcomes else None,
+        },
+        meta={},
+    )
+
+
+def _result(
+    spec: ExpectationSpec, outcome: Any, facts: Mapping[str, Any] | None
+) -> ExpectationResult:
+    made = partial(
+        ExpectationResult, spec.name, spec.says, severity=spec.severity, columns=spec.columns
+    )
+    if outcome.success:
+        return made(0)
+    if problem := _problem(outcome.exception_info or {}):
+        return made(None, problem=problem)
+    if spec.about is Subject.TABLE:
+        return made(None, seen=", ".join(f"{name} {(facts or {})[name]}" for name in spec.columns))
+    count = outcome.result.get("unexpected_count")
     if not count:
-        # An expectation about the table as a whole: it counts no rows but has seen something.
-        seen = outcome["result"].get("observed_value", "nothing")
-        return ExpectationResult(spec.name, spec.says, None, seen=str(seen))
-    samples = tuple(
-        {name: _plain(sample.get(name)) for name in IDENTIFYING_COLUMNS}
-        for sample in outcome["samples"][:SAMPLES_AT_MOST]
+        # An expectation about the rows together: it counts none but has seen something.
+        return made(None, seen=str(outcome.result.get("observed_value", "nothing")))
+    samples = outcome.result.get("partial_unexpected_index_list") or []
+    return made(
+        int(count),
+        tuple(
+            {name: _plain(sample.get(name)) for name in IDENTIFYING_COLUMNS}
+            for sample in samples[:SAMPLES_AT_MOST]
+        ),
     )
-    return ExpectationResult(spec.name, spec.says, int(count), samples)
 
 
 def _problem(exception_info: Mapping[str, Any]) -> str:

@@ -2,8 +2,19 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
 from typing import Any
+
+from dcp.lake.quality.quality_suite import Severity
+
+
+class CheckScope(StrEnum):
+    """The rows of a version that a check looked at: those that changed since one, or all."""
+
+    CHANGED = "changed rows"
+    WHOLE = "whole table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,8 @@ class ExpectationResult:
     samples: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
     seen: str = ""
+    severity: Severity = Severity.ERROR
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if [self.violations is not None, bool(self.problem), bool(self.seen)].count(True) != 1:
@@ -36,31 +49,50 @@ class ExpectationResult:
     def __str__(self) -> str:
         if self.passed:
             return f"ok    {self.name}: {self.says}"
+        is_warning = self.severity is Severity.WARNING
+        fail, error = ("warn ", "warn ") if is_warning else ("FAIL ", "ERROR")
         if self.seen:
-            return f"FAIL  {self.name}: found {self.seen}, against: {self.says}"
+            return f"{fail} {self.name}: found {self.seen}, against: {self.says}"
         if self.violations is None:
-            return f"ERROR {self.name}: could not be checked: {self.problem}"
+            return f"{error} {self.name}: could not be checked: {self.problem}"
         shown = "".join(f"\n        {_row_text(sample)}" for sample in self.samples)
         rest = self.violations - len(self.samples)
         more = f"\n        … and {rest:,} more" if self.samples and rest > 0 else ""
         rows = "row" if self.violations == 1 else "rows"
-        return f"FAIL  {self.name}: {self.violations:,} {rows} against: {self.says}{shown}{more}"
+        return f"{fail} {self.name}: {self.violations:,} {rows} against: {self.says}{shown}{more}"
 
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """One suite over one version of one replica table."""
+    """One suite over rows of one version of one replica table.
 
+    ``rows`` are those that were checked, ``table_rows`` all of the version. ``since_version`` is
+    the version that a check of changed rows goes on from. ``validation`` is Great Expectations' own
+    result, for Data Docs.
+    """
+
+    run: str
+    checked_at: datetime
     table: str
     suite: str
+    suite_digest: str
     version: int
     applied_round: int
+    scope: CheckScope
     rows: int
     results: tuple[ExpectationResult, ...]
+    table_rows: int | None = None
+    since_version: int | None = None
+    validation: Any = field(default=None, repr=False, compare=False)
 
     @property
     def failed(self) -> tuple[ExpectationResult, ...]:
-        """The expectations that do not hold, or could not be checked."""
+        """The expectations that do not hold, or could not be checked; without mere warnings."""
+        return tuple(each for each in self.broken if each.severity is Severity.ERROR)
+
+    @property
+    def broken(self) -> tuple[ExpectationResult, ...]:
+        """The same, with warnings."""
         return tuple(result for result in self.results if not result.passed)
 
     def __str__(self) -> str:
@@ -69,16 +101,21 @@ class QualityReport:
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values; seqnos are exact integers."""
         return {
+            "run": self.run,
             "table": self.table,
             "suite": self.suite,
             "version": self.version,
             "applied_round": self.applied_round,
+            "scope": str(self.scope),
+            "since_version": self.since_version,
             "rows": self.rows,
+            "table_rows": self.table_rows,
             "passed": not self.failed,
             "expectations": [
                 {
                     "name": result.name,
                     "says": result.says,
+                    "severity": str(result.severity),
                     "passed": result.passed,
                     "violations": result.violations,
                     "samples": [dict(sample) for sample in result.samples],
@@ -90,10 +127,13 @@ class QualityReport:
         }
 
     def _summary(self) -> str:
-        held = len(self.results) - len(self.failed)
+        held = len(self.results) - len(self.broken)
+        since = "" if self.since_version is None else f" since version {self.since_version}"
+        of_all = "" if self.table_rows is None else f" of {self.table_rows:,} rows"
         return (
-            f"{self.table} version {self.version} (round {self.applied_round}, {self.rows:,} rows):"
-            f" {held} of {len(self.results)} expectations of suite {self.suite!r} hold"
+            f"{self.table} version {self.version} (round {self.applied_round}): "
+            f"{self.scope}{since}, {self.rows:,}{of_all}: {held} of "
+            f"{len(self.results)} expectations of suite {self.suite!r} hold"
         )
 
 

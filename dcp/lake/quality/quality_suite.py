@@ -1,23 +1,55 @@
 """Data-quality suites as data: a Great Expectations suite in JSON, read and checked.
 
-Two things are ours, both in the places that the format leaves to its users: ``meta.columns`` of
+Few things are ours, all in the places that the format leaves to its users: ``meta.columns`` of
 the suite maps the name of a further true-or-false column to its SQL expression, and ``meta`` of an
-expectation holds ``name`` (what a report calls it) and ``says`` (the rule in words).
+expectation holds ``name`` (what a report calls it), ``says`` (the rule in words), ``severity`` and
+``about``: the rows, or facts about the table as a whole (`TABLE_FACTS`).
 ``docs/quality.md`` shows how to add to a suite.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dcp.errors import ConfigError, SetupError
+from dcp.lake.tables.schema import REPLICA
 from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
 
 REPLICA_SUITE: Final = "replica_suite"
+
+ROW_FACTS: Final = ("vbucket_count", "complete_seqno", "checked_at")
+"""The columns that a suite may use beside those of a replica and its own."""
+
+TABLE_FACTS: Final = ("rows", "previous_rows", "rows_change_percent", "age_seconds")
+"""The columns of expectations about a table as a whole: one row, null where a fact is not known.
+
+The rows of the version that is checked; of the version that the check goes on from; how many
+percent more the first is; and the age of the newest apply at the time of the check.
+"""
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+class Severity(StrEnum):
+    """The weight of an expectation: one that is a ``warning`` is reported, and fails nothing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Subject(StrEnum):
+    """The subject of an expectation: rows of the table, or facts about it."""
+
+    ROWS = "rows"
+    TABLE = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +60,15 @@ class ExpectationSpec:
     says: str
     type: str
     kwargs: Mapping[str, Any]
+    severity: Severity = Severity.ERROR
+    about: Subject = Subject.ROWS
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it looks at."""
+        single = (self.kwargs.get(name) for name in ("column", "column_A", "column_B"))
+        found = (*single, *self.kwargs.get("column_list", ()))
+        return tuple(name for name in found if isinstance(name, str))
 
     def __post_init__(self) -> None:
         """Check that there is such a type, and that it takes these arguments."""
@@ -46,26 +87,38 @@ class ExpectationSpec:
                 f"expectation {self.name!r}: found type {self.type!r}"
                 f"{did_you_mean(self.type, known)}, expected one of Great Expectations'"
             )
+        implementation = registry.get_expectation_impl(self.type)
         try:
-            registry.get_expectation_impl(self.type)(**self.kwargs)
+            implementation(**self.kwargs)
         except ValidationError as error:
-            told = "; ".join(_told(each) for each in error.errors())
+            known = sorted(implementation.__fields__)
+            told = "; ".join(_told(each, self.kwargs, known) for each in error.errors())
             raise ConfigError(f"expectation {self.name!r}: kwargs of {self.type}: {told}") from None
 
 
-def _told(error: Mapping[str, Any]) -> str:
+def _told(error: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection[str]) -> str:
     """Return what is wrong with one argument, or with all of them together."""
-    name = error["loc"][0]
-    return str(error["msg"]) if name == "__root__" else f"{name}: {error['msg']}"
+    name = str(error["loc"][0])
+    if error["type"] == "value_error.missing":
+        return f"{name}: found none, expected one"
+    if error["type"] == "value_error.extra":
+        return f"found an argument {name!r}{did_you_mean(name, known)}, expected no such argument"
+    if name == "__root__":
+        return f"found {dict(kwargs)!r:.200}, expected otherwise: {error['msg']}"
+    return f"{name}: found {kwargs.get(name)!r:.80}, expected otherwise: {error['msg']}"
 
 
 @dataclass(frozen=True, slots=True)
 class QualitySuite:
-    """A suite: expectations, and the SQL of the columns that it adds to the table's own."""
+    """A suite: expectations, and the SQL of the columns that it adds to the table's own.
+
+    ``place`` is the file that it was read from, for messages.
+    """
 
     name: str
     columns: Mapping[str, str]
     expectations: tuple[ExpectationSpec, ...]
+    place: str = ""
 
     def __post_init__(self) -> None:
         names = [expectation.name for expectation in self.expectations]
@@ -77,6 +130,20 @@ class QualitySuite:
                 "expected each expectation's name once"
             )
 
+    @property
+    def digest(self) -> str:
+        """A hash of the rules: suites that have the same find the same."""
+        rules = [
+            [each.name, each.type, dict(each.kwargs), each.severity, each.about]
+            for each in self.expectations
+        ]
+        content = json.dumps([dict(self.columns), rules], sort_keys=True)
+        return sha256(content.encode()).hexdigest()[:16]
+
+    def about(self, subject: Subject) -> tuple[ExpectationSpec, ...]:
+        """Return the expectations about rows, or those about the table."""
+        return tuple(each for each in self.expectations if each.about is subject)
+
 
 def load_suite(source: Path | None = None) -> QualitySuite:
     """Return the suite in the file ``source``, or the installed one for replica tables.
@@ -87,7 +154,7 @@ def load_suite(source: Path | None = None) -> QualitySuite:
     """
     resource = files("dcp.schemas") / f"{REPLICA_SUITE}.json" if source is None else source
     try:
-        return parse_suite(json_tree(resource.read_bytes()))
+        return parse_suite(json_tree(resource.read_bytes()), str(resource))
     except OSError as error:
         raise ConfigError(f"{resource}: cannot read the suite: {error.strerror}") from None
     except ValueError as error:
@@ -96,11 +163,11 @@ def load_suite(source: Path | None = None) -> QualitySuite:
         raise ConfigError(f"{resource}: {error}") from None
 
 
-def parse_suite(content: object) -> QualitySuite:
+def parse_suite(content: object, place: str = "") -> QualitySuite:
     """Return the suite that ``content``, decoded JSON, describes.
 
     Raises:
-        ConfigError: a part is missing, or of the wrong type.
+        ConfigError: a part is missing, of the wrong type, or names what is not there.
 
     """
     columns = _member(_member(content, "meta", dict, {}), "columns", dict, {})
@@ -108,22 +175,54 @@ def parse_suite(content: object) -> QualitySuite:
         if not (name.isidentifier() and isinstance(expression, str)):
             raise ConfigError(f"meta.columns: found {name!r}, expected names with SQL expressions")
     expectations = _member(content, "expectations", list)
+    known = {
+        Subject.ROWS: (*REPLICA.names, *ROW_FACTS, *columns),
+        Subject.TABLE: TABLE_FACTS,
+    }
     return QualitySuite(
         name=_member(content, "name", str),
         columns=MappingProxyType(columns),
-        expectations=tuple(map(_parse_expectation, expectations)),
+        expectations=tuple(
+            _parse_expectation(each, number, known) for number, each in enumerate(expectations, 1)
+        ),
+        place=place,
     )
 
 
-def _parse_expectation(content: object) -> ExpectationSpec:
-    meta = _member(content, "meta", dict)
-    kwargs = _member(content, "kwargs", dict)
-    return ExpectationSpec(
-        name=_member(meta, "name", str),
-        says=_member(meta, "says", str),
-        type=_member(content, "type", str),
-        kwargs=MappingProxyType(kwargs),
-    )
+def _parse_expectation(
+    content: object, number: int, known: Mapping[Subject, Collection[str]]
+) -> ExpectationSpec:
+    try:
+        meta = _member(content, "meta", dict)
+        name = _member(meta, "name", str)
+    except ConfigError as error:
+        raise ConfigError(f"expectation {number}: {error}") from None
+    try:
+        kwargs = _member(content, "kwargs", dict)
+        says, kind = _member(meta, "says", str), _member(content, "type", str)
+        severity = _choice(meta, "severity", Severity.ERROR)
+        about = _choice(meta, "about", Subject.ROWS)
+    except ConfigError as error:
+        raise ConfigError(f"expectation {name!r}: {error}") from None
+    spec = ExpectationSpec(name, says, kind, MappingProxyType(kwargs), severity, about)
+    for column in spec.columns:
+        if column not in known[about]:
+            raise ConfigError(
+                f"expectation {name!r}: found column {column!r}"
+                f"{did_you_mean(column, known[about])}, expected one of "
+                f"{', '.join(known[about])}"
+            )
+    return spec
+
+
+def _choice(meta: object, name: str, default: _Choice) -> _Choice:
+    """Return one of the values of an enumeration."""
+    found = _member(meta, name, str, str(default))
+    try:
+        return type(default)(found)
+    except ValueError:
+        expected = ", ".join(type(default))
+        raise ConfigError(f"meta.{name}: found {found!r}, expected one of {expected}") from None
 
 
 def _member(content: object, name: str, kind: type, default: object = None) -> Any:

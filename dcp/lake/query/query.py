@@ -29,6 +29,7 @@ from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.sql import dotted, quoted, string
 from dcp.lake.tables.tables import (
     CONTROL_TABLE,
+    QUALITY_TABLE,
     LakeTables,
     ReplicaTable,
     open_lake,
@@ -70,8 +71,7 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
         lake.spark.sql(f"USE {dotted(lake.location.schema)}")
         return
     tables = ["changes", *(replica.name for replica in replicas)]
-    if lake.table(CONTROL_TABLE).exists():
-        tables.append(CONTROL_TABLE)
+    tables.extend(each for each in (CONTROL_TABLE, QUALITY_TABLE) if lake.table(each).exists())
     if not catalog_ends_with_session(lake.spark):
         for table in tables:
             lake.spark.sql(

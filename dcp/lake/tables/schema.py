@@ -185,6 +185,34 @@ CONTROL: Final = pa.schema(
 )
 """The table ``control``: what was asked of the lake's driver, and what the driver said of it."""
 
+QUALITY: Final = pa.schema(
+    [
+        ("run", pa.string()),  # one check of one table
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("table", pa.string()),
+        ("table_id", pa.string()),  # Delta's own: a table that was made again has another
+        ("version", pa.int64()),  # of the table
+        ("round", pa.int64()),  # that the version holds
+        ("scope", pa.string()),  # changed rows, whole table
+        ("since_version", pa.int64()),  # of changed rows: the version that the check goes on from
+        ("table_rows", pa.int64()),
+        ("checked_rows", pa.int64()),
+        ("suite", pa.string()),
+        ("suite_digest", pa.string()),
+        ("expectation", pa.string()),
+        ("columns", pa.list_(pa.string())),
+        ("severity", pa.string()),
+        ("success", pa.bool_()),
+        ("failed", pa.int64()),  # rows; null where an expectation counts none
+        (
+            "samples",
+            pa.list_(pa.struct([("vbucket", pa.int32()), ("key", pa.string()), ("seqno", U64)])),
+        ),
+        ("found", pa.string()),  # where it counts none: what was seen, or why it could not run
+    ]
+)
+"""The table ``quality``: one row for each expectation of each check."""
+
 ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
 
 

@@ -26,6 +26,7 @@ from dcp.lake.tables.schema import (
     CHANGES,
     CHANGES_STATISTICS,
     CONTROL,
+    QUALITY,
     REPLICA,
     REPLICA_STATISTICS,
     spark_ddl,
@@ -35,8 +36,13 @@ from dcp.lake.tables.sql import dotted, quoted, string
 FORMAT_VERSION: Final = 3
 
 AUDIT_TABLE: Final = "undone"
-CONTROL_TABLE: Final = "control"
 """What rollbacks took back, key by key (`dcp.lake.apply.audit`)."""
+
+CONTROL_TABLE: Final = "control"
+"""What was asked of the lake's driver, and its answers (`dcp.lake.log.control`)."""
+
+QUALITY_TABLE: Final = "quality"
+"""What checks of data quality found (`dcp.lake.quality.quality_results`)."""
 
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
@@ -402,6 +408,16 @@ def ensure_control(lake: LakeTables) -> LakeTable:
 
     """
     return _ensure_own(lake, CONTROL_TABLE, CONTROL, "id")
+
+
+def ensure_quality(lake: LakeTables) -> LakeTable:
+    """Return the table ``quality``, made if it is not there.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's.
+
+    """
+    return _ensure_own(lake, QUALITY_TABLE, QUALITY, "time")
 
 
 def audit_exists(lake: LakeTables) -> bool:

@@ -12,23 +12,26 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dcp.errors import ConfigError, LakeError
+from dcp.errors import ConfigError, LakeError, QualityError
 from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality import (
     ReplicaVersion,
-    _complete_sql,
+    changed_sql,
     check_replica,
     check_version,
-    newest_version,
+    complete_sql,
 )
-from dcp.lake.quality.quality_suite import QualitySuite, load_suite
+from dcp.lake.quality.quality_results import PassedCheck
+from dcp.lake.quality.quality_suite import QualitySuite, Subject, load_suite
+from dcp.lake.query.query import name_tables
 from dcp.lake.tables.keys import key_string
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import vbucket_of
+from jobs.quality import main as quality_job
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import apply_pending
 
@@ -182,7 +185,7 @@ def version_of(spark: "SparkSession", rows: list[dict[str, Any]]) -> ReplicaVers
         vbucket_count=VBUCKETS,
         rows_sql="SELECT * FROM planted",
         complete_sql=(
-            f"SELECT CAST(id AS INT) AS vbucket, {COMPLETE_SEQNO}BD AS complete_seqno "
+            f"SELECT CAST(id AS INT) AS vbucket, 0 AS epoch, {COMPLETE_SEQNO}BD AS complete_seqno "
             f"FROM range({VBUCKETS})"
         ),
     )
@@ -213,7 +216,8 @@ def test_every_planted_violation_is_named(spark: "SparkSession") -> None:
     rows = [*sound_rows(), *planted, *twice, without_key]
     report = check_version(spark, version_of(spark, rows), load_suite())
 
-    expected: dict[str, set[str | None]] = {spec.name: set() for spec in load_suite().expectations}
+    of_rows = load_suite().about(Subject.ROWS)
+    expected: dict[str, set[str | None]] = {spec.name: set() for spec in of_rows}
     for key, (_, names) in PLANTED.items():
         for name in names:
             expected[name].add(key_string(key))
@@ -260,7 +264,9 @@ def test_expectation_that_cannot_be_computed_never_counts_as_held(spark: "SparkS
 def test_column_of_a_suite_that_is_no_sql_is_named(spark: "SparkSession") -> None:
     suite = load_suite()
     broken = QualitySuite("mine", {"odd": "no_such_column > 1"}, suite.expectations[:1])
-    with pytest.raises(ConfigError, match=r"suite 'mine': column 'odd': .*no_such_column"):
+    with pytest.raises(
+        ConfigError, match=r"suite 'mine': meta.columns: 'odd': found 'no_such.*, exp"
+    ):
         check_version(spark, version_of(spark, [row(b"a")]), broken)
 
 
@@ -270,7 +276,9 @@ def test_rows_that_are_no_replica_are_refused(spark: "SparkSession") -> None:
         check_version(spark, other, load_suite())
 
 
-def commit_round(lake: LakeTables, number: int, documents: Mapping[bytes, int]) -> None:
+def commit_round(
+    lake: LakeTables, number: int, documents: Mapping[bytes, int], flags: int = 0
+) -> None:
     """Append a round that brings ``documents`` (key to seqno), complete in every vbucket."""
     count = lake.identity.vbucket_count
     mutations = [
@@ -285,7 +293,7 @@ def commit_round(lake: LakeTables, number: int, documents: Mapping[bytes, int]) 
             "key": key.decode(),
             "cas": CAS + seqno,
             "rev": 1,
-            "flags": 0,
+            "flags": flags,
             "expiry": 0,
             "datatype": 1,
             "value": b"{}",
@@ -306,23 +314,97 @@ def commit_round(lake: LakeTables, number: int, documents: Mapping[bytes, int]) 
     append_round(lake, frame, number, "writer-1")
 
 
-def test_replica_is_checked_at_its_newest_version_against_its_own_round(new_lake: NewLake) -> None:
+def test_rows_that_changed_since_a_version_are_chosen_by_their_vbuckets_positions(
+    spark: "SparkSession",
+) -> None:
+    """Of each vbucket a row that the older version had, and one above what it had."""
+
+    def positions(told: Mapping[int, tuple[int, int]]) -> str:
+        values = ", ".join(f"({vb}, {epoch}, {seqno}BD)" for vb, (epoch, seqno) in told.items())
+        return f"SELECT * FROM VALUES {values} AS p(vbucket, epoch, complete_seqno)"
+
+    rows = [
+        row(b"%d-%d" % (vb, seqno), vbucket=vb, seqno=Decimal(seqno))
+        for vb in range(6)
+        for seqno in (5, 2**63 + 6)
+    ]
+    highest = 2**63 + 9
+    # 0 went on, 1 has a new epoch, 2 went back, 3 was not known, 4 is not known any more, 5 stayed.
+    now = {0: (0, highest), 1: (1, highest), 2: (0, 4), 3: (0, highest), 5: (0, highest)}
+    then = {0: (0, 2**63 + 5), 1: (0, 9), 2: (0, highest), 4: (0, highest), 5: (0, highest)}
+    version = replace(
+        version_of(spark, rows),
+        complete_sql=positions(now),
+        since=PassedCheck(3, 1, 10),
+        since_sql=positions(then),
+    )
+    chosen = {each["key"] for each in spark.sql(changed_sql(version)).collect()}
+    whole = {f"{vb}-{seqno}" for vb in (1, 2, 3, 4) for seqno in (5, 2**63 + 6)}
+    assert chosen == {f"0-{2**63 + 6}"} | whole
+
+
+def test_a_job_checks_what_changed_since_a_version_that_passed(
+    new_lake: NewLake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lake = new_lake(4)
-    commit_round(lake, 1, {b"a": 1, b"b": 2, b"c": 3})
+    config, pages = tmp_path / "quality.toml", tmp_path / "pages" / "new"
+    config.write_text(f"[lake]\nroot = {json.dumps(lake.location.root)}\n")
+
+    def check(*options: str) -> tuple[int, dict[str, Any]]:
+        code = quality_job(["--config", str(config), "--json", *options])
+        return code, json.loads(capsys.readouterr().out)
+
+    commit_round(lake, 1, {b"a": 1, b"b": 2, b"c": 3, b"d": 4})
     apply_pending(lake, [DOCS], 1, "writer-1")
     # Received but not applied: the replica is still measured by round 1.
     commit_round(lake, 2, {b"a": 9})
+    code, first = check()
+    assert (code, first["applied_round"]) == (0, 1)
+    assert (first["scope"], first["rows"], first["table_rows"]) == ("whole table", 4, 4)
 
-    checked = newest_version(lake, "docs")
-    assert checked.applied_round == 1
-    report = check_replica(lake)
-    assert report.failed == ()
-    assert (report.rows, report.version) == (3, checked.version)
+    apply_pending(lake, [DOCS], 2, "writer-1")
+    # Somebody else takes most rows away, and changes one that is not of the new round.
+    docs = lake.table_sql("docs")
+    lake.spark.sql(f"DELETE FROM {docs} WHERE key IN ('c', 'd')").collect()
+    lake.spark.sql(f"UPDATE {docs} SET rev = 0 WHERE key = 'b'").collect()
+    code, second = check("--data-docs", str(pages))
+    assert (code, second["scope"], second["since_version"]) == (0, "changed rows", first["version"])
+    assert (second["rows"], second["table_rows"]) == (1, 2)
+    held = {each["name"]: each for each in second["expectations"]}
+    assert held["rows_kept"]["passed"], "half of them is enough"
 
-    lake.spark.sql(f"UPDATE {lake.table_sql('docs')} SET seqno = 4 WHERE key = 'b'").collect()
-    failed = check_replica(lake).failed
-    assert [each.name for each in failed] == ["within_complete_seqno"]
-    assert failed[0].samples == ({"vbucket": vbucket_of(b"b", 4), "key": "b", "seqno": 4},)
+    code, whole = check("--whole-table", "--data-docs", str(pages))
+    assert (code, whole["rows"], whole["passed"]) == (QualityError.exit_code, 2, False)
+    [page] = pages.iterdir()
+    assert page.name == f"docs-{whole['version']}.html"
+    assert "rev_positive: every row has a revision" in page.read_text("utf-8")
+
+    # What failed is looked at until it holds; and a warning fails nothing.
+    lake.spark.sql(f"RESTORE TABLE {docs} TO VERSION AS OF {second['version'] - 2}").collect()
+    commit_round(lake, 3, {b"a": 10}, flags=-1)
+    apply_pending(lake, [DOCS], 3, "writer-1")
+    code, third = check()
+    assert (code, third["since_version"]) == (QualityError.exit_code, second["version"])
+    lake.spark.sql(f"DELETE FROM {docs}").collect()
+    code, fourth = check()
+    assert (code, fourth["table_rows"], fourth["passed"]) == (0, 0, True)
+    assert fourth["since_version"] == second["version"]
+    [warning] = [each for each in fourth["expectations"] if not each["passed"]]
+    assert (warning["name"], warning["seen"]) == ("rows_kept", "rows_change_percent -100.0")
+
+    name_tables(lake, [DOCS])
+    kept = lake.spark.sql(
+        "SELECT expectation, severity, failed, samples, version FROM quality WHERE NOT success"
+    ).collect()
+    samples = {each["expectation"]: each["samples"] for each in kept}
+    assert [tuple(each) for each in samples["rev_positive"]] == [(vbucket_of(b"b", 4), "b", 2)]
+    assert sorted((each["expectation"], each["failed"]) for each in kept) == [
+        ("flags_in_range", 1),
+        ("rev_positive", 1),
+        ("rows_kept", None),
+    ]
+    with pytest.raises(Exception, match="DELTA_CANNOT_MODIFY_APPEND_ONLY"):
+        lake.spark.sql("DELETE FROM quality").collect()
 
 
 def test_table_that_is_not_there_is_named(new_lake: NewLake, tmp_path: Path) -> None:
@@ -333,10 +415,10 @@ def test_table_that_is_not_there_is_named(new_lake: NewLake, tmp_path: Path) -> 
 
 
 def test_a_stale_vbucket_is_measured_at_the_round_that_it_shows() -> None:
-    query = _complete_sql("c", HeldVersion(7, 9, {2: 4, 5: 4}))
+    query = complete_sql("c", HeldVersion(7, 9, {2: 4, 5: 4}))
     assert query == (
-        "SELECT vbucket, position.complete_seqno FROM c WHERE kind = 'position' AND round = 9 "
-        "AND vbucket NOT IN (2, 5) UNION ALL "
-        "SELECT vbucket, position.complete_seqno FROM c WHERE kind = 'position' AND round = 4 "
-        "AND vbucket IN (2, 5)"
+        "SELECT vbucket, epoch, position.complete_seqno FROM c "
+        "WHERE kind = 'position' AND round = 9 AND vbucket NOT IN (2, 5) UNION ALL "
+        "SELECT vbucket, epoch, position.complete_seqno FROM c "
+        "WHERE kind = 'position' AND round = 4 AND vbucket IN (2, 5)"
     )

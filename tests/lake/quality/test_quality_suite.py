@@ -1,14 +1,18 @@
 """Suites and reports as data: no Spark."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.quality.quality_report import ExpectationResult, QualityReport
-from dcp.lake.quality.quality_suite import load_suite, parse_suite
+from dcp.lake.quality.quality_report import CheckScope, ExpectationResult, QualityReport
+from dcp.lake.quality.quality_results import results_table
+from dcp.lake.quality.quality_suite import Severity, load_suite, parse_suite
 
 EXPECTATION = {
     "type": "expect_column_values_to_not_be_null",
@@ -16,6 +20,12 @@ EXPECTATION = {
     "meta": {"name": "key_present", "says": "every row has a key"},
 }
 SUITE: dict[str, Any] = {"name": "mine", "expectations": [EXPECTATION]}
+
+
+def of_meta(**different: str) -> dict[str, Any]:
+    """The suite, with something else said in the expectation's ``meta``."""
+    meta = {"name": "key_present", "says": "every row has a key", **different}
+    return SUITE | {"expectations": [EXPECTATION | {"meta": meta}]}
 
 
 def test_installed_suite_is_whole() -> None:
@@ -32,6 +42,25 @@ def test_installed_suite_is_whole() -> None:
     }
     checked = {spec.kwargs.get("column") for spec in suite.expectations}
     assert set(suite.columns) <= checked, "a column that no expectation looks at"
+    warnings = {each.name for each in suite.expectations if each.severity is Severity.WARNING}
+    assert warnings == {"modified_at_plausible", "rows_kept", "fresh"}
+
+
+def test_suites_with_other_rules_have_other_digests() -> None:
+    reworded = of_meta(says="in other words")
+    assert parse_suite(reworded).digest == parse_suite(SUITE).digest
+    stricter = SUITE | {
+        "expectations": [EXPECTATION | {"kwargs": {"column": "key", "mostly": 0.5}}]
+    }
+    others = [
+        parse_suite(content).digest
+        for content in (
+            of_meta(severity="warning"),
+            SUITE | {"meta": {"columns": {"a": "true"}}},
+            stricter,
+        )
+    ]
+    assert len({parse_suite(SUITE).digest, *others}) == 4
 
 
 @pytest.mark.parametrize(
@@ -42,8 +71,11 @@ def test_installed_suite_is_whole() -> None:
         ({"name": "mine"}, "expectations: found None, expected a JSON array"),
         ({"name": "mine", "expectations": []}, "found no expectation"),
         (SUITE | {"expectations": [EXPECTATION] * 2}, "found key_present more than once"),
-        (SUITE | {"expectations": [EXPECTATION | {"meta": {}}]}, "name: found None"),
-        (SUITE | {"expectations": [EXPECTATION | {"kwargs": "key"}]}, "kwargs: found 'key'"),
+        (SUITE | {"expectations": [EXPECTATION | {"meta": {}}]}, "expectation 1: name: found None"),
+        (
+            SUITE | {"expectations": [EXPECTATION | {"kwargs": "key"}]},
+            "expectation 'key_present': kwargs: found 'key', expected a JSON object",
+        ),
         (
             SUITE | {"expectations": [EXPECTATION | {"type": "expect_column_values_to_be_nul"}]},
             "found type 'expect_column_values_to_be_nul' (did you mean "
@@ -51,7 +83,24 @@ def test_installed_suite_is_whole() -> None:
         ),
         (
             SUITE | {"expectations": [EXPECTATION | {"kwargs": {"colum": "key"}}]},
-            "column: field required; colum: extra fields not permitted",
+            "expectation 'key_present': kwargs of expect_column_values_to_not_be_null: column: "
+            "found none, expected one; found an argument 'colum' (did you mean 'column'?), "
+            "expected no such argument",
+        ),
+        (
+            SUITE | {"expectations": [EXPECTATION | {"kwargs": {"column": "kez"}}]},
+            "expectation 'key_present': found column 'kez' (did you mean 'key'?), expected one of "
+            "vbucket, key, key_bytes,",
+        ),
+        (
+            SUITE | {"expectations": [EXPECTATION | {"kwargs": {"column": "key", "mostly": 2}}]},
+            "mostly: found 2, expected otherwise: ",
+        ),
+        (of_meta(severity="warn"), "meta.severity: found 'warn', expected one of error, warning"),
+        (of_meta(about="tables"), "meta.about: found 'tables', expected one of rows, table"),
+        (
+            of_meta(about="table"),
+            "expectation 'key_present': found column 'key', expected one of rows, previous_rows,",
         ),
         (SUITE | {"meta": {"columns": {"a b": "true"}}}, "meta.columns: found 'a b'"),
         (SUITE | {"meta": {"columns": {"a": True}}}, "meta.columns: found 'a'"),
@@ -67,14 +116,33 @@ def test_unreadable_suite_file_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.json"
     broken = tmp_path / "broken.json"
     broken.write_text("{")
-    for path, told in ((missing, "cannot read the suite"), (broken, "found no valid JSON")):
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(of_meta(severity="warn")))
+    for path, told in (
+        (missing, "cannot read the suite"),
+        (broken, "found no valid JSON"),
+        (wrong, "expectation 'key_present': meta.severity: found 'warn', expected one of"),
+    ):
         with pytest.raises(ConfigError, match=told) as refusal:
             load_suite(path)
         assert str(path) in str(refusal.value)
 
 
 def report(*results: ExpectationResult) -> QualityReport:
-    return QualityReport("docs", "replica", 7, 3, 1000, results)
+    return QualityReport(
+        run="run-1",
+        checked_at=datetime(2026, 11, 25, tzinfo=UTC),
+        table="docs",
+        suite="replica",
+        suite_digest="0123456789abcdef",
+        version=7,
+        applied_round=3,
+        scope=CheckScope.CHANGED,
+        since_version=5,
+        rows=1000,
+        table_rows=2000,
+        results=results,
+    )
 
 
 HELD = ExpectationResult("key_present", "every row has a key", 0)
@@ -85,13 +153,15 @@ BROKEN = ExpectationResult(
     ({"vbucket": 5, "key": 'a"b', "seqno": 2**64 - 1},),
 )
 UNEQUAL = ExpectationResult("row_count", "there are 10 rows", None, seen="1000")
+WARNED = replace(UNEQUAL, name="fresh", severity=Severity.WARNING, columns=("age_seconds",))
 UNKNOWN = ExpectationResult("document_parses", "it is JSON", None, problem="no column value")
 
 
 def test_sound_report_reads_well() -> None:
     assert report(HELD).failed == ()
     assert str(report(HELD)) == (
-        "docs version 7 (round 3, 1,000 rows): 1 of 1 expectations of suite 'replica' hold\n"
+        "docs version 7 (round 3): changed rows since version 5, 1,000 of 2,000 rows: "
+        "1 of 1 expectations of suite 'replica' hold\n"
         "  ok    key_present: every row has a key"
     )
 
@@ -100,7 +170,8 @@ def test_violations_are_named_with_count_and_rows() -> None:
     found = report(HELD, BROKEN, UNEQUAL, UNKNOWN)
     assert found.failed == (BROKEN, UNEQUAL, UNKNOWN)
     assert str(found) == (
-        "docs version 7 (round 3, 1,000 rows): 1 of 4 expectations of suite 'replica' hold\n"
+        "docs version 7 (round 3): changed rows since version 5, 1,000 of 2,000 rows: "
+        "1 of 4 expectations of suite 'replica' hold\n"
         "  ok    key_present: every row has a key\n"
         "  FAIL  cas_positive: 1,200 rows against: a stored document never has CAS 0\n"
         '        vbucket=5, key="a\\"b", seqno=18446744073709551615\n'
@@ -108,6 +179,26 @@ def test_violations_are_named_with_count_and_rows() -> None:
         "  FAIL  row_count: found 1000, against: there are 10 rows\n"
         "  ERROR document_parses: could not be checked: no column value"
     )
+
+
+def test_a_warning_is_told_and_fails_nothing() -> None:
+    found = report(HELD, WARNED)
+    assert (found.failed, found.broken) == ((), (WARNED,))
+    assert found.to_json()["passed"] is True
+    assert "  warn  fresh: found 1000, against: there are 10 rows" in str(found)
+    assert "1 of 2 expectations of suite 'replica' hold" in str(found)
+
+
+def test_results_have_a_row_for_each_expectation() -> None:
+    rows = results_table(report(BROKEN, WARNED, UNKNOWN), "table-id").to_pylist()
+    assert [each["expectation"] for each in rows] == ["cas_positive", "fresh", "document_parses"]
+    assert [each["failed"] for each in rows] == [1200, None, None]
+    assert [each["found"] for each in rows] == [None, "1000", "no column value"]
+    assert [each["severity"] for each in rows] == ["error", "warning", "error"]
+    assert rows[0]["samples"] == [{"vbucket": 5, "key": 'a"b', "seqno": Decimal(2**64 - 1)}]
+    assert {(each["run"], each["version"], each["scope"], each["success"]) for each in rows} == {
+        ("run-1", 7, "changed rows", False)
+    }
 
 
 def test_json_form_is_exact() -> None:

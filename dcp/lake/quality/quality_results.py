@@ -1,0 +1,89 @@
+"""Keeps what checks of data quality found, in the lake's table ``quality``; it only grows."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.lake.quality.quality_report import QualityReport
+from dcp.lake.quality.quality_suite import QualitySuite, Severity
+from dcp.lake.tables.memory_views import memory_view
+from dcp.lake.tables.schema import QUALITY
+from dcp.lake.tables.tables import QUALITY_TABLE, LakeTables, ensure_quality
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described
+
+_PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round", "table_rows")])
+
+
+@dataclass(frozen=True, slots=True)
+class PassedCheck:
+    """A check of a table that passed: the version, the round that it held, and all its rows."""
+
+    version: int
+    round: int
+    table_rows: int
+
+
+def write_results(lake: LakeTables, report: QualityReport) -> None:
+    """Append what a check found: a row for each expectation."""
+    ensure_quality(lake)
+    metadata = {"lake": lake.identity.lake_id, "quality": report.run, "table": report.table}
+    rows = results_table(report, lake.table(report.table).table_id())
+    with (
+        memory_view(lake.spark, f"dcplake_quality_{report.table}", rows) as view,
+        described(lake.spark, metadata, FEW_JOBS | FEW_ROWS),
+    ):
+        lake.spark.sql(
+            f"INSERT INTO {lake.table_sql(QUALITY_TABLE)} SELECT * FROM {view}"
+        ).collect()
+
+
+def results_table(report: QualityReport, table_id: str) -> pa.Table:
+    """Return the rows of a check, with the columns of ``quality``."""
+    of_check = {
+        "run": report.run,
+        "time": report.checked_at,
+        "table": report.table,
+        "table_id": table_id,
+        "version": report.version,
+        "round": report.applied_round,
+        "scope": str(report.scope),
+        "since_version": report.since_version,
+        "table_rows": report.table_rows,
+        "checked_rows": report.rows,
+        "suite": report.suite,
+        "suite_digest": report.suite_digest,
+    }
+    rows = [
+        {
+            **of_check,
+            "expectation": result.name,
+            "columns": list(result.columns),
+            "severity": str(result.severity),
+            "success": result.passed,
+            "failed": result.violations,
+            "samples": [dict(sample) for sample in result.samples],
+            "found": result.seen or result.problem or None,
+        }
+        for result in report.results
+    ]
+    return pa.Table.from_pylist(rows, schema=QUALITY)
+
+
+def last_passed(lake: LakeTables, table: str, suite: QualitySuite) -> PassedCheck | None:
+    """Return the newest version of a table in which a suite of the same rules found no error."""
+    if not lake.table(QUALITY_TABLE).exists():
+        return None
+    table_id = lake.table(table).table_id()
+    found = lake.table(QUALITY_TABLE).query(
+        lambda name, text: (
+            f"SELECT version, round, max(table_rows) AS table_rows FROM {name} "
+            f"WHERE table_id = {text(table_id)} AND suite_digest = {text(suite.digest)} "
+            "GROUP BY run, version, round "
+            f"HAVING min(CASE WHEN success OR severity = {text(Severity.WARNING)} "
+            "THEN 1 ELSE 0 END) = 1 ORDER BY version DESC LIMIT 1"
+        ),
+        _PASSED,
+    )
+    rows = found.to_pylist()
+    return PassedCheck(**rows[0]) if rows else None
