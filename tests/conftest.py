@@ -24,7 +24,7 @@ settings.load_profile("dcplake")
 
 _LONGEST: Final = (
     "test_stopped_while_a_worker_receives_until_every_time_limit_is_over",
-    "test_hundreds_of_published_tails_are_lost",
+    "test_many_published_tails_are_lost",
     "test_killed_in_the_middle_of_each_statement",
     "test_a_past_that_is_gone_is_made_up_for",
     "test_resync_mends_whatever_was_done_to_a_lake",

@@ -128,13 +128,6 @@ class DriverHost:
                     each.kill()
         self._close()
 
-    def kill_jvm(self) -> None:
-        """End the JVM alone; wake the others."""
-        for each in process_tree(self._process.pid):
-            if each.name() == "java":
-                each.kill()
-        self.wake()
-
     def kill_driver(self) -> None:
         """End the driver alone; wake the others, and return when they have ended by themselves."""
         others = psutil.Process(self._process.pid).children(recursive=True)

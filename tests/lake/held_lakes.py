@@ -9,10 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
 from tests.lake.job_process import Job
 from tests.lake.process_tree import stopped_tree
+
+STEPS_ON_DISK: Final = [step for step in STEPS if not step.endswith(".read_back")]
+"""Those that leave something else on the disk: to read a commit back writes nothing."""
 
 
 def held_files(folder: Path, steps: Iterable[str]) -> list[Path]:
@@ -40,10 +44,10 @@ def copies_at(job: Job, held: Sequence[Path], root: Path) -> Iterator[Path]:
         with stopped_tree(job.process.pid):
             shutil.copytree(root, folder / "lake")
         yield folder
-        job.wait_until(str(following), partial(_is_past, held[:number], following))
+        job.wait_until(str(following), partial(is_past, held[:number], following))
 
 
-def _is_past(held: Iterable[Path], following: Path) -> bool:
+def is_past(held: Iterable[Path], following: Path) -> bool:
     """Let whoever is held go on, until the next step is reached: another task may come later."""
     for file in held:
         file.unlink(missing_ok=True)

@@ -82,11 +82,18 @@ class InterruptedLakes:
 
     def pending(self) -> Settings:
         """Return a new lake that has received a rollback, and more, and did not apply it."""
-        return self._copy(self._pending)
+        return self.copy(self._pending)
 
     def old(self) -> Settings:
         """Return a new lake that stood still, with wrong properties and a file nobody needs."""
-        return self._copy(self._old)
+        return self.copy(self._old)
+
+    def copy(self, settings: Settings) -> Settings:
+        """Return a new lake that is as this one is now."""
+        self._copies += 1
+        root = self._folder / f"lake-{self._copies}"
+        shutil.copytree(settings.lake.root, root)
+        return replace(settings, lake=replace(settings.lake, root=str(root)))
 
     def take_over(self, settings: Settings) -> None:
         """Be the other driver: the bucket moves on, and is replicated."""
@@ -129,12 +136,6 @@ class InterruptedLakes:
         }
         sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         return [command, *more, *sets]
-
-    def _copy(self, settings: Settings) -> Settings:
-        self._copies += 1
-        root = self._folder / f"lake-{self._copies}"
-        shutil.copytree(settings.lake.root, root)
-        return replace(settings, lake=replace(settings.lake, root=str(root)))
 
     def _age(self, root: Path) -> None:
         """Make the lake older than its horizon; leave something for each step to do."""

@@ -1,7 +1,8 @@
 """Consumers of a relay that break the protocol, flood, or never read: they harm only themselves.
 
-What they do is the list of the producer's hostile clients. While each goes on, another consumer of
-the relay streams everything, in order; and what the relay keeps for the hostile one stays bounded.
+What they do is a part of the list of the producer's hostile clients, whose server a relay is. While
+each goes on, another consumer of the relay streams everything, in order; and what the relay keeps
+for the hostile one stays bounded.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,8 +66,8 @@ def good(cluster: ProducerCluster, relay: Relay) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("stage", ["silent", "logged in", "streaming"])
-@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("stage", ["silent", "streaming"])
+@pytest.mark.parametrize("garbage", GARBAGE[::2])
 def test_garbage(
     relay: Relay,
     connect: Connect,
@@ -96,7 +97,7 @@ def test_a_stream_that_nobody_reads(
     assert relay.bucket.clients.unsent.held_bytes <= both * (LARGEST_BATCH_BYTES + MEGABYTE + 100)
 
 
-@pytest.mark.parametrize(("body", "opcode", "vbuckets", "answer_bytes"), UNREAD_ANSWERS)
+@pytest.mark.parametrize(("body", "opcode", "vbuckets", "answer_bytes"), UNREAD_ANSWERS[::3])
 def test_requests_whose_answers_nobody_reads(
     make_cluster: MakeCluster,
     make_relay: MakeRelay,
@@ -133,8 +134,7 @@ def test_a_flood_of_stream_requests_also_for_vbuckets_that_are_none(
     assert {answer.status for answer in answers[3::3]} == {Status.KEY_EEXISTS}
 
 
-@pytest.mark.parametrize("opaque", [0, 0x0BAD])
-@pytest.mark.parametrize("acked", [0, 1, U32_MAX])
+@pytest.mark.parametrize(("acked", "opaque"), [(0, 0), (U32_MAX, 0x0BAD)])
 def test_an_endless_stream_of_acks(
     relay: Relay, connect: Connect, good: None, acked: int, opaque: int
 ) -> None:

@@ -82,8 +82,7 @@ def _wait_until_held(cluster: ProducerCluster, relay: Relaying) -> int:
     return sent
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("fc", ["max", "min,t:60s"])
+@pytest.mark.parametrize(("fc", "is_killed"), [("max", True), ("min,t:60s", False)])
 def test_a_full_disk(
     make_cluster: MakeCluster,
     tmp_path: Path,

@@ -57,7 +57,7 @@ EXPECTED: Final = (
     "window full",
 )
 """What no run of many seeds may lack."""
-SEEDS_FOR_ONE: Final = 100
+SEEDS_FOR_ONE: Final = 60
 """Of so many seeds at least one has each of them."""
 
 

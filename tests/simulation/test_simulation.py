@@ -8,7 +8,7 @@ from tests.seeds import seeds
 from tests.simulation.report import PROPERTY
 from tests.simulation.runner import run_seeds
 
-_CHUNKS, _SEEDS_IN_CHUNK = 2, 100
+_CHUNKS, _SEEDS_IN_CHUNK = 2, 60
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from dcp.lake.verify.verify_report import VerifyReport
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
+from tests.lake.versions import table_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,10 @@ class World:
         return max(found, key=lambda each: each.collection_id)
 
     def keys(self, view: str) -> set[bytes]:
+        """The keys in a table, as other engines see them, or in a view."""
         lake = self.lake
+        if view in {replica.name for replica in replicas_in(lake)}:
+            return {key.encode() for key in table_at(lake.location.path(view))["key"].to_pylist()}
         name_tables(lake, replicas_in(lake))
         register_views(lake, replicas_in(lake))
         return {row["key"].encode() for row in self.spark.sql(f"SELECT key FROM {view}").collect()}

@@ -14,14 +14,14 @@ import pytest
 from dcp.errors import FencedError, LakeError, StoppedError
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.held_lakes import copies_at, held_files, stops_at
+from tests.lake.held_lakes import STEPS_ON_DISK, copies_at, held_files, stops_at
 from tests.lake.job_process import Job
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import (
@@ -89,7 +89,7 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
     change(cluster)
     lake = open_lake(lambda: spark, lake_location(settings))
     before = latest_round(lake)
-    steps = [*COMMITTED, "round.committed:2", "round.read_back:2", *STEPS[4:]]
+    steps = [*COMMITTED, "round.committed:2", *STEPS_ON_DISK[3:]]
     job = Job(settings, tmp_path, **stops_at(tmp_path, steps))
     try:
         copies = list(copies_at(job, held_files(tmp_path, steps), tmp_path / "lake"))

@@ -43,10 +43,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 VBUCKETS: Final = 64
 NODES: Final = 2
 KEYS: Final = [b"key-%d" % number for number in range(160)]
-ACTS: Final = 4
-LEAST_LOST: Final = 200
+ACTS: Final = 2
+LEAST_LOST: Final = 80
 """Published tails that a run loses at least, over all vbuckets."""
-LEAST_TWICE: Final = 10
+LEAST_TWICE: Final = 5
 """Of those, vbuckets that fork twice before the consumer asks again."""
 
 
@@ -122,9 +122,7 @@ class Consumer:
 
 
 @pytest.mark.parametrize("seed", seeds(1, first=7000, soak_count=3))
-def test_hundreds_of_published_tails_are_lost(
-    spark: "SparkSession", tmp_path: Path, seed: int
-) -> None:
+def test_many_published_tails_are_lost(spark: "SparkSession", tmp_path: Path, seed: int) -> None:
     settings = ClusterSettings(nodes=NODES, vbuckets=VBUCKETS, seed=seed, checkpoint_items=20)
     with ProducerCluster(settings) as cluster:
         bucket, consumer = Bucket(cluster, seed), Consumer(cluster, tmp_path, spark)

@@ -148,8 +148,8 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
 
     class Disturber(Observer):
         def committed(self, report: RoundReport) -> None:
-            lake = opened(spark, settings)
-            require_live_exact(lake, cluster, report.round)
+            if report.round % 2:
+                require_live_exact(opened(spark, settings), cluster, report.round)
             seqnos = {each.vbucket: each for each in report.vbuckets}
             inside.append(any(each.seqno > each.complete_seqno for each in seqnos.values()))
             if report.round < 6:

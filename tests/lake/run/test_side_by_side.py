@@ -1,15 +1,17 @@
-"""P1 to P5 where a driver receives and applies at once: killed and stopped at every pair of steps.
+"""P1 to P5 where a driver receives and applies at once: killed and stopped at pairs of steps.
 
 Both threads are held, each at a step of its own, when the process is killed. What a killed driver
 leaves is what is on the disk: of the other pairs a copy of the lake is taken while all processes of
 the driver are stopped, which costs no further start of Spark.
 """
 
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from copy import copy
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from dcp.lake.log import stop_points
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.lake_position import tasks_at_once
-from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.opening import lake_location
@@ -28,8 +30,9 @@ from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.drained import wait_for
-from tests.lake.held_lakes import copies_at, held_files, stops_at
+from tests.lake.held_lakes import STEPS_ON_DISK, held_files, is_past, stops_at
 from tests.lake.job_process import EndlessJob, Job
+from tests.lake.process_tree import stopped_tree
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -48,8 +51,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 VBUCKETS = 4
 PATIENCE_SECONDS = 120.0
-ROUND_STEPS = [step for step in STEPS if step.startswith("round.")]
-APPLY_STEPS = [step for step in STEPS if not step.startswith("round.")]
+APPLY_STEPS = [step for step in STEPS_ON_DISK if not step.startswith("round.")]
 
 
 @pytest.fixture
@@ -96,12 +98,10 @@ class Scene:
         run(self._settings("never"), once=True, spark=self.spark)
         return latest_round(self.lake)
 
-    def hold(self, apply_step: str, *round_steps: str) -> tuple[Job, list[Path]]:
-        """Start a driver; return it when both of its threads are held, with the files of each step.
-
-        It is held at the first one of the steps of a round.
+    def hold(self, *steps: str) -> tuple[Job, list[Path]]:
+        """Start a driver that is held at these steps, the first one of an apply, the second of a
+        round; return it when it is held at both, with the files of all.
         """
-        steps = (apply_step, *round_steps)
         held = held_files(self.folder, steps)
         job = EndlessJob(self.settings, self.folder, **stops_at(self.folder, steps))
         try:
@@ -112,6 +112,11 @@ class Scene:
             job.end()
             raise
         return job, held
+
+    def go_to(self, job: Job, step: str, following: str) -> None:
+        """Let the thread that is held at a step go on to the following one."""
+        here, there = held_files(self.folder, [step, following])
+        job.wait_until(str(there), partial(is_past, [here], there))
 
     def left_in(self, folder: Path) -> "Scene":
         """Return this scene with the copy of its lake in a folder."""
@@ -144,25 +149,44 @@ class Scene:
         assert held == source_rows(self.cluster, self.high_seqnos())
 
 
-@pytest.mark.parametrize("apply_step", APPLY_STEPS)
-def test_killed_at_each_step_of_a_round_while_an_apply_is_at_one_of_its_own(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, apply_step: str
+def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
+    """One driver serves all pairs: a round goes by while the apply is held at one of its steps."""
     scene = Scene(spark, cluster, tmp_path)
     pending = scene.lose_and_go_on()
-    job, [_, *held] = scene.hold(apply_step, *ROUND_STEPS)
+    # Not in later rounds: how often the worker of a task has received before is not known.
+    rounds = [
+        ["round.planned", "round.received", "round.committed"],
+        ["round.planned:2", "round.committed:2"],
+        ["round.planned:3", "round.committed:3"],
+    ]
+    pairs = [
+        (applying, receiving)
+        for applying, steps in zip(APPLY_STEPS, rounds, strict=True)
+        for receiving in steps
+    ]
+    job, _ = scene.hold(*pairs[0], *APPLY_STEPS[1:], *(step for _, step in pairs[1:]))
+    lefts: list[Scene] = []
     try:
-        copies = list(copies_at(job, held, Path(str(scene.settings.lake.root))))
+        for (applying, receiving), (next_applying, next_receiving) in pairwise(pairs):
+            with stopped_tree(job.process.pid):
+                folder = tmp_path / f"left-{len(lefts)}"
+                shutil.copytree(str(scene.settings.lake.root), folder / "lake")
+            lefts.append(scene.left_in(folder))
+            if next_applying != applying:
+                scene.write(20)  # for the next round
+                scene.go_to(job, applying, next_applying)
+            scene.go_to(job, receiving, next_receiving)
     finally:
         job.end()
     assert job.process.returncode == -signal.SIGKILL
-    lefts = [*map(scene.left_in, copies), scene]
-    is_applied = apply_step != "apply.planned"
-    for round_step, left in zip(ROUND_STEPS, lefts, strict=True):
-        print(f"apply at {apply_step}, round at {round_step}")
-        is_committed = round_step in ("round.committed", "round.read_back")
-        assert latest_round(left.lake) == pending + is_committed
-        assert (replica_status(left.lake, DOCS).round == pending) == is_applied
+    for (applying, receiving), left in zip(pairs, [*lefts, scene], strict=True):
+        print(f"apply at {applying}, round at {receiving}")
+        step, _, count = receiving.partition(":")
+        committed = int(count or 1) - (step != "round.committed")
+        assert latest_round(left.lake) == pending + committed
+        assert (replica_status(left.lake, DOCS).round == pending) == (applying != "apply.planned")
         run(left.settings, once=True, spark=spark)
         left.require_as_the_bucket()
         left.require_exact()
