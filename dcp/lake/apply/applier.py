@@ -7,13 +7,13 @@ since what fences a statement is a setting of its session.
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from dcp.lake.apply.apply import EMPTY_ROUNDS, plan_apply, run_apply
-from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
+from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.cadence import is_due, pending_of
 from dcp.lake.apply.quiet_tables import QuietTables
@@ -41,8 +41,8 @@ TABLES_AT_ONCE: Final = 4
 class Applier:
     """Applies pending changes to the replica tables that it was given.
 
-    `know` and `learn` are for the thread that plans rounds, `apply` is for the one that applies,
-    which may be another.
+    ``may_publish`` is asked before each MERGE (`dcp.lake.quality.gate`). `know` and `learn` are for
+    the thread that plans rounds, `apply` is for the one that applies, which may be another.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Applier:
         writer_id: str,
         observer: Observer,
         guard: HorizonGuard,
+        may_publish: Callable[[LakeTables, ApplyPlan], bool] = lambda *_: True,
     ) -> None:
         self._lake = lake
         self._sessions: list[SparkSession] = []
@@ -63,6 +64,8 @@ class Applier:
         self._writer_id = writer_id
         self._observer = observer
         self._guard = guard
+        self._may_publish = may_publish
+        self._held_back: dict[str, int] = {}
         self._small_files = SmallFiles()
         self._quiet = QuietTables()
         self._waiting: deque[ReplicaTable] = deque()
@@ -146,7 +149,9 @@ class Applier:
         return made
 
     def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
-        """Return whether a replica is known to have nothing pending up to ``to_round``."""
+        """Return whether a replica is known to have nothing to publish up to ``to_round``."""
+        if self._held_back.get(replica.name) == to_round:
+            return True
         return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(
             self._lakes[0], replica, to_round
         )
@@ -183,6 +188,9 @@ class Applier:
         plan = plan_apply(lake, replica, to_round, budget)
         if plan is None:
             self._note_quiet(lake, replica, to_round, seen_version)
+            return None
+        if not self._may_publish(lake, plan):
+            self._held_back[replica.name] = to_round
             return None
         reached("apply.planned")
         with in_pool(lake.spark, "apply"):

@@ -317,13 +317,13 @@ def _merge(
     # Without deletion vectors it writes whole files anew: then one task is too few.
     is_little = plan.rows is not None and has_deletion_vectors(lake.table(plan.table))
     also = reader | FEW_JOBS_TO_JOIN if is_little else reader
-    with transaction(lake.spark, *fence, metadata, also), _source(lake, plan) as source:
+    with transaction(lake.spark, *fence, metadata, also), plan_source(lake, plan) as source:
         lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, plan)).collect()
 
 
 @contextmanager
-def _source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
-    """Give how the MERGE names what it merges: a view of the plan's rows, or a query."""
+def plan_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
+    """Give SQL for what a plan merges (`SOURCE`): the name of a view of its rows, or a query."""
     if plan.rows is None:
         yield source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
         return

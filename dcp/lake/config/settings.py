@@ -274,6 +274,18 @@ class PolicySettings(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class QualitySettings(Section):
+    """The checks of data quality that a run makes by itself (docs/quality.md)."""
+
+    gate: str = key(
+        "",
+        "The suite that the rows of each apply must pass before they are merged into a table: "
+        "installed, or the path of a file; empty: none. While rows break it the table stays at its "
+        "version; a run with --once then ends with code 8.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSettings(Section):
     """The Spark session that dcplake builds; what spark-submit is given wins over it."""
 
@@ -310,6 +322,7 @@ class Settings:
     lake: LakeSettings = field(default_factory=LakeSettings)
     apply: ApplySettings = field(default_factory=ApplySettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
+    quality: QualitySettings = field(default_factory=QualitySettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 

@@ -38,8 +38,9 @@ class ReplicaVersion:
     """One version of a replica table, as SQL, with what the log says about it.
 
     ``rows_sql`` and ``complete_sql`` are queries; the second gives ``vbucket``, ``epoch`` and
-    ``complete_seqno``, one row per vbucket. ``since`` is the check that this one goes on from, and
-    ``since_sql`` the same as ``complete_sql`` at its round; without it all rows are checked.
+    ``complete_seqno``, one row per vbucket. ``scope`` says which rows those are; ``since`` is the
+    check that this one goes on from, and ``since_sql`` the same as ``complete_sql`` at its round;
+    without it all rows are checked.
     ``facts`` are those about the table that a suite may use (`TABLE_FACTS`), if there is one.
     """
 
@@ -49,6 +50,7 @@ class ReplicaVersion:
     vbucket_count: int
     rows_sql: str
     complete_sql: str
+    scope: CheckScope = CheckScope.WHOLE
     since: PassedCheck | None = None
     since_sql: str = ""
     facts: Mapping[str, Any] | None = None
@@ -100,6 +102,7 @@ def newest_version(
         vbucket_count=lake.identity.vbucket_count,
         rows_sql=f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {status.version}",
         complete_sql=complete_sql(lake.changes_sql, status.held),
+        scope=CheckScope.WHOLE if since is None else CheckScope.CHANGED,
         since=since,
         since_sql=""
         if since is None
@@ -175,7 +178,7 @@ def check_version(
         suite_digest=suite.digest,
         version=replica.version,
         applied_round=replica.applied_round,
-        scope=CheckScope.WHOLE if replica.since is None else CheckScope.CHANGED,
+        scope=replica.scope,
         since_version=replica.since.version if replica.since else None,
         rows=rows.count(),
         table_rows=replica.facts["rows"] if replica.facts else None,

@@ -11,10 +11,13 @@ from dcp.lake.quality.quality_suite import Severity
 
 
 class CheckScope(StrEnum):
-    """The rows of a version that a check looked at: those that changed since one, or all."""
+    """The rows that a check looked at: of a version those that changed since one, or all; or
+    those that an apply is about to publish.
+    """
 
     CHANGED = "changed rows"
     WHOLE = "whole table"
+    PENDING = "rows of an apply"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from dcp.lake.log.progress import round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
+from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run.backfills import Backfills
@@ -70,7 +71,15 @@ class Driver:
         self._ensured: set[ReplicaTable] = set()
         self._report = RunReport()
         self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
-        self._applier = Applier(lake, settings.apply, self.writer_id, observer, self._guard)
+        self._gate = QualityGate.of_setting(settings.quality.gate)
+        self._applier = Applier(
+            lake,
+            settings.apply,
+            self.writer_id,
+            observer,
+            self._guard,
+            *(() if self._gate is None else (self._gate.is_open_for,)),
+        )
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
         self._requests = Requests(lake, control, self.writer_id)
@@ -91,6 +100,7 @@ class Driver:
         Raises:
             IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
             StoppedError: ``stop`` came first, or the lake is paused; what was read is committed.
+            QualityError: ``quality.gate`` holds an apply back; what was read is committed.
 
         """
         bounds = BoundedRun(cluster)
@@ -107,6 +117,8 @@ class Driver:
                 self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
                 self._observer.idle(plan)
                 _refuse_incomplete(self._report.left_out)
+                if self._gate is not None:
+                    self._gate.refuse_held()
                 return self._report
             if stop.is_set():
                 raise StoppedError(

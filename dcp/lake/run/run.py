@@ -55,6 +55,7 @@ def run(
         FencedError: another driver works on the lake.
         AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
         LakeError: the lake is not this bucket's, or somebody changed its tables.
+        QualityError: a run with ``once`` ends with an apply that ``quality.gate`` holds back.
 
     """
     observer = observer or Observer()

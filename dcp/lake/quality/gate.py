@@ -1,0 +1,97 @@
+"""Holds applies back while rows that they would publish break a suite (``quality.gate``)."""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import QualityError
+from dcp.lake.apply.apply import plan_source
+from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.log.log_slice import HeldVersion
+from dcp.lake.quality.quality_report import CheckScope, QualityReport
+from dcp.lake.quality.quality_results import write_results
+from dcp.lake.quality.quality_suite import QualitySuite, load_suite
+from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.sql import quoted
+from dcp.lake.tables.tables import LakeTables
+
+INSTALLED: Final = "installed"
+"""The value of ``quality.gate`` that stands for the installed suite; others are files."""
+
+_COLUMNS: Final = ", ".join(quoted(name) for name in REPLICA.names)
+_LOG = logging.getLogger(__name__)
+
+
+class QualityGate:
+    """Checks the rows of each apply before its MERGE; a closed gate leaves the table as it is.
+
+    What it finds wrong is kept in the lake's table ``quality`` and told in the log. The rows wait
+    in ``changes``; with a later round, which may bring better ones, they are looked at again.
+    """
+
+    def __init__(self, suite: QualitySuite) -> None:
+        self._suite = suite
+        self._held: dict[str, QualityReport] = {}
+
+    @classmethod
+    def of_setting(cls, gate: str) -> "QualityGate | None":
+        """Return the gate that ``quality.gate`` asks for; None where it is empty.
+
+        Raises:
+            ConfigError: there is no such suite, or it cannot be read.
+            SetupError: Great Expectations is missing.
+
+        """
+        if not gate:
+            return None
+        return cls(load_suite(None if gate == INSTALLED else Path(gate)))
+
+    def is_open_for(self, lake: LakeTables, plan: ApplyPlan) -> bool:
+        """Return whether a plan may be carried out: no expectation finds an error in its rows."""
+        report = check_plan(lake, plan, self._suite)
+        if not report.failed:
+            self._held.pop(plan.table, None)
+            return True
+        self._held[plan.table] = report
+        write_results(lake, report)
+        _LOG.warning("%s", _told(report))
+        return False
+
+    def refuse_held(self) -> None:
+        """Refuse to call a run done while an apply is held back.
+
+        Raises:
+            QualityError: names the tables and what their rows break.
+
+        """
+        if self._held:
+            raise QualityError("\n".join(_told(each) for each in self._held.values()))
+
+
+def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
+    """Return what a suite finds in the rows that an apply inserts or updates."""
+    # A run that has nothing to apply, or no gate, does without pyspark.sql.
+    from dcp.lake.quality.quality import ReplicaVersion, check_version, complete_sql
+
+    held = HeldVersion(plan.base_version, plan.to_round, plan.log_slice.stale)
+    with plan_source(lake, plan) as source:
+        rows = ReplicaVersion(
+            table=plan.table,
+            version=plan.base_version,
+            applied_round=plan.to_round,
+            vbucket_count=lake.identity.vbucket_count,
+            rows_sql=f"SELECT {_COLUMNS} FROM {source} WHERE NOT deleted",
+            complete_sql=complete_sql(lake.changes_sql, held),
+            scope=CheckScope.PENDING,
+        )
+        return check_version(lake.spark, rows, suite)
+
+
+def _told(report: QualityReport) -> str:
+    failed = "\n".join(f"  {each}" for each in report.failed)
+    return (
+        f"{report.table} stays at version {report.version}: quality.gate holds the apply of round "
+        f"{report.applied_round} back, for of its {report.rows:,} rows some break suite "
+        f"{report.suite!r}; correct them at the source (the next round brings them), or change the "
+        f"suite\n{failed}"
+    )

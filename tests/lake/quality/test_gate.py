@@ -1,0 +1,83 @@
+"""``quality.gate``: rows that break the suite are received, and not merged until they pass."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import ConfigError, QualityError
+from dcp.lake.config.settings import QualitySettings
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import latest_round
+from dcp.lake.quality.gate import QualityGate
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import DOCS, QUALITY_TABLE, open_lake
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import source_rows, table_rows
+from tests.lake.versions import table_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+VBUCKETS = 2
+SUITE = {
+    "name": "ours",
+    "expectations": [
+        {
+            "type": "expect_column_values_to_be_between",
+            "kwargs": {"column": "flags", "max_value": 6},
+            "meta": {"name": "flags_known", "says": "flags are 0 to 6"},
+        },
+        {
+            "type": "expect_column_values_to_be_between",
+            "kwargs": {"column": "rows", "min_value": 1},
+            "meta": {"name": "some", "says": "there are rows", "about": "table"},
+        },
+    ],
+}
+
+
+def test_an_apply_is_held_back_until_its_rows_pass(spark: "SparkSession", tmp_path: Path) -> None:
+    file = tmp_path / "suite.json"
+    file.write_text(json.dumps(SUITE))
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=4)) as cluster:
+        settings = replace(settings_for(cluster, tmp_path), quality=QualitySettings(gate=str(file)))
+        for number in range(10):
+            cluster.set(b"key-%d" % number, b"{}", flags=number % 7)
+        run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        good = table_rows(lake, None)
+        assert sum(map(len, good.values())) == 10
+
+        cluster.set(b"key-1", b'{"new": true}')
+        cluster.set(b"bad", b"{}", flags=7)
+        cluster.delete(b"key-2")
+        for _ in range(2):  # the second run finds the round there, and the same in it
+            with pytest.raises(QualityError, match=r"(?s)docs stays at version 1: .* of round 2 "):
+                run(settings, once=True, spark=spark)
+            assert table_rows(lake, None) == good
+        assert (latest_round(lake), replica_status(lake, DOCS).round) == (2, 1)
+        found = table_at(lake.location.path(QUALITY_TABLE)).to_pylist()
+        assert {(row["scope"], row["round"], row["checked_rows"]) for row in found} == {
+            ("rows of an apply", 2, 2)
+        }
+        assert {(row["expectation"], row["failed"]) for row in found} == {("flags_known", 1)}
+        assert found[0]["samples"][0]["key"] == "bad"
+
+        cluster.set(b"bad", b"{}", flags=6)
+        run(settings, once=True, spark=spark)
+        high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+        assert table_rows(lake, None) == source_rows(cluster, high)
+
+
+def test_a_gate_without_a_suite_is_refused(tmp_path: Path) -> None:
+    assert QualityGate.of_setting("") is None
+    with pytest.raises(ConfigError, match=r"none\.json: cannot read the suite"):
+        QualityGate.of_setting(str(tmp_path / "none.json"))
