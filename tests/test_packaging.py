@@ -15,7 +15,8 @@ LOCKS = sorted((ROOT / "conf" / "requirements").glob("*.txt"))
 
 
 def test_every_package_of_the_tree_is_installed() -> None:
-    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "dcp").rglob("*.py")}
+    modules = [each for name in ("dcp", "dcplake") for each in (ROOT / name).rglob("*.py")]
+    folders = {path.parent.relative_to(ROOT) for path in modules}
     listed = PROJECT["tool"]["setuptools"]["packages"]
     assert sorted(listed) == sorted({".".join(f.parts) for f in folders} | {"dcp.schemas"})
 
