@@ -34,8 +34,8 @@ def test_versions_agree() -> None:
     assert PROJECT["project"]["version"] == dcp.__version__
 
 
-def test_there_are_three_locks() -> None:
-    assert [lock.name for lock in LOCKS] == ["airflow.txt", "build.txt", "job.txt"]
+def test_there_are_four_locks() -> None:
+    assert [lock.name for lock in LOCKS] == ["airflow.txt", "build.txt", "docs.txt", "job.txt"]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

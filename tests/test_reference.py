@@ -20,7 +20,9 @@ WRITTEN_BY_HAND: Final = sorted(
 )
 PLACEHOLDERS: Final = ("…", "...", "[", "|--")
 """What stands for words that the reader puts there: such lines are no commands yet."""
-INCOMPLETE: Final = r"^Missing (?:argument|option)|requires an argument|unable to parse string|found 'N'"
+INCOMPLETE: Final = (
+    r"^Missing (?:argument|option)|requires an argument|unable to parse string|found 'N'"
+)
 """Of a command that is talked about: `dcplake serve --replicas N`."""
 JOBS: Final = {"replicate": "run", "backfill": "backfill", "maintain": "maintain"}
 """The Spark jobs that are commands, and which."""
