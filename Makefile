@@ -85,7 +85,7 @@ SITE_SOURCE := README.md CHANGELOG.md LICENSE docs benchmarks/README.md conf/dcp
 site: docs-setup  ## the documentation as a site, in build/site; a broken link is an error
 	@rm -rf build/site-source && mkdir -p build/site-source
 	@tar -cf - $(SITE_SOURCE) | tar -xf - -C build/site-source
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict  # --quiet would count no warnings
 	@echo "site: build/site/index.html"
 
 lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the network)

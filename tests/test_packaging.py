@@ -32,6 +32,8 @@ def test_schemas_are_found_inside_the_package() -> None:
 
 def test_versions_agree() -> None:
     assert PROJECT["project"]["version"] == dcp.__version__
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+?),? ", changelog, re.MULTILINE)[0] == dcp.__version__
 
 
 def test_there_are_four_locks() -> None:
