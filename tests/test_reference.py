@@ -13,6 +13,7 @@ from typer.main import get_command
 from conf.reference import pages
 from dcp.cli.main import COMMANDS, command
 from dcp.errors import DcplakeError
+from dcp.lake.config.settings_load import load_settings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 WRITTEN_BY_HAND: Final = sorted(
@@ -81,6 +82,24 @@ def refused(words: list[str]) -> str:
 def test_the_commands_of_a_page_are_ones_that_there_are(page: Path) -> None:
     found = [refused(words) for words in commands_in(page.read_text(encoding="utf-8"))]
     assert [each for each in found if each] == []
+
+
+def test_the_targets_of_make_that_pages_name_are_ones_that_there_are() -> None:
+    shown = "".join(page.read_text(encoding="utf-8") for page in WRITTEN_BY_HAND)
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", shown, re.MULTILINE))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert {"demo", "test", "site"} <= named
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_the_configuration_that_a_page_shows_is_one(tmp_path: Path) -> None:
+    shown = "".join(page.read_text(encoding="utf-8") for page in WRITTEN_BY_HAND)
+    files = re.findall(r"^```toml\n(.*?)^```", shown, re.DOTALL | re.MULTILINE)
+    files += re.findall(r"^cat > \w+\.toml <<END\n(.*?)^END", shown, re.DOTALL | re.MULTILINE)
+    assert len(files) >= 2
+    for text in files:
+        (tmp_path / "shown.toml").write_text(text, encoding="utf-8")
+        load_settings(tmp_path / "shown.toml", environment={})
 
 
 def test_most_pages_show_commands_and_a_planted_one_is_refused() -> None:
