@@ -110,6 +110,17 @@ def test_unsigned_numbers_are_exact_everywhere(
     assert told([tuple(row) for row in frame.collect()]) == expected
 
 
+def test_spark_reads_a_lake_that_nothing_else_can(
+    names: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "100%"  # delta-rs takes that for another name
+    place.symlink_to(folder / "lake")
+    part: dict[str, Any] = {"columns": ["key", "cas"], "where": "vbucket < 2", "version": 1}
+    expected = names["lake"].to_arrow(**part).sort_by("key")
+    assert expected.num_rows
+    assert dcplake.open(place).to_arrow(**part).sort_by("key").equals(expected)
+
+
 def test_what_is_not_there_is_named(names: dict[str, Any], tmp_path: Path) -> None:
     lake = names["lake"]
     with pytest.raises(ConfigError, match=r"found no table 'doc', expected one of docs, changes$"):
