@@ -17,7 +17,7 @@ SEED   ?= $(shell date +%s)
 SCALE  ?= 4
 SEEDS  ?= 10000
 
-.PHONY: help setup airflow-setup demo test interop lint format types bench soak lock clean
+.PHONY: help setup airflow-setup docs-setup demo test interop lint format types bench soak site lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ setup:  ## virtual environment, Delta jars, Java (does nothing when they are the
 
 airflow-setup:  ## the separate environment that runs the Airflow DAG
 	@conf/setup.sh airflow
+
+docs-setup:  ## the separate environment that builds the documentation's site
+	@conf/setup.sh docs
 
 demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="..." passes options)
 	@$(VENV)/bin/dcplake demo $(ARGS)
@@ -76,9 +79,18 @@ soak: setup  ## simulated systems, slow tests and properties with fresh seeds (R
 	        $(PYTHON) -m pytest -m "slow or hypothesis" --hypothesis-seed=$$seed $(ARGS); \
 	done
 
+# The pages beside the files that they link to: a link that works in the checkout works in the site.
+SITE_SOURCE := README.md CHANGELOG.md LICENSE docs benchmarks/README.md conf/dcplake.toml conf/grafana.json conf/alerts.yml schemas/replica_suite.json
+
+site: docs-setup  ## the documentation as a site, in build/site; a broken link is an error
+	@rm -rf build/site-source && mkdir -p build/site-source
+	@tar -cf - $(SITE_SOURCE) | tar -xf - -C build/site-source
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict  # --quiet would count no warnings
+	@echo "site: build/site/index.html"
+
 lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the network)
 	@conf/lock.sh $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove what setup, tests and demo made
-	@rm -rf .venv .venv-airflow build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-lake log tests/interop/java/target tests/interop/go/bin
+	@rm -rf .venv .venv-airflow .venv-docs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-lake log tests/interop/java/target tests/interop/go/bin
 	@find dcp jobs tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

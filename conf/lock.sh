@@ -19,10 +19,11 @@ cd conf/requirements
 compile "${@}" build.in -o build.txt
 compile "${@}" ../../pyproject.toml --all-extras -c job.in -o job.txt
 compile "${@}" airflow.in -o airflow.txt
+compile "${@}" docs.in -o docs.txt
 
 # A committed file names no package index: where packages come from is the machine's business.
-if grep -nE '[a-z]+://' build.txt job.txt airflow.txt; then
+if grep -nE '[a-z]+://' build.txt job.txt airflow.txt docs.txt; then
     echo "lock: the lines above hold an address" >&2
     exit 1
 fi
-echo "lock: $(cat build.txt job.txt airflow.txt | grep -c ==) pins in conf/requirements/"
+echo "lock: $(cat build.txt job.txt airflow.txt docs.txt | grep -c ==) pins in conf/requirements/"

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# conf/setup.sh job|airflow: makes the environment that the Makefile's targets run in.
+# conf/setup.sh job|airflow|docs: makes the environment that the Makefile's targets run in.
 #
 #   job      .venv          this project, its pinned packages and tools; the Delta jars; Java; after
 #                           its end, in the background, Spark's classes, parsed and checked
 #   airflow  .venv-airflow  Airflow and its Spark provider, nothing of ours
+#   docs     .venv-docs     what builds the documentation's site, nothing of ours
 #
 # Does nothing where the environment already fits: a stamp in it names the hash of all that decides
 # about it. A few lines go to the screen, everything else to a log that is shown on failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly environment=${1:?usage: conf/setup.sh job|airflow}
+readonly environment=${1:?usage: conf/setup.sh job|airflow|docs}
 case $environment in
     job)     venv=.venv         inputs=(conf/requirements/job.txt pyproject.toml) ;;
     airflow) venv=.venv-airflow inputs=(conf/requirements/airflow.txt) ;;
-    *) echo "setup: unknown environment '$environment': expected job or airflow" >&2; exit 2 ;;
+    docs)    venv=.venv-docs    inputs=(conf/requirements/docs.txt) ;;
+    *) echo "setup: unknown environment '$environment': expected job, airflow or docs" >&2; exit 2 ;;
 esac
 inputs+=(conf/requirements/build.txt conf/setup.sh conf/uv_pip.py conf/build.cfg)
 readonly venv inputs log=$venv/setup.log
@@ -103,7 +105,7 @@ prepare_runtime() {
 command -v git >/dev/null || fail "git is needed: install it (Debian: apt install git)."
 stamp=$venv/stamp-$(wanted_stamp)
 if [ -e "$stamp" ] && [ -x "$venv/bin/python" ]; then
-    [ "$environment" = airflow ] || prepare_runtime quiet
+    [ "$environment" != job ] || prepare_runtime quiet
     exit 0
 fi
 # Two `make` at once must not install into one environment (where the system has no flock, they may).

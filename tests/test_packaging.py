@@ -15,7 +15,8 @@ LOCKS = sorted((ROOT / "conf" / "requirements").glob("*.txt"))
 
 
 def test_every_package_of_the_tree_is_installed() -> None:
-    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "dcp").rglob("*.py")}
+    modules = [each for name in ("dcp", "dcplake") for each in (ROOT / name).rglob("*.py")]
+    folders = {path.parent.relative_to(ROOT) for path in modules}
     listed = PROJECT["tool"]["setuptools"]["packages"]
     assert sorted(listed) == sorted({".".join(f.parts) for f in folders} | {"dcp.schemas"})
 
@@ -31,10 +32,12 @@ def test_schemas_are_found_inside_the_package() -> None:
 
 def test_versions_agree() -> None:
     assert PROJECT["project"]["version"] == dcp.__version__
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+?),? ", changelog, re.MULTILINE)[0] == dcp.__version__
 
 
-def test_there_are_three_locks() -> None:
-    assert [lock.name for lock in LOCKS] == ["airflow.txt", "build.txt", "job.txt"]
+def test_there_are_four_locks() -> None:
+    assert [lock.name for lock in LOCKS] == ["airflow.txt", "build.txt", "docs.txt", "job.txt"]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

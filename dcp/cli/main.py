@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (and is what the ``dcplake`` script calls)."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
-        return parsed(_command(words[0]), words[1:], f"dcplake {words[0]}")
+        return parsed(command(words[0]), words[1:], f"dcplake {words[0]}")
     return parsed(_list_of_commands(), words, "dcplake")
 
 
@@ -82,7 +82,8 @@ def new_application(about: str, epilog: str | None = None) -> typer.Typer:
     )
 
 
-def _command(name: str) -> typer.Typer:
+def command(name: str) -> typer.Typer:
+    """Return the application of one command."""
     package, summary = COMMANDS[name]
     module = importlib.import_module(f"dcp.cli.{package}.{name.replace('-', '_')}")
     application = new_application("")

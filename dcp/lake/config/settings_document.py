@@ -41,11 +41,12 @@ def _lines() -> Iterator[str]:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            yield f"#{key.name} = {_toml(default)}"
+            yield f"#{key.name} = {toml_value(default)}"
             yield ""
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """Return a setting's value as TOML has it."""
     if isinstance(value, Mapping):
         return "{}"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 100_000:

@@ -114,7 +114,7 @@ def answer(spark: SparkSession, question: str) -> DataFrame:
         DcplakeError: Spark could not do it, for reasons that are not in the statement.
 
     """
-    with _errors_on_one_line():
+    with errors_on_one_line():
         return spark.sql(question)
 
 
@@ -126,12 +126,19 @@ def first_rows(found: DataFrame, count: int) -> list[Row]:
         DcplakeError: Spark could not do it, for reasons that are not in the statement.
 
     """
-    with _errors_on_one_line():
+    with errors_on_one_line():
         return found.limit(count).collect()
 
 
 @contextmanager
-def _errors_on_one_line() -> Iterator[None]:
+def errors_on_one_line() -> Iterator[None]:
+    """Let Spark's errors of a statement be one line, in its words.
+
+    Raises:
+        ConfigError: the statement is wrong.
+        DcplakeError: Spark could not do it, for reasons that are not in the statement.
+
+    """
     try:
         with context_loggers_silent():
             yield

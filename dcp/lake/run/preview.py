@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.settings import Settings
@@ -21,11 +22,16 @@ from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 NEW_LAKE = "(a new lake)"
 
 
-def preview(settings: Settings) -> RoundPlan | Idle:
+def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPlan | Idle:
     """Plan the next round of the lake, or the first one where there is no lake yet.
+
+    ``spark`` is used where the lake cannot be read without; None builds or takes over a session.
 
     Raises:
         SourceError: the cluster cannot be asked.
@@ -33,7 +39,7 @@ def preview(settings: Settings) -> RoundPlan | Idle:
 
     """
     cluster = query_cluster(source_access(settings))
-    lake = find_lake(spark_of(settings), lake_location(settings))
+    lake = find_lake(spark_of(settings, spark), lake_location(settings))
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
         return plan_round(LakePosition(NEW_LAKE, 0), cluster, rounds, flow, slots)

@@ -11,6 +11,7 @@ The tables below give the reason of each setting, ``docs/operations.md`` what op
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,12 @@ _POOL: Final = "spark.scheduler.pool"
 _SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
 """Of `note_settings`."""
 
+_started: list[SparkSession] = []
+"""Of `started_session`."""
+
+_JVM_SECONDS: Final = 10.0
+"""How long a JVM may take to end, with what it has to remove."""
+
 LOOPBACK: Final = "127.0.0.1"
 
 PARQUET_IN_LIST: Final = 200
@@ -89,13 +96,59 @@ def build_session(
     import delta.exceptions  # noqa: F401  (registers Delta's typed errors)
 
     settings = dict(extra or {})
-    session = SparkSession.getActiveSession()
+    session = _session_that_is_there()
     if session is not None:
         return _set_up(session, settings)
     remove_empty_warehouse_at_exit()
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM
-        return _start_in_submitted_jvm(app_name, master, settings)
-    return _set_up(_start(app_name, master, driver_memory, log_file, settings), settings)
+        session = _start_in_submitted_jvm(app_name, master, settings)
+    else:
+        session = _set_up(_start(app_name, master, driver_memory, log_file, settings), settings)
+    _started[:] = [session]
+    return session
+
+
+def _session_that_is_there() -> SparkSession | None:
+    """Return the active session; in a thread of Python that has none, the one of the process."""
+    session = SparkSession.getActiveSession()
+    if session is None:
+        from pyspark import SparkContext
+
+        # What is left of a session whose context was stopped is none.
+        if SparkContext._active_spark_context is not None:
+            session = SparkSession._instantiatedSession
+    return session
+
+
+def started_session() -> SparkSession | None:
+    """Return the session that `build_session` started last and nobody ended; it took over none."""
+    return _started[0] if _started else None
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop a session that `build_session` started, and its JVM; another can be started then.
+
+    Where somebody stopped it already, and uses the JVM for a session of his own, nothing is done.
+    """
+    from pyspark import SparkContext
+
+    _started.clear()
+    if session.sparkContext is not SparkContext._active_spark_context:
+        return
+    gateway: Any = SparkContext._gateway
+    with suppress(Py4JError, OSError):  # a JVM that is gone already
+        session.stop()
+    process = getattr(gateway, "proc", None)
+    if process is None:  # spark-submit's JVM, which ends with us
+        return
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+        process.stdin.close()  # this ends the JVM
+    try:
+        process.wait(_JVM_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def session_slots(spark: SparkSession) -> int:

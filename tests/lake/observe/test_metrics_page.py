@@ -1,4 +1,4 @@
-"""The page of the metrics and the dashboard name what is exported, and all of it."""
+"""The pages of metrics and alarms, the dashboard and the alerting rules name what is exported."""
 
 import json
 import re
@@ -24,3 +24,21 @@ def test_each_query_of_the_dashboard_names_a_metric_that_is_exported() -> None:
     named = [re.findall(r"\b[a-z]\w*_\w+", query) for query in queries]
     assert all(len(names) == 1 for names in named), named
     assert {name for names in named for name in names} == LAKE_METRICS.keys()
+
+
+def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section() -> None:
+    rules = (ROOT / "conf" / "alerts.yml").read_text()
+    page = (ROOT / "docs" / "alarms.md").read_text()
+    found = re.findall(
+        r"- alert: (\w+)\n +expr: (.+)\n(?: +for: \w+\n)? +labels: \{ severity: \w+ \}\n"
+        r" +annotations:\n +summary: .+\n +runbook_url: (.+)\n",
+        rules,
+    )
+    assert len(found) == rules.count("- alert:")
+    for name, query, link in found:
+        named = set(re.findall(r"\b[a-z]\w*_\w+", query))
+        assert named and named <= LAKE_METRICS.keys(), query
+        assert link == f"docs/alarms.md#{name.lower()}"
+    assert [name for name, _, _ in found] == re.findall(r"^## (\w+)$", page, re.MULTILINE)
+    sections = re.split(r"^## .*$", page, flags=re.MULTILINE)[1:]
+    assert all("**Look at**" in each and "**Do**" in each for each in sections)

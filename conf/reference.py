@@ -1,0 +1,96 @@
+"""Writes the reference pages of docs/ from the code: settings, commands and exit codes.
+
+``python -m conf.reference`` after any of these was changed; a test compares the pages with what
+this writes.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Final
+
+from typer.main import get_command
+
+from dcp.cli.main import COMMANDS, command
+from dcp.errors import DcplakeError
+from dcp.lake.config.setting_keys import describe_expected
+from dcp.lake.config.settings import SECTIONS
+from dcp.lake.config.settings_document import toml_value
+from dcp.lake.config.settings_load import PREFIX
+
+DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
+_HELP_WIDTH: Final = 100
+_SETTINGS: Final = f"""\
+# Settings
+
+Written from the code, as [conf/dcplake.toml](../conf/dcplake.toml) is: the same, to be copied. A key of a
+section is given in a file (`--config`), as the environment variable `{PREFIX}<SECTION>_<KEY>`, or as
+`--set SECTION.KEY=VALUE`; the later wins. Unknown keys are errors. The password is no setting:
+`source.password_env` or `source.password_file` names where it is.
+"""
+_COMMANDS: Final = """\
+# Commands
+
+Written from the code: what `dcplake COMMAND --help` prints. The Spark jobs in `jobs/` take the options of
+their commands (`replicate`: those of `run`), and end with the same [exit codes](exit-codes.md).
+"""
+_EXIT_CODES: Final = """\
+# Exit codes
+
+Written from the code: the errors of `dcp/errors.py` by the code that commands and Spark jobs end with. 0 is
+success, 141 says that the reader of the output went away. [Operating dcplake](operations.md#exit-codes)
+says what to do about each.
+
+| code | error | meaning |
+|---|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page, by its name in docs/."""
+    return {
+        "settings.md": _SETTINGS + "".join(_settings()),
+        "commands.md": _COMMANDS + "".join(_commands()),
+        "exit-codes.md": _EXIT_CODES + "".join(_exit_codes()),
+    }
+
+
+def _settings() -> Iterator[str]:
+    for name, section in SECTIONS.items():
+        yield f"\n## {name}\n\n{(section.__doc__ or '').strip()}\n\n"
+        yield "| key | default | meaning |\n|---|---|---|\n"
+        for key in fields(section):
+            default = key.default if key.default is not MISSING else {}
+            expected = describe_expected(default, key.metadata)
+            text = _cell(f"{key.metadata['text']} Value: {expected}.")
+            yield f"| `{key.name}` | `{toml_value(default)}` | {text} |\n"
+
+
+def _commands() -> Iterator[str]:
+    for name in COMMANDS:
+        parsed = get_command(command(name))
+        with parsed.make_context(
+            f"dcplake {name}", [], resilient_parsing=True, terminal_width=_HELP_WIDTH
+        ) as context:
+            yield f"\n## dcplake {name}\n\n```text\n{parsed.get_help(context).rstrip()}\n```\n"
+
+
+def _exit_codes() -> Iterator[str]:
+    errors = [DcplakeError]
+    for error in errors:  # which grows meanwhile
+        errors += error.__subclasses__()
+    ours = (each for each in errors if each.__module__ == DcplakeError.__module__)
+    for error in sorted(ours, key=lambda each: (each.exit_code, each.__name__)):
+        text = re.sub(r"\s+", " ", (error.__doc__ or "").strip())
+        yield f"| {error.exit_code} | `{error.__name__}` | {_cell(text)} |\n"
+
+
+def _cell(text: str) -> str:
+    """Return a text that ends no cell of a table and begins no element of HTML."""
+    return text.replace("|", r"\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        (DOCS / page).write_text(text, encoding="utf-8")

@@ -1,0 +1,308 @@
+"""A lake in Python: what the commands do, with their results as objects.
+
+Each method is the command of its name and reads the lake anew; docs/python.md has examples.
+"""
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dcp.errors import ConfigError, SetupError
+from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings_load import load_settings
+from dcp.lake.log.round_plan import Idle, RoundPlan
+from dcp.lake.query.cuts import Cut, find_cut
+from dcp.lake.query.query import answer, errors_on_one_line, open_for_queries
+from dcp.lake.query.status import LakeStatus, lake_status
+from dcp.lake.run.driver import RunReport
+from dcp.lake.run.preview import preview
+from dcp.lake.run.run import run
+from dcp.lake.spark.session import end_session, started_session
+from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.schema import AUDIT, CHANGES, CONTROL, QUALITY, REPLICA
+from dcp.lake.tables.sql import quoted
+from dcp.lake.tables.tables import (
+    AUDIT_TABLE,
+    CONTROL_TABLE,
+    QUALITY_TABLE,
+    LakeTables,
+    open_lake,
+    replicas_in,
+)
+from dcp.lake.verify.verify import verify
+from dcp.lake.verify.verify_report import DEFAULT_KEYS, VerifyReport
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import DataFrame
+
+_OWN_TABLES: Final = {
+    "changes": CHANGES,
+    AUDIT_TABLE: AUDIT,
+    CONTROL_TABLE: CONTROL,
+    QUALITY_TABLE: QUALITY,
+}
+"""The tables beside the replicas, some of which a lake has only when they are needed."""
+
+
+def open(
+    root: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    spark: SparkSession | None = None,
+) -> "Lake":
+    """Return a lake that need not be there yet: the first ``run`` makes it. Nothing is read.
+
+    Args:
+        root: its folder or URI: the setting ``lake.root``.
+        config: a TOML file, as for the commands; the environment wins over it.
+        settings: further ones by their names (``{"source.bucket": "travel"}``); they win over both.
+        spark: the session to use; without one, that which is active when Spark is needed, or else
+            one that is started then and is stopped by ``close``.
+
+    Raises:
+        ConfigError: a setting that is unknown, of the wrong type or out of range.
+
+    """
+    given = dict(settings or {})
+    if root is not None:
+        given["lake.root"] = str(root)
+    return Lake(load_settings(None if config is None else Path(config), overrides=given), spark)
+
+
+class Lake:
+    """A lake and the bucket that it replicates; a context manager, which closes it.
+
+    Spark is started when a method needs it. Where the lake is a folder of this machine, ``plan``,
+    ``status``, ``cut``, ``tables``, ``to_arrow`` and ``to_polars`` need none.
+    """
+
+    def __init__(self, settings: Settings, spark: SparkSession | None = None) -> None:
+        """See `open`."""
+        self.settings = settings
+        self._spark = spark
+        self._started: SparkSession | None = None
+
+    def __enter__(self) -> "Lake":
+        """Return the lake."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the lake."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Name the place and the bucket."""
+        return f"Lake({str(lake_location(self.settings))!r}, {self.settings.source.bucket!r})"
+
+    def close(self) -> None:
+        """Stop the Spark session, if this lake started it. Used again, the lake starts another."""
+        started, self._started = self._started, None
+        if started is not None:
+            end_session(started)
+
+    def plan(self) -> RoundPlan | Idle:
+        """Return what the next round would stream, or why there is nothing to do.
+
+        Raises:
+            SourceError: the cluster cannot be asked.
+            LakeError: what is there is no lake, or holds another bucket.
+
+        """
+        with self._noting_spark():
+            return preview(self.settings, self._spark)
+
+    def run(self, *, once: bool = True, stop: threading.Event | None = None) -> RunReport:
+        """Replicate until what the cluster holds now is applied; without ``once``, on and on.
+
+        ``stop`` ends a run after the round under way. Without it an interrupt does (SIGINT: a
+        notebook's stop button); a second one ends the run at once, which loses nothing durable.
+
+        Raises:
+            IncompleteRunError: the run did what it could, but some vbuckets could not be read.
+            StoppedError: a run with ``once`` was stopped before it was done.
+            FencedError: another driver works on the lake.
+            SourceError: the cluster cannot be read at all.
+            LakeError: the lake is not this bucket's, or somebody changed its tables.
+
+        """
+        with self._noting_spark():
+            return run(self.settings, once=once, stop=stop, spark=self._spark)
+
+    def status(self) -> LakeStatus:
+        """Return where the lake stands and what it waits for; the cluster is not asked.
+
+        Raises:
+            LakeError: there is no lake.
+
+        """
+        with self._opened() as lake:
+            return lake_status(lake)
+
+    def verify(
+        self, *, vbuckets: Collection[int] | None = None, keys: int = DEFAULT_KEYS
+    ) -> VerifyReport:
+        """Compare the replica tables with the bucket; its ``result`` is ``equal`` if all is well.
+
+        All of the bucket's metadata is streamed. Differences are no exception.
+
+        Args:
+            vbuckets: which to compare; None means all.
+            keys: how many keys that differ are listed (all are counted).
+
+        Raises:
+            ConfigError: a vbucket that the bucket does not have.
+            SourceError: the cluster cannot be read at all.
+            LakeError: there is no lake, or it holds another bucket.
+
+        """
+        with self._noting_spark():
+            return verify(self.settings, vbuckets=vbuckets, keys=keys, spark=self._spark)
+
+    def cut(self, round_number: int | None = None, *, as_of: datetime | None = None) -> Cut:
+        """Return versions of all tables that belong together: those of one round.
+
+        Args:
+            round_number: the round; None means the newest one that all tables hold.
+            as_of: the newest cut of rounds up to then; a time with its zone.
+
+        Raises:
+            ConfigError: there is no such round, or none at that moment.
+            LakeError: the tables hold no such round in common, or it cannot be read any more.
+
+        """
+        if as_of is not None and (round_number is not None or as_of.tzinfo is None):
+            found = f"round {round_number} and a time" if round_number is not None else repr(as_of)
+            raise ConfigError(f"cut: found {found}, expected a round, or a time with its zone")
+        with self._opened() as lake:
+            return find_cut(lake, round_number, as_of)
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the names of the tables that are there: the replicas, ``changes`` and others.
+
+        Raises:
+            LakeError: there is no lake.
+
+        """
+        with self._opened() as lake:
+            return tuple(_schemas(lake))
+
+    def to_arrow(
+        self,
+        table: str = "docs",
+        *,
+        columns: Sequence[str] | None = None,
+        where: str = "true",
+        version: int | None = None,
+    ) -> pa.Table:
+        """Return a table, or a part of it, as Arrow. Unsigned 64-bit values are decimal128(20, 0).
+
+        Args:
+            table: one of ``tables()``.
+            columns: the columns to read; None means all.
+            where: a condition in SQL: ``"vbucket < 8 AND seqno > 100"``.
+            version: of the table; None means the newest.
+
+        Raises:
+            ConfigError: there is no such table, column or version, or the condition is no SQL.
+            LakeError: there is no lake, or files of it are damaged or gone.
+
+        """
+        with self._opened() as lake:
+            schemas = _schemas(lake)
+            if table not in schemas:
+                raise _unknown(f"{lake.location}: found no table {table!r}", schemas)
+            schema = schemas[table]
+            if unknown := set(columns or ()) - set(schema.names):
+                raise _unknown(f"table {table}: found no columns {sorted(unknown)}", schema.names)
+            wanted = schema if columns is None else pa.schema([schema.field(c) for c in columns])
+            # Behind the dot names of columns may be words of SQL, as `table` is.
+            listed = ", ".join(f"t.{name}" for name in wanted.names)
+            with errors_on_one_line():
+                return lake.table(table).query(
+                    lambda name, _: f"SELECT {listed} FROM {name} AS t WHERE {where}",
+                    wanted,
+                    version,
+                )
+
+    def to_polars(
+        self,
+        table: str = "docs",
+        *,
+        columns: Sequence[str] | None = None,
+        where: str = "true",
+        version: int | None = None,
+    ) -> "pl.DataFrame":
+        """Return the same for Polars; unsigned 64-bit values are Decimal(20, 0).
+
+        Raises:
+            SetupError: Polars is not installed.
+            ConfigError, LakeError: as of ``to_arrow``.
+
+        """
+        try:
+            import polars as pl
+        except ModuleNotFoundError as error:
+            raise SetupError(
+                f"Polars is missing (no module {error.name}): run `pip install 'dcplake[polars]'`."
+            ) from None
+        return pl.DataFrame(self.to_arrow(table, columns=columns, where=where, version=version))
+
+    def to_dataframe(self, table: str = "docs", *, version: int | None = None) -> "DataFrame":
+        """Return a table or a view as a DataFrame of Spark; unsigned 64-bit values are decimals.
+
+        From then on the session knows the lake's tables and views by their names.
+
+        Args:
+            table: one of ``tables()``, or a view (``documents``, ``docs_live``, …).
+            version: of a table; None means the newest.
+
+        Raises:
+            ConfigError: there is no such table, view or version.
+            LakeError: there is no lake.
+
+        """
+        with self._noting_spark():
+            lake = open_for_queries(self.settings, self._spark)
+            place = lake.table_sql(table) if table in _schemas(lake) else quoted(table)
+            travel = "" if version is None else f" VERSION AS OF {int(version)}"
+            return answer(lake.spark, f"SELECT * FROM {place}{travel}")
+
+    @contextmanager
+    def _noting_spark(self) -> Iterator[None]:
+        """Note the session that is started meanwhile: it is this lake's to stop."""
+        before = started_session()
+        try:
+            yield
+        finally:
+            after = started_session()
+            if after is not before:
+                self._started = after
+
+    @contextmanager
+    def _opened(self) -> Iterator[LakeTables]:
+        with self._noting_spark():
+            yield open_lake(spark_of(self.settings, self._spark), lake_location(self.settings))
+
+
+def _schemas(lake: LakeTables) -> dict[str, pa.Schema]:
+    """Return the columns of each table that is there, the replicas first."""
+    others = {name: found for name, found in _OWN_TABLES.items() if lake.table(name).exists()}
+    return {replica.name: REPLICA for replica in replicas_in(lake)} | others
+
+
+def _unknown(found: str, names: Iterable[str]) -> ConfigError:
+    return ConfigError(f"{found}, expected one of {', '.join(names)}")
