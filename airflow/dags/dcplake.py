@@ -20,9 +20,9 @@ VENV = Path(os.environ.get("DCPLAKE_DAG_VENV") or HOME / ".venv")
 CONFIG = os.environ.get("DCPLAKE_DAG_CONFIG") or str(HOME / "conf" / "dcplake.toml")
 TABLES = [each.strip() for each in (os.environ.get("DCPLAKE_DAG_TABLES") or "docs").split(",")]
 SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE", "@hourly") or None
-APPLY_SCHEDULE = os.environ.get("DCPLAKE_DAG_APPLY_SCHEDULE") or None
-NIGHTLY_SCHEDULE = os.environ.get("DCPLAKE_DAG_NIGHTLY_SCHEDULE", "@daily") or None
-MAINTAIN_SCHEDULE = os.environ.get("DCPLAKE_DAG_MAINTAIN_SCHEDULE", "@daily") or None
+APPLY_SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE_APPLY") or None
+NIGHTLY_SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE_NIGHTLY", "@daily") or None
+MAINTAIN_SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE_MAINTAIN", "@daily") or None
 POOL = os.environ.get("DCPLAKE_DAG_POOL") or "dcplake"
 RETRIES = int(os.environ.get("DCPLAKE_DAG_RETRIES") or 2)
 RETRY_SECONDS = float(os.environ.get("DCPLAKE_DAG_RETRY_SECONDS") or 60)
@@ -130,7 +130,12 @@ def announce(*, inlet_events, outlet_events) -> None:
             outlet_events[NEW_VERSIONS].add(asset, extra=told)
 
 
-def lake_dag(dag_id: str, description: str, schedule: str | None = None, **params: Param) -> DAG:
+def lake_dag(
+    dag_id: str,
+    description: str,
+    schedule: str | None = None,
+    params: dict[str, Param] | None = None,
+) -> DAG:
     """A DAG whose tasks have the lake for themselves: they share a pool of one slot."""
     return DAG(
         dag_id,
@@ -160,7 +165,7 @@ VBUCKETS = Param(
     description="Which vbuckets, as in 0-63,70; all of them where this is empty.",
 )
 
-with lake_dag("dcplake", "Replicate a Couchbase bucket into Delta tables, then check them", SCHEDULE):
+with lake_dag("dcplake", "Replicate a bucket into Delta tables, then check them", SCHEDULE):
     if APPLY_SCHEDULE:
         submit("replicate", "--once", "--set", "apply.when=never")
     else:
@@ -176,14 +181,25 @@ with lake_dag("dcplake_nightly", "Check all rows, and compare with the bucket", 
 with lake_dag("dcplake_maintain", "Keep the lake small", MAINTAIN_SCHEDULE):
     submit("maintain")
 
+BACKFILL_PARAMS = {
+    "vbuckets": VBUCKETS,
+    "from": Param(
+        "replicas",
+        enum=["replicas", "settings"],
+        description="Read replica vbuckets, or what source.seeds names: a relay, for instance.",
+    ),
+    "megabytes_per_second": Param(
+        None,
+        type=["null", "number"],
+        minimum=0.01,
+        description="The most that all tasks together read; no limit where this is empty.",
+    ),
+}
 with lake_dag(
-    "dcplake_backfill",
-    "Build or rebuild vbuckets from replicas",
-    vbuckets=VBUCKETS,
-    **{"from": Param("replicas", enum=["replicas", "settings"], description="…")},
-    megabytes_per_second=Param(None, type=["null", "number"], minimum=0.01, description="…"),
+    "dcplake_backfill", "Build or rebuild vbuckets from replicas", params=BACKFILL_PARAMS
 ):
     submit("backfill") >> [announce(), quality()]
 
-with lake_dag("dcplake_resync", "Let the next run stream vbuckets anew", vbuckets=VBUCKETS):
+RESYNC_PARAMS = {"vbuckets": VBUCKETS}
+with lake_dag("dcplake_resync", "Let the next run stream vbuckets anew", params=RESYNC_PARAMS):
     submit("resync")

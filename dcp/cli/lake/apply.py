@@ -9,7 +9,7 @@ from dcp.cli.terminal.output import say
 from dcp.cli.views.run_output import JsonObserver, PlainObserver
 
 EPILOG: Final = """\
-For runs with apply.when = "never", on a cadence of its own. It reads the lake alone, not the cluster."""
+For runs with apply.when = "never", on a cadence of its own. It reads the lake, not the cluster."""
 
 
 def run(
