@@ -126,7 +126,7 @@ class Api:
             told = self.output.read_text()
             assert self.process.poll() is None, told
             assert time.monotonic() < end, f"{what} did not come:\n{told}"
-            time.sleep(0.5)
+            time.sleep(2)
 
 
 def free_ports(count: int) -> list[int]:

@@ -107,7 +107,7 @@ def described(airflow: Airflow) -> dict[str, Any]:
 def test_dags_are_built_as_documented(described: dict[str, Any]) -> None:
     assert "site-packages" in described["airflow"], "the folder airflow/ shadows Airflow"
     dags = described["dags"]
-    checked = {"announce": [], "quality": []}
+    checked: dict[str, list[str]] = {"announce": [], "quality": []}
     after = sorted(checked)
     assert {
         name: (dag["schedule"], {task: each["downstream"] for task, each in dag["tasks"].items()})
