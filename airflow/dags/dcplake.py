@@ -84,8 +84,8 @@ def add_params(context) -> None:
     ]
 
 
-def submit(task_id: str, *arguments: str) -> SparkSubmitOperator:
-    """The job of ``jobs/`` with this name, as a task."""
+def submit(task_id: str, *arguments: str, **options) -> SparkSubmitOperator:
+    """The job of ``jobs/`` with this name, as a task; ``options`` are the operator's."""
     return SparkSubmitOperator(
         task_id=task_id,
         name=f"dcplake {task_id}",
@@ -96,7 +96,7 @@ def submit(task_id: str, *arguments: str) -> SparkSubmitOperator:
         conf={"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"},
         driver_memory=DRIVER_MEMORY,
         env_vars=job_environment(),
-        pre_execute=add_params,
+        **options,
     )
 
 
@@ -125,7 +125,7 @@ def announce(*, inlet_events, outlet_events) -> None:
         if (asset := ASSETS.get(found["table"])) is None:
             continue
         last = list(inlet_events[asset].ascending(False).limit(1))
-        if not last or last[0].extra["round"] != found["round"]:
+        if not last or last[0].extra.get("round") != found["round"]:
             told = {"version": found["version"], "round": found["round"]}
             outlet_events[NEW_VERSIONS].add(asset, extra=told)
 
@@ -198,8 +198,8 @@ BACKFILL_PARAMS = {
 with lake_dag(
     "dcplake_backfill", "Build or rebuild vbuckets from replicas", params=BACKFILL_PARAMS
 ):
-    submit("backfill") >> [announce(), quality()]
+    submit("backfill", pre_execute=add_params) >> [announce(), quality()]
 
 RESYNC_PARAMS = {"vbuckets": VBUCKETS}
 with lake_dag("dcplake_resync", "Let the next run stream vbuckets anew", params=RESYNC_PARAMS):
-    submit("resync")
+    submit("resync", pre_execute=add_params)

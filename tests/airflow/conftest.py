@@ -75,6 +75,7 @@ class Airflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__PARALLELISM": "2",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # of a busy machine
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(logs[0]),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(logs[1]),
             **variables,

@@ -35,6 +35,7 @@ def described_task(task):
         "seconds": task.execution_timeout.total_seconds(),
         "application": getattr(task, "application", None),
         "arguments": getattr(task, "application_args", None),
+        "takes_params": task._pre_execute_hook is not None,
         "assets": [each.name for each in (*task.inlets, *task.outlets)],
         "on_failure": [f"{each.__module__}.{each.__name__}" for each in task.on_failure_callback],
     }
@@ -140,6 +141,13 @@ def test_applies_may_have_a_cadence_of_their_own(described: dict[str, Any]) -> N
 
 
 def test_params_are_checked_and_become_options(described: dict[str, Any]) -> None:
+    takers = [
+        (dag_id, task_id)
+        for dag_id, dag in described["dags"].items()
+        for task_id, task in dag["tasks"].items()
+        if task["takes_params"]
+    ]
+    assert sorted(takers) == [("dcplake_backfill", "backfill"), ("dcplake_resync", "resync")]
     refused = "ParamValidationError"
     assert described["backfill"] == [
         ["--from=replicas"],
