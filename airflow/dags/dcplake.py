@@ -115,19 +115,20 @@ def announce(*, inlet_events, outlet_events) -> None:
 
     So a version is announced by whichever task comes next, also where the one that made it died.
     """
-    status = subprocess.run(
+    told = subprocess.run(
         [VENV / "bin" / "dcplake", "status", "--config", CONFIG, "--json"],
         env=os.environ | job_environment(),
         stdout=subprocess.PIPE,
         check=True,
     )
-    for found in json.loads(status.stdout)["replicas"]:
+    status = json.loads(told.stdout)
+    for found in status["replicas"]:
         if (asset := ASSETS.get(found["table"])) is None:
             continue
         last = list(inlet_events[asset].ascending(False).limit(1))
-        if not last or last[0].extra.get("round") != found["round"]:
-            told = {"version": found["version"], "round": found["round"]}
-            outlet_events[NEW_VERSIONS].add(asset, extra=told)
+        state = {"lake": status["lake"], "round": found["round"]}
+        if not last or not state.items() <= last[0].extra.items():
+            outlet_events[NEW_VERSIONS].add(asset, extra=state | {"version": found["version"]})
 
 
 def lake_dag(

@@ -184,7 +184,7 @@ def test_scheduler_applies_on_its_schedule_triggers_readers_and_finds_a_violatio
     tmp_path: Path,
     spark: "SparkSession",
 ) -> None:
-    """The DAG file is a copy in a folder of somebody else's DAGs."""
+    """The DAG file is a copy in a folder of somebody else's DAGs, and Airflow a new one."""
     for number in range(100):
         cluster.set(b"airport_%d" % number, b'{"runways": %d}' % number)
     claim_json(cluster, b"broken", b'{"runways": ')
@@ -195,12 +195,15 @@ def test_scheduler_applies_on_its_schedule_triggers_readers_and_finds_a_violatio
     run(receiving, once=True, spark=spark)
     assert rows_of(tmp_path / "lake") == {}
 
-    dags, failures, read = tmp_path / "dags", tmp_path / "failures", tmp_path / "read"
+    home, dags = tmp_path / "airflow", tmp_path / "dags"
+    failures, read = tmp_path / "failures", tmp_path / "read"
+    shutil.copytree(Path(airflow.environment["AIRFLOW_HOME"], "plugins"), home / "plugins")
     dags.mkdir()
     shutil.copy(DAGS / "dcplake.py", dags)
     (dags / "reader.py").write_text(READER)
     with airflow.standalone(
         tmp_path / "standalone.log",
+        AIRFLOW_HOME=str(home),
         AIRFLOW__CORE__DAGS_FOLDER=str(dags),
         DCPLAKE_DAG_HOME=str(ROOT),
         DCPLAKE_DAG_CONFIG=str(config),
@@ -230,11 +233,13 @@ def test_scheduler_applies_on_its_schedule_triggers_readers_and_finds_a_violatio
     assert (applied["run_type"], applied["state"]) == ("scheduled", "failed")
     assert rows_of(tmp_path / "lake") == documents_of(cluster)
     assert (told["run_type"], told["state"]) == ("asset_triggered", "success")
-    assert json.loads(read.read_text()) == {"version": 1, "round": 1}
+    event = json.loads(read.read_text())
+    assert (event["version"], event["round"]) == (1, 1)
     [(task, number, error)] = recorded(failures)
     assert (task, number) == ("quality", 1), "it is not tried again"
     assert f"Error code is: {QualityError.exit_code}." in error
     assert "document_parses: 1 row against" in error
     assert 'key="broken"' in error
-    logs = [*Path(airflow.environment["AIRFLOW_HOME"], "logs").rglob("*.log"), api.output]
+    logs = [*(home / "logs").rglob("*.log"), api.output]
+    assert len(logs) > 4, "the tasks' logs are elsewhere"
     assert not any(PASSWORD in log.read_text() for log in logs)
