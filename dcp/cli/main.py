@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "failover": ("servers", "let a node of the embedded producer be gone, and its replicas go on"),
     "plan": ("lake", "say what a run would do, without doing it"),
     "run": ("lake", "replicate a bucket into its lake"),
+    "apply": ("lake", "merge what was received into the replica tables, where runs do not"),
     "status": ("lake", "where the lake stands, and what it waits for"),
     "top": ("lake", "connections, windows and stages of a run that is going on, live"),
     "metrics": ("lake", "lag, rounds, rollbacks and sizes of a lake, as Prometheus reads them"),

@@ -2,11 +2,17 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +25,24 @@ VENV = ROOT / ".venv-airflow"
 DAGS = ROOT / "airflow" / "dags"
 
 SETUP_SECONDS = 900
+WAIT_SECONDS = 600
+STOP_SECONDS = 60
 PASSWORD = "correct horse"
+
+
+CALLBACK = """
+import json, os
+
+def record(context):
+    told = [context["ti"].task_id, context["ti"].try_number, str(context.get("exception"))]
+    with open(os.environ["RECORD"], "a") as file:
+        print(json.dumps(told), file=file)
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Airflow:
-    """An Airflow home; its database is made."""
+    """An Airflow home; its database is made, and it has the callback ``notify.record``."""
 
     environment: Mapping[str, str]
 
@@ -44,6 +62,82 @@ class Airflow:
             check=False,
         )
 
+    @contextmanager
+    def standalone(self, output: Path, **variables: str) -> Iterator["Api"]:
+        """Run all of Airflow, its scheduler first; what it prints goes to ``output``."""
+        api, *logs = free_ports(3)
+        environment = {
+            **self.environment,
+            "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "AIRFLOW__API__PORT": str(api),
+            "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{api}",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{api}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__PARALLELISM": "2",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # of a busy machine
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(logs[0]),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(logs[1]),
+            **variables,
+        }
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [VENV / "bin" / "airflow", "standalone"],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield Api(f"http://127.0.0.1:{api}/api/v2/", process, output)
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(STOP_SECONDS)
+            finally:
+                with suppress(ProcessLookupError):  # nobody is left
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """Airflow's REST interface, of a process that runs."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def ask(self, path: str, body: object = None) -> Any:
+        """Ask for a page of it, or post to it."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def wait_for(self, what: str, look: Callable[[], Any]) -> Any:
+        """Look until it is there; a refused or unknown page is not."""
+        end = time.monotonic() + WAIT_SECONDS
+        while True:
+            with suppress(OSError):
+                if found := look():
+                    return found
+            told = self.output.read_text()
+            assert self.process.poll() is None, told
+            assert time.monotonic() < end, f"{what} did not come:\n{told}"
+            time.sleep(2)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody has now."""
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in taken:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in taken]
+
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
@@ -58,6 +152,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
     assert setup.returncode == 0, f"make airflow-setup failed:\n{setup.stdout}{setup.stderr}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     home = tmp_path_factory.mktemp("airflow")
+    (home / "plugins").mkdir()
+    (home / "plugins" / "notify.py").write_text(CALLBACK)
     made = Airflow(
         kept
         | {

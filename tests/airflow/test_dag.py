@@ -1,46 +1,88 @@
-"""The DAG: it imports, it is built as documented, and it is executed on real documents."""
+"""The DAGs: they import, they are built as documented, and their command lines are understood."""
 
+import importlib
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dcp.errors import FencedError, IncompleteRunError, QualityError, SourceError
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.wire.vocabulary import Datatype
-from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow
-from tests.lake.versions import table_at
+from dcp.errors import ConfigError, FencedError, IncompleteRunError, QualityError, SourceError
+from dcp.lake.config.settings_load import load_settings
+from tests.airflow.conftest import DAGS, ROOT, Airflow
 
 # Making Airflow's environment takes minutes on the first run.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-DAG_RUN_SECONDS = 600
-
 DESCRIBE = """
-import json, sys, airflow
+import copy, json, os, sys
+import airflow
 from airflow.dag_processing.dagbag import DagBag
-bag = DagBag(sys.argv[1])
-dag = bag.dags["dcplake"]
-policy = dag.get_task("replicate").retry_policy
+
+def described(dag):
+    return {
+        "schedule": dag.schedule,
+        "catchup": dag.catchup,
+        "max_active_runs": dag.max_active_runs,
+        "tasks": {task.task_id: described_task(task) for task in dag.tasks},
+    }
+
+def described_task(task):
+    return {
+        "downstream": sorted(task.downstream_task_ids),
+        "pool": task.pool,
+        "retries": task.retries,
+        "seconds": task.execution_timeout.total_seconds(),
+        "application": getattr(task, "application", None),
+        "arguments": getattr(task, "application_args", None),
+        "takes_params": task._pre_execute_hook is not None,
+        "assets": [each.name for each in (*task.inlets, *task.outlets)],
+        "on_failure": [f"{each.__module__}.{each.__name__}" for each in task.on_failure_callback],
+    }
+
+def described_bag():
+    bag = DagBag(sys.argv[1])
+    assert not bag.import_errors, bag.import_errors
+    return bag, {name: described(dag) for name, dag in bag.dags.items()}
+
+def options(dag_id, **given):
+    dag = bag.dags[dag_id]
+    [task] = [task for task in dag.tasks if task.task_id in ("backfill", "resync")]
+    params = copy.copy(dag.params)
+    try:
+        params.update(given)
+    except Exception as error:
+        return type(error).__name__
+    task.application_args = []
+    task._pre_execute_hook({"task": task, "params": params.dump()})
+    return task.application_args
+
+sys.path.append(os.environ["AIRFLOW_HOME"] + "/plugins")
+bag, dags = described_bag()
+policy = bag.dags["dcplake"].get_task("replicate").retry_policy
 decide = lambda text: policy.evaluate(Exception(text), 1, 3).action.value
-print("RESULT" + json.dumps({
+told = {
     "airflow": airflow.__file__,
-    "errors": bag.import_errors,
-    "dags": sorted(bag.dags),
-    "catchup": dag.catchup,
-    "max_active_runs": dag.max_active_runs,
-    "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
-    "arguments": {task.task_id: task.application_args for task in dag.tasks},
-    "applications": {task.task_id: task.application for task in dag.tasks},
-    "retries": {task.task_id: task.retries for task in dag.tasks},
-    "seconds": {task.task_id: task.execution_timeout.total_seconds() for task in dag.tasks},
+    "dags": dags,
     "decisions": {code: decide(f"Cannot execute: x. Error code is: {code}.") for code in range(12)},
+    "status": decide("Command '['dcplake', 'status']' returned non-zero exit status 7."),
     "other": decide("worker lost"),
-}))
+    "backfill": [options("dcplake_backfill", **given) for given in json.loads(sys.argv[2])],
+    "resync": options("dcplake_resync", vbuckets="0-63, 70"),
+}
+os.environ["DCPLAKE_DAG_SCHEDULE_APPLY"] = "@daily"
+told["applied apart"] = described_bag()[1]
+print("RESULT" + json.dumps(told))
 """
+GIVEN: list[dict[str, Any]] = [
+    {},
+    {"vbuckets": "7", "from": "settings", "megabytes_per_second": 20},
+    {"vbuckets": "all"},
+    {"vbuckets": "1-2; rm -rf /"},
+    {"from": "nowhere"},
+    {"megabytes_per_second": 0},
+    {"megabytes_per_second": "20"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +92,12 @@ def described(airflow: Airflow) -> dict[str, Any]:
         "-c",
         DESCRIBE,
         str(DAGS),
-        DCPLAKE_DAG_CONFIG="/etc/dcplake.toml",
+        json.dumps(GIVEN),
+        DCPLAKE_DAG_CONFIG="/etc/missing.toml",
         DCPLAKE_DAG_TABLES="docs, docs__shop__orders__8",
         DCPLAKE_DAG_RETRIES="4",
         DCPLAKE_DAG_TIMEOUT_MINUTES="5",
+        DCPLAKE_DAG_ON_FAILURE="notify.record",
     ).stdout
     found = re.search(r"^RESULT(.*)$", told, re.MULTILINE)
     assert found, told
@@ -61,112 +105,91 @@ def described(airflow: Airflow) -> dict[str, Any]:
     return content
 
 
-def test_dag_imports_without_error(described: dict[str, Any]) -> None:
-    assert described["errors"] == {}
-    assert described["dags"] == ["dcplake"]
+def test_dags_are_built_as_documented(described: dict[str, Any]) -> None:
     assert "site-packages" in described["airflow"], "the folder airflow/ shadows Airflow"
+    dags = described["dags"]
+    checked: dict[str, list[str]] = {"announce": [], "quality": []}
+    after = sorted(checked)
+    assert {
+        name: (dag["schedule"], {task: each["downstream"] for task, each in dag["tasks"].items()})
+        for name, dag in dags.items()
+    } == {
+        "dcplake": ("@hourly", {"replicate": after} | checked),
+        "dcplake_apply": (None, {"apply": after} | checked),
+        "dcplake_nightly": ("@daily", {"quality": [], "verify": []}),
+        "dcplake_maintain": ("@daily", {"maintain": []}),
+        "dcplake_backfill": (None, {"backfill": after} | checked),
+        "dcplake_resync": (None, {"resync": []}),
+    }
+    assert {(dag["catchup"], dag["max_active_runs"]) for dag in dags.values()} == {(False, 1)}
+    tasks = [each for dag in dags.values() for each in dag["tasks"].values()]
+    common = {(t["pool"], t["retries"], t["seconds"], *t["on_failure"]) for t in tasks}
+    assert common == {("dcplake", 4, 300, "notify.record")}, "one slot for all of them"
+    assert dags["dcplake"]["tasks"]["announce"]["assets"] == [
+        "dcplake.docs",
+        "dcplake.docs__shop__orders__8",
+        "dcplake",
+    ]
 
 
-def test_dag_is_two_command_lines(described: dict[str, Any]) -> None:
-    assert described["downstream"] == {"replicate": ["quality"], "quality": []}
-    assert described["applications"] == {
-        "replicate": str(ROOT / "jobs" / "replicate.py"),
-        "quality": str(ROOT / "jobs" / "quality.py"),
+def test_applies_may_have_a_cadence_of_their_own(described: dict[str, Any]) -> None:
+    dags = described["applied apart"]
+    [replicate] = dags["dcplake"]["tasks"].values()
+    assert replicate["arguments"][-3:] == ["--once", "--set", "apply.when=never"]
+    assert dags["dcplake_apply"]["schedule"] == "@daily"
+    assert set(dags["dcplake_apply"]["tasks"]) == {"apply", "announce", "quality"}
+
+
+def test_params_are_checked_and_become_options(described: dict[str, Any]) -> None:
+    takers = [
+        (dag_id, task_id)
+        for dag_id, dag in described["dags"].items()
+        for task_id, task in dag["tasks"].items()
+        if task["takes_params"]
+    ]
+    assert sorted(takers) == [("dcplake_backfill", "backfill"), ("dcplake_resync", "resync")]
+    refused = "ParamValidationError"
+    assert described["backfill"] == [
+        ["--from=replicas"],
+        ["--vbuckets=7", "--from=settings", "--megabytes-per-second=20"],
+        *[refused] * 5,
+    ]
+    assert described["resync"] == ["--vbuckets=0-63, 70"]
+
+
+def test_jobs_understand_their_command_lines(
+    described: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of all that is wrong with them, the file of settings that is not there is told."""
+    by_task = {
+        (task, *each["arguments"]): each["application"]
+        for variant in ("dags", "applied apart")
+        for dag in described[variant].values()
+        for task, each in dag["tasks"].items()
+        if task != "announce"
     }
-    assert described["arguments"] == {
-        "replicate": ["--config", "/etc/dcplake.toml", "--once"],
-        "quality": [
-            "--config",
-            "/etc/dcplake.toml",
-            "--table=docs",
-            "--table=docs__shop__orders__8",
-        ],
+    by_param = {
+        ("backfill", "--config=/etc/missing.toml", *described["backfill"][1]): None,
+        ("resync", "--config=/etc/missing.toml", *described["resync"]): None,
     }
-    assert (described["catchup"], described["max_active_runs"]) == (False, 1)
-    assert set(described["retries"].values()) == {4}
-    assert set(described["seconds"].values()) == {300}
+    for (task, *arguments), application in (by_task | by_param).items():
+        assert application in (None, str(ROOT / "jobs" / f"{task}.py"))
+        assert importlib.import_module(f"jobs.{task}").main(arguments) == ConfigError.exit_code
+        assert "/etc/missing.toml" in capsys.readouterr().err, arguments
+    assert {task for task, *_ in by_task} == {each.stem for each in (ROOT / "jobs").glob("*.py")}
 
 
 def test_only_failures_that_a_retry_can_help_are_retried(described: dict[str, Any]) -> None:
     decided = {int(code): action for code, action in described["decisions"].items()}
     assert decided[FencedError.exit_code] == decided[QualityError.exit_code] == "fail"
     assert decided[SourceError.exit_code] == decided[IncompleteRunError.exit_code] == "default"
-    assert {code for code, action in decided.items() if action == "fail"} == {2, 3, 6, 7, 8, 9}
-    assert described["other"] == "default"
+    assert {code for code, action in decided.items() if action == "fail"} == {2, 3, 6, 7, 8, 9, 10}
+    assert (described["status"], described["other"]) == ("fail", "default")
 
 
-def test_every_variable_of_the_dag_is_documented() -> None:
+def test_every_variable_of_the_dags_is_documented() -> None:
     used = set(re.findall(r"DCPLAKE_DAG_\w+", (DAGS / "dcplake.py").read_text("utf-8")))
     told = set(re.findall(r"DCPLAKE_DAG_\w+", (ROOT / "conf" / "airflow.env").read_text("utf-8")))
     assert used
     assert used == told
-
-
-def documents_of(cluster: ProducerCluster) -> dict[str, tuple[int, int, bytes]]:
-    """What the producer holds now: key to vbucket, seqno and value."""
-    return {
-        key.decode(): (vbucket, document.seqno, document.value)
-        for vbucket in range(cluster.settings.vbuckets)
-        for key, document in cluster.state_at(vbucket, cluster.high_seqno(vbucket)).items()
-    }
-
-
-def rows_of(lake: Path) -> dict[str, tuple[int, int, bytes]]:
-    """What the replica holds now."""
-    found = table_at(lake / "docs")
-    columns = (found.column(name).to_pylist() for name in ("key", "vbucket", "seqno", "value"))
-    rows = list(zip(*columns, strict=True))
-    assert len({row[0] for row in rows}) == len(rows), "a key twice"
-    return {key: (vbucket, int(seqno), value) for key, vbucket, seqno, value in rows}
-
-
-def execute(airflow: Airflow, config: Path) -> tuple[int, str]:
-    ended = airflow.run(
-        "airflow",
-        "dags",
-        "test",
-        "dcplake",
-        timeout_seconds=DAG_RUN_SECONDS,
-        DCPLAKE_DAG_CONFIG=str(config),
-        DCPLAKE_DAG_RETRIES="0",
-    )
-    return ended.returncode, ended.stdout
-
-
-def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
-    """Let the server claim that ``value`` is JSON; its own front door would look at it."""
-    with cluster.batch():
-        vbucket = cluster.bucket.table.of_key(key)
-        claimed = Version(
-            vbucket.id,
-            key,
-            Content(value, int(Datatype.JSON)),
-            seqno=vbucket.data.high_seqno + 1,
-            rev=1,
-            cas=vbucket.documents.clock.next(cluster.bucket.now()),
-        )
-        cluster.take_versions(vbucket.id, [claimed])
-
-
-def test_dag_replicates_and_checks_and_fails_for_a_violation(
-    airflow: Airflow, cluster: ProducerCluster, config: Path, tmp_path: Path
-) -> None:
-    """Executed twice: the second run replicates as well, and its check finds a broken document."""
-    for number in range(500):
-        cluster.set(b"airport_%d" % number, b'{"runways": %d}' % number)
-    code, output = execute(airflow, config)
-    assert code == 0, output
-    assert "expectations of suite 'replica' hold" in output
-    assert rows_of(tmp_path / "lake") == documents_of(cluster)
-
-    cluster.set(b"airport_7", b'{"runways": "closed"}')
-    cluster.delete(b"airport_8")
-    claim_json(cluster, b"broken", b'{"runways": ')
-    code, output = execute(airflow, config)
-    assert rows_of(tmp_path / "lake") == documents_of(cluster)
-    assert code != 0
-    assert f"Error code is: {QualityError.exit_code}." in output
-    assert "document_parses: 1 row against" in output
-    assert 'key="broken"' in output
-    assert "exit code 8: the tables break the data-quality suite" in output
-    assert PASSWORD not in output
+    load_settings(environment=dict.fromkeys(used, "x"))  # the jobs inherit them

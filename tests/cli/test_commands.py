@@ -262,7 +262,7 @@ def test_a_reader_that_goes_away_leaves_no_success(tmp_path: Path) -> None:
     assert done.returncode == 128 + signal.SIGPIPE
 
 
-@pytest.mark.parametrize("command", ["maintain", "resync"])
+@pytest.mark.parametrize("command", ["apply", "maintain", "resync"])
 def test_a_mistyped_place_gets_no_folder(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

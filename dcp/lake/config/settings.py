@@ -244,7 +244,7 @@ class ApplySettings(Section):
     when: str = key(
         "every_round",
         "every_round; pending_fraction: when the pending rows reach `pending_fraction` of the "
-        "table; age: when the oldest waits for `age_seconds`; never: another job applies.",
+        "table; age: when the oldest waits for `age_seconds`; never: `dcplake apply` does.",
         choices=("every_round", "pending_fraction", "age", "never"),
     )
     pending_fraction: float = key(

@@ -11,8 +11,10 @@ from dcp.errors import VerifyError
 from dcp.lake.apply import apply
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
+from dcp.lake.log.observer import Observer
 from dcp.lake.query.query import name_tables
 from dcp.lake.query.views import register_views
+from dcp.lake.run.apply_pending import apply_pending
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
@@ -108,16 +110,16 @@ def test_a_flush_takes_effect_everywhere_with_the_snapshot_that_carries_it(world
     flush(world)
     world.write(KEYS[:1])
     assert world.verify().result == "equal"  # the flush is on its way
-    applied, world.settings = (
-        world.settings,
-        replace(world.settings, apply=ApplySettings(when="never")),
-    )
+    world.settings = replace(world.settings, apply=ApplySettings(when="never"))
     world.run()
     assert world.keys(table) == set(KEYS)
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:1])
 
-    world.settings = applied
-    world.run()
+    nowhere = replace(world.settings.source, seeds=("127.0.0.1:1",))
+    without_cluster = replace(world.settings, source=nowhere)
+    made = apply_pending(without_cluster, observer=Observer(), spark=world.spark)
+    assert [version.table for version in made] == [table]
+    assert apply_pending(without_cluster, observer=Observer(), spark=world.spark) == []
     assert world.keys(table) == set(KEYS[:1])
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:1])
     assert world.verify().result == "equal"
