@@ -52,7 +52,7 @@ class Applier:
         writer_id: str,
         observer: Observer,
         guard: HorizonGuard,
-        may_publish: Callable[[LakeTables, ApplyPlan], bool] = lambda *_: True,
+        may_publish: Callable[[LakeTables, ApplyPlan], bool],
     ) -> None:
         self._lake = lake
         self._sessions: list[SparkSession] = []

@@ -15,6 +15,7 @@ from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.maintain.horizon_guard import HorizonGuard
+from dcp.lake.quality.gate import QualityGate
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.tables import open_lake, replicas_in
@@ -34,6 +35,7 @@ def apply_pending(
     Raises:
         LakeError: there is no lake, or somebody changed its tables.
         FencedError: another driver works on the lake.
+        QualityError: ``quality.gate`` holds an apply back.
 
     """
     with lake_locked(settings, "dcplake apply") as location:
@@ -41,6 +43,11 @@ def apply_pending(
         guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
         guard.check()
         rule = replace(settings.apply, when="every_round")
-        with closing(Applier(lake, rule, secrets.token_hex(8), observer, guard)) as applier:
+        gate = QualityGate.of_setting(settings.quality.gate)
+        with closing(
+            Applier(lake, rule, secrets.token_hex(8), observer, guard, gate.may_publish)
+        ) as applier:
             applier.know(replicas_in(lake))
-            return applier.apply(latest_round(lake), force=True)
+            made = applier.apply(latest_round(lake), force=True)
+        gate.refuse_held()
+        return made

@@ -78,7 +78,7 @@ class Driver:
             self.writer_id,
             observer,
             self._guard,
-            *(() if self._gate is None else (self._gate.is_open_for,)),
+            self._gate.may_publish,
         )
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
@@ -117,8 +117,7 @@ class Driver:
                 self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
                 self._observer.idle(plan)
                 _refuse_incomplete(self._report.left_out)
-                if self._gate is not None:
-                    self._gate.refuse_held()
+                self._gate.refuse_held()
                 return self._report
             if stop.is_set():
                 raise StoppedError(
