@@ -30,7 +30,7 @@ STEPS: Final = (
 )
 VARIABLE: Final = "DCPLAKE_STOP_AT"
 FILE_VARIABLE: Final = "DCPLAKE_STOP_FILE"
-_PAUSE_LIMIT_SECONDS: Final = 300.0
+_PAUSE_LIMIT_SECONDS: Final = 1800.0
 
 _counting = threading.Lock()
 _reached: dict[str, int] = {}
