@@ -26,9 +26,9 @@ from tests.lake.versions import table_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
-DAG_RUN_SECONDS = 900
+DAG_RUN_SECONDS = 2000
 
 
 def documents_of(cluster: ProducerCluster) -> dict[str, tuple[int, int, bytes]]:
