@@ -6,6 +6,7 @@ from typer import Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
+from dcp.lake.config.settings import Settings
 
 
 def run(
@@ -16,12 +17,19 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.run.pause import ask
     from dcp.lake.run.requests import PAUSE
 
-    asked = ask(settings_from(config, lake, overrides), PAUSE)
+    settings = settings_from(config, lake, overrides)
+    return ask_and_say(settings, PAUSE, "no further round begins until dcplake resume", json=json)
+
+
+def ask_and_say(settings: Settings, action: str, effect: str, *, json: bool) -> int:
+    """Write a request into the lake's table ``control``, and say what it will do."""
+    from dcp.lake.run.pause import ask
+
+    asked = ask(settings, action)
     if json:
         say_json({"id": asked.id, "action": asked.action})
     else:
-        say(f"pause {asked.id}: no further round begins until dcplake resume")
+        say(f"{action} {asked.id}: {effect}")
     return 0

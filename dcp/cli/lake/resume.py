@@ -4,8 +4,8 @@ from typing import Annotated
 
 from typer import Option
 
+from dcp.cli.lake.pause import ask_and_say
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
-from dcp.cli.terminal.output import say, say_json
 
 
 def run(
@@ -16,12 +16,7 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.run.pause import ask
     from dcp.lake.run.requests import RESUME
 
-    asked = ask(settings_from(config, lake, overrides), RESUME)
-    if json:
-        say_json({"id": asked.id, "action": asked.action})
-    else:
-        say(f"resume {asked.id}: rounds begin again")
-    return 0
+    settings = settings_from(config, lake, overrides)
+    return ask_and_say(settings, RESUME, "rounds begin again", json=json)
