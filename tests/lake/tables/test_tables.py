@@ -280,7 +280,8 @@ def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
         evaluated.unlink()
         altered.touch()
 
-    waiting = lake.spark.createDataFrame(content).mapInArrow(wait, spark_ddl(CHANGES))
+    one_task = lake.spark.createDataFrame(content).coalesce(1)
+    waiting = one_task.mapInArrow(wait, spark_ddl(CHANGES))
     frame = rows(waiting, lake)
     with ThreadPoolExecutor(1) as pool:
         altering = pool.submit(alter)
