@@ -59,7 +59,7 @@ class InterruptedLakes:
             run(base, once=True, spark=spark)
         self._pending = replace(base, lake=replace(base.lake, root=str(folder / "pending")))
         shutil.copytree(folder / "old", folder / "pending")
-        self.lose(7)
+        self.lose(3)
         self.write()
         received = replace(self._pending, apply=replace(base.apply, when="never"))
         run(received, once=True, spark=spark)
