@@ -30,6 +30,7 @@ from dcp.lake.tables.schema import AUDIT, CHANGES, CONTROL, QUALITY, REPLICA
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import (
     AUDIT_TABLE,
+    CHANGES_TABLE,
     CONTROL_TABLE,
     QUALITY_TABLE,
     LakeTables,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OWN_TABLES: Final = {
-    "changes": CHANGES,
+    CHANGES_TABLE: CHANGES,
     AUDIT_TABLE: AUDIT,
     CONTROL_TABLE: CONTROL,
     QUALITY_TABLE: QUALITY,

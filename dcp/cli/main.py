@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from dcp import __version__
 from dcp.errors import DcplakeError
-from dcp.printable import printable, printable_lines
+from dcp.printable import printable
 
 COMMANDS: Final = {
     "demo": (
@@ -144,22 +144,23 @@ def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(run)
     def run_and_end(**options: object) -> int:
-        return run_to_exit_code(name, lambda: run(**options))
+        return run_to_exit_code(name, lambda: run(**options), as_json=options.get("json") is True)
 
     return run_and_end
 
 
-def run_to_exit_code(name: str, work: Callable[[], int]) -> int:
+def run_to_exit_code(name: str, work: Callable[[], int], *, as_json: bool = False) -> int:
     """Do the work of a command or a job; return its exit code, and say in a line why it failed."""
-    from dcp.cli.terminal.logs import set_up_logs
+    from dcp.cli.terminal.logs import log_end, set_up_logs
 
-    set_up_logs()
+    set_up_logs(as_json=as_json)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return work()
     except KeyboardInterrupt:
-        print(f"dcplake {name}: stopped", file=sys.stderr)
-        return 128 + signal.SIGINT
+        code = 128 + signal.SIGINT
+        log_end(f"dcplake {name}", "stopped", code, as_json=as_json)
+        return code
     except BrokenPipeError:  # our reader (head, less) has seen enough, but we may not be done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -169,7 +170,7 @@ def run_to_exit_code(name: str, work: Callable[[], int]) -> int:
         error = failure if isinstance(failure, DcplakeError) else one_line_error(failure)
         if error is None:  # a bug: its stack says where
             raise
-        print(printable_lines(f"dcplake {name}: {error}"), file=sys.stderr, flush=True)
+        log_end(f"dcplake {name}", str(error), error.exit_code, as_json=as_json)
         return error.exit_code
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -5,13 +5,16 @@ A service may let more through (the relay does, of its own).
 Spark's gateway logs a stack for every interrupted call; with no handler at the root, Python would
 print it.
 
-A record's message is one line, whatever it quotes.
+A record is one line, whatever it quotes; a JSON object where the command was given ``--json``.
 """
 
 import logging
 import sys
+import time
+from datetime import UTC, datetime
 from types import TracebackType
 
+from dcp.cli.terminal.output import json_text
 from dcp.printable import printable, printable_lines
 
 ExceptionInfo = (
@@ -31,11 +34,36 @@ class OneLineFormatter(logging.Formatter):
         return printable_lines(super().formatException(ei))
 
 
-def set_up_logs() -> None:
+class JsonFormatter(logging.Formatter):
+    """Makes a record one JSON object on one line: time, level, logger, message, and its stack."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        fields = _fields(record.levelname, record.name, record.getMessage(), record.created)
+        if record.exc_info:
+            fields["stack"] = self.formatException(record.exc_info)
+        return json_text(fields)
+
+
+def set_up_logs(*, as_json: bool = False) -> None:
     """Send warnings of dcplake to standard error, one line each."""
     logging.getLogger().addHandler(logging.NullHandler())
     ours = logging.getLogger("dcp")
     if not ours.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(message)s"))
-        ours.addHandler(handler)
+        ours.addHandler(logging.StreamHandler(sys.stderr))
+    plain = OneLineFormatter("%(asctime)s %(levelname)s %(message)s")
+    ours.handlers[0].setFormatter(JsonFormatter() if as_json else plain)
+
+
+def log_end(command: str, reason: str, exit_code: int, *, as_json: bool) -> None:
+    """Say on standard error why a command ends with an exit code other than 0."""
+    told = printable_lines(f"{command}: {reason}")
+    if as_json:
+        fields = _fields("ERROR", command, reason, time.time())
+        told = json_text(fields | {"exit_code": exit_code})
+    print(told, file=sys.stderr, flush=True)
+
+
+def _fields(level: str, logger: str, message: str, at: float) -> dict[str, object]:
+    when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    return {"time": when, "level": level, "logger": logger, "message": message}

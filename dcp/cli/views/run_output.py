@@ -1,6 +1,8 @@
 """Prints the progress of a run: lines and bars for people, JSON for machines."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -95,28 +97,33 @@ def replicate_aloud(title: str, settings: "Settings") -> "RunReport":
 
 
 class JsonObserver(Observer):
-    """Prints one JSON object per step."""
+    """Prints one JSON object per step, with its time."""
 
     def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Print the plan."""
-        say_json({"event": "planned", **plan.to_json()})
+        _say_event("planned", plan.to_json())
 
     def committed(self, report: RoundReport) -> None:
         """Print what a round brought."""
-        say_json({"event": "committed", **report.to_json()})
+        _say_event("committed", report.to_json())
 
     def backfill(self, report: BackfillReport) -> None:
         """Print how far a backfill is."""
-        say_json({"event": "backfill", **report.to_json()})
+        _say_event("backfill", report.to_json())
 
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""
-        say_json({"event": "applied", **asdict(version)})
+        _say_event("applied", asdict(version))
 
     def idle(self, idle: Idle) -> None:
         """Print that there is nothing to do."""
-        say_json({"event": "idle", **idle.to_json()})
+        _say_event("idle", idle.to_json())
 
     def waiting(self, seconds: float, reason: str) -> None:
         """Print what the run waits for."""
-        say_json({"event": "waiting", "seconds": round(seconds, 3), "for": reason})
+        _say_event("waiting", {"seconds": round(seconds, 3), "for": reason})
+
+
+def _say_event(event: str, fields: Mapping[str, object]) -> None:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    say_json({"time": now, "event": event, **fields})

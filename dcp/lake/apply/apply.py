@@ -36,6 +36,7 @@ from dcp.lake.apply.apply_rows import (
     touched_keys,
     vbuckets_without_repeats,
     winning_rows,
+    with_gone_keys,
 )
 from dcp.lake.apply.apply_sql import merge_sql, source_sql
 from dcp.lake.apply.first_apply import first_files, insert_rows
@@ -156,9 +157,7 @@ def _readable_slice(
         log_slice = slice_to_publish(lake, replica, status, to_round, facts)
         if log_slice is None:
             return None
-        keys = touched_keys(
-            lake.changes, log_version, replica.collection_id, log_slice, budget.rows
-        )
+        keys = _keys(lake, replica, status.version, log_version, log_slice, budget.rows)
         if keys is None:
             if facts.try_to_read(log_slice.restored, facts.read_keys):
                 return _Readable(log_slice, None, ())
@@ -169,6 +168,27 @@ def _readable_slice(
         reader = _old_rows_reader(lake, replica, keys, olds, budget.bytes)
         if facts.try_to_read(restored, reader):
             return _Readable(log_slice, keys, olds)
+
+
+def _keys(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    version: int,
+    log_version: int,
+    log_slice: LogSlice,
+    most: int,
+) -> Keys | None:
+    """Return every key that a slice may touch; None where they are too many, or are revived.
+
+    Of a vbucket that is emptied those are all keys that the table has.
+    """
+    if log_slice.revived:
+        return None
+    keys = touched_keys(lake.changes, log_version, replica.collection_id, log_slice, most)
+    if keys is None:
+        return None
+    table = lake.table(replica.name)
+    return with_gone_keys(keys, table, version, log_slice.emptied, most)
 
 
 def _old_rows_reader(
@@ -246,14 +266,16 @@ def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
     A later apply passes: the fence keeps this one from being published on top of it.
     """
     lineage = settled_lineage(lake, plan.table)
-    if plan.log_slice.begins_anew:
+    if not plan.log_slice.begins_anew:
+        lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
+    elif plan.keys is None:  # all that the table has is replaced, whatever it is by then
         return lineage
-    lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
-    is_applied_to = lineage.origin(lineage.newest) > plan.base_version
+    origin = lineage.commit(lineage.origin(lineage.newest))
+    is_applied_to = origin and origin.is_apply and origin.version > plan.base_version
     if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.base_version):
         raise LakeError(
-            f"{plan}: found the table restored since, at version {lineage.newest}, expected the "
-            f"rows of version {plan.base_version}; nothing was applied, run it again"
+            f"{plan}: found other rows since, at version {lineage.newest}, expected those of "
+            f"version {plan.base_version}; nothing was applied, run it again"
         )
     return lineage
 

@@ -36,6 +36,7 @@ _NARROW: Final = pa.schema(
         ("role", pa.string()),
     ]
 )
+_PLACE: Final = pa.schema([_NARROW.field(name) for name in ("vbucket", "key")])
 _MARKER: Final = pa.schema(
     [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
 )
@@ -47,14 +48,10 @@ _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
 def touched_keys(
     changes: LakeTable, version: int, collection_id: int, log_slice: LogSlice, most: int
 ) -> Keys | None:
-    """Return the keys that a slice touches; None where they are too many to be named.
+    """Return the keys that the log names in a slice; None where they are too many.
 
-    Reads narrow columns only, of a ``version`` of ``changes``. Returns None also where the log
-    cannot name the keys: a vbucket that is replaced, cleared or revived changes keys of the table's
-    old version.
+    Reads narrow columns only, of a ``version`` of ``changes``.
     """
-    if not log_slice.names_its_keys:
-        return None
     if not log_slice.ranges:
         return Keys()
     columns = ", ".join(f"b.{name}" if name == "role" else f"c.{name}" for name in _NARROW.names)
@@ -67,6 +64,32 @@ def touched_keys(
         version,
     )
     return None if found.num_rows > most else keys_of(found.to_pylist())
+
+
+def with_gone_keys(
+    keys: Keys, table: LakeTable, version: int, emptied: Collection[int], most: int
+) -> Keys | None:
+    """Return the keys and what else emptied vbuckets hold in a version; None: too many.
+
+    What the log does not name of them is lost: they keep none of their old rows.
+    """
+    if not emptied:
+        return keys
+    found = table.query(
+        lambda name, _: (
+            f"SELECT vbucket, key FROM {name} WHERE vbucket IN ({integer_list(emptied)}) "
+            f"LIMIT {most + 1}"
+        ),
+        _PLACE,
+        version,
+    )
+    if found.num_rows > most:
+        return None
+    touched = {(each.vbucket, each.key) for each in keys.winners}
+    touched |= {(each.vbucket, each.key) for each in keys.lost}
+    places = zip(found["vbucket"].to_pylist(), found["key"].to_pylist(), strict=True)
+    gone = sorted(place for place in places if place not in touched)
+    return Keys(keys.winners, (*keys.lost, *(LostKey(key, vbucket) for vbucket, key in gone)))
 
 
 def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
@@ -106,7 +129,8 @@ def vbuckets_without_repeats(
     it refuses to go on inside of it (`dcp.protocol.position`), and another epoch begins.
     """
     ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
-    if log_slice.undone or not log_slice.names_its_keys or len(ranges) != len(log_slice.ranges):
+    only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)
+    if not only_adds or len(ranges) != len(log_slice.ranges):
         return frozenset()
     found = changes.query(
         lambda name, _: (

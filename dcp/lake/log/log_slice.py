@@ -155,11 +155,6 @@ class LogSlice:
         return tuple(sorted({*self.cleared, *self.replaced}))
 
     @property
-    def names_its_keys(self) -> bool:
-        """True if the log names every key that it may touch."""
-        return not (self.cleared or self.replaced or self.revived)
-
-    @property
     def restored(self) -> Mapping[int, int]:
         """From which version the vbuckets get their lost rows that are not replaced as a whole."""
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}

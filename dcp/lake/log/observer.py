@@ -42,3 +42,39 @@ class Observer:
 
     def ended(self) -> None:
         """Called when the run is over, however it ended."""
+
+
+class PassingObserver(Observer):
+    """Base class of observers that pass on to another one what they hear."""
+
+    def __init__(self, inner: Observer) -> None:
+        """Pass on to ``inner``."""
+        self._inner = inner
+
+    def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
+        """Pass it on."""
+        self._inner.planned(plan, progress)
+
+    def committed(self, report: "RoundReport") -> None:
+        """Pass it on."""
+        self._inner.committed(report)
+
+    def idle(self, idle: "Idle") -> None:
+        """Pass it on."""
+        self._inner.idle(idle)
+
+    def backfill(self, report: "BackfillReport") -> None:
+        """Pass it on."""
+        self._inner.backfill(report)
+
+    def applied(self, version: "AppliedVersion") -> None:
+        """Pass it on."""
+        self._inner.applied(version)
+
+    def waiting(self, seconds: float, reason: str) -> None:
+        """Pass it on."""
+        self._inner.waiting(seconds, reason)
+
+    def ended(self) -> None:
+        """Pass it on."""
+        self._inner.ended()

@@ -7,11 +7,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer
+from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer, PassingObserver
 
 if TYPE_CHECKING:
-    from dcp.lake.log.applied import AppliedVersion
-    from dcp.lake.log.backfill_report import BackfillReport
     from dcp.lake.log.progress import RoundProgress
     from dcp.lake.log.round_plan import Idle, RoundPlan
     from dcp.lake.log.round_report import RoundReport
@@ -42,14 +40,14 @@ class Health:
         }
 
 
-class RunWatch(Observer):
+class RunWatch(PassingObserver):
     """Passes on what it hears, and answers from any thread how the run stands."""
 
     def __init__(
         self, inner: Observer, rounds: RoundSettings, clock: Callable[[], float] = monotonic
     ) -> None:
         """Begin; a round may take its target, and what a silent node is waited for."""
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._limit_seconds = (
             rounds.target_seconds
@@ -73,36 +71,24 @@ class RunWatch(Observer):
         """Note what the round is to reach."""
         self.planned_at = datetime.now(UTC)
         self.targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
-        self._inner.planned(plan, progress)
+        super().planned(plan, progress)
 
     def committed(self, report: "RoundReport") -> None:
         """Note progress."""
         self._move()
-        self._inner.committed(report)
+        super().committed(report)
 
     def idle(self, idle: "Idle") -> None:
         """Note progress: there is nothing to do."""
         self._move()
-        self._inner.idle(idle)
-
-    def backfill(self, report: "BackfillReport") -> None:
-        """Pass it on."""
-        self._inner.backfill(report)
-
-    def applied(self, version: "AppliedVersion") -> None:
-        """Pass it on."""
-        self._inner.applied(version)
+        super().idle(idle)
 
     def waiting(self, seconds: float, reason: str) -> None:
         """Note what the run waits for; a pause is as good as progress."""
         if reason.startswith(PAUSED):
             self._move()
         self._reason = "" if reason == NEXT_ROUND else reason
-        self._inner.waiting(seconds, reason)
-
-    def ended(self) -> None:
-        """Pass it on."""
-        self._inner.ended()
+        super().waiting(seconds, reason)
 
     def _move(self) -> None:
         self._moved_at = self._clock()

@@ -16,6 +16,7 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
+from dcp.lake.run.lineage import sending_lineage
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.tables import open_lake, replicas_in
@@ -38,14 +39,17 @@ def apply_pending(
         QualityError: ``quality.gate`` holds an apply back.
 
     """
-    with lake_locked(settings, "dcplake apply") as location:
+    with (
+        sending_lineage(observer, settings) as told,
+        lake_locked(settings, "dcplake apply") as location,
+    ):
         lake = open_lake(spark_of(settings, spark), location)
         guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
         guard.check()
         rule = replace(settings.apply, when="every_round")
         gate = QualityGate.of_setting(settings.quality.gate)
         with closing(
-            Applier(lake, rule, secrets.token_hex(8), observer, guard, gate.may_publish)
+            Applier(lake, rule, secrets.token_hex(8), told, guard, gate.may_publish)
         ) as applier:
             applier.know(replicas_in(lake))
             made = applier.apply(latest_round(lake), force=True)

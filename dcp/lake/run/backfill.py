@@ -21,6 +21,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.driver import Driver
+from dcp.lake.run.lineage import sending_lineage
 from dcp.lake.run.run import is_large_load, open_or_create, stopping
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
@@ -63,19 +64,15 @@ def backfill(
         StoppedError: it was asked to stop; the backfill stays open.
 
     """
-    observer = observer or Observer()
-    try:
-        with stopping(stop) as stopped:
-            while not stopped.is_set():
-                with _lock(settings) as location:
-                    if location is not None:
-                        action = _drive(settings, wish, observer, stopped, spark, location)
-                    else:
-                        action = _wait_for_driver(settings, wish, observer, stopped, spark)
-                if not action.is_open:
-                    return _result(action)
-    finally:
-        observer.ended()
+    with sending_lineage(observer or Observer(), settings) as told, stopping(stop) as stopped:
+        while not stopped.is_set():
+            with _lock(settings) as location:
+                if location is not None:
+                    action = _drive(settings, wish, told, stopped, spark, location)
+                else:
+                    action = _wait_for_driver(settings, wish, told, stopped, spark)
+            if not action.is_open:
+                return _result(action)
     raise StoppedError("the backfill was asked to stop; it stays open, and any run goes on with it")
 
 

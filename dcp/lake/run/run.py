@@ -19,6 +19,7 @@ from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver, RunReport
+from dcp.lake.run.lineage import sending_lineage
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.lake_table import StartSpark
@@ -58,22 +59,19 @@ def run(
         QualityError: a run with ``once`` ends with an apply that ``quality.gate`` holds back.
 
     """
-    observer = observer or Observer()
-    try:
-        with (
-            lake_locked(settings, "dcplake run", makes_lake=True) as location,
-            stopping(stop) as stopped,
-        ):
-            access = source_access(settings)
-            cluster = query_cluster(access)
-            start_spark = spark_of(
-                settings, spark, is_long=lambda: not once or is_large_load(location, cluster)
-            )
-            lake = open_or_create(start_spark, settings, location, cluster)
-            with closing(Driver(lake, settings, access, observer)) as driver:
-                return driver.once(cluster, stopped) if once else driver.continuously(stopped)
-    finally:
-        observer.ended()
+    with (
+        sending_lineage(observer or Observer(), settings) as told,
+        lake_locked(settings, "dcplake run", makes_lake=True) as location,
+        stopping(stop) as stopped,
+    ):
+        access = source_access(settings)
+        cluster = query_cluster(access)
+        start_spark = spark_of(
+            settings, spark, is_long=lambda: not once or is_large_load(location, cluster)
+        )
+        lake = open_or_create(start_spark, settings, location, cluster)
+        with closing(Driver(lake, settings, access, told)) as driver:
+            return driver.once(cluster, stopped) if once else driver.continuously(stopped)
 
 
 def open_or_create(

@@ -35,6 +35,9 @@ from dcp.lake.tables.sql import dotted, quoted, string
 
 FORMAT_VERSION: Final = 3
 
+CHANGES_TABLE: Final = "changes"
+"""The change log (`dcp.lake.tables.schema.CHANGES`)."""
+
 AUDIT_TABLE: Final = "undone"
 """What rollbacks took back, key by key (`dcp.lake.apply.audit`)."""
 
@@ -167,7 +170,7 @@ class LakeTables:
     @property
     def changes(self) -> LakeTable:
         """The change log."""
-        return self.table("changes")
+        return self.table(CHANGES_TABLE)
 
     def table(self, name: str) -> LakeTable:
         """Return a table of this lake, which need not be there."""
@@ -177,7 +180,7 @@ class LakeTables:
     @property
     def changes_sql(self) -> str:
         """The SQL name of the change log."""
-        return self.location.table_sql("changes")
+        return self.location.table_sql(CHANGES_TABLE)
 
     def table_sql(self, table: str) -> str:
         """Return the SQL name of a table of this lake."""
@@ -205,7 +208,7 @@ def create_lake(
         ConfigError: what is there was made with deletion vectors, and shall have none, or reversed.
 
     """
-    changes = location.table("changes", start_spark)
+    changes = location.table(CHANGES_TABLE, start_spark)
     if location.root is not None and changes.folder is None:
         refuse_unsafe_store(start_spark(), location.root)
     if not changes.exists():
@@ -279,7 +282,7 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
         LakeError: there is none, it is somebody else's table, or of another format version.
 
     """
-    changes = location.table("changes", start_spark)
+    changes = location.table(CHANGES_TABLE, start_spark)
     where, properties = changes.where, changes.properties()
     if "dcplake.lake" not in properties:
         raise LakeError(
@@ -334,7 +337,7 @@ def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | N
         LakeError: there is a table, and it is no lake of ours.
 
     """
-    changes = location.table("changes", start_spark)
+    changes = location.table(CHANGES_TABLE, start_spark)
     return open_lake(start_spark, location) if changes.exists() else None
 
 
