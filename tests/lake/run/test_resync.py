@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,7 +34,9 @@ def high(cluster: ProducerCluster) -> dict[int, int]:
     return {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
 
 
-def test_resync_mends_whatever_was_done_to_a_lake(spark: "SparkSession", tmp_path: Path) -> None:
+def test_resync_mends_whatever_was_done_to_a_lake(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
         for number in range(40):
             cluster.set(b"key-%d" % number, b'{"n": 1}')
@@ -65,6 +67,18 @@ def test_resync_mends_whatever_was_done_to_a_lake(spark: "SparkSession", tmp_pat
             commit_resync(lake, [1])
         commit_resync(lake)
         assert table_rows(lake, None).keys() <= {0, 1, 2}, "a resync touches no table"
+
+        # Somebody adds a row when the keys that go are known already: it must not stay.
+        def add_first(*arguments: Any) -> None:
+            docs = lake.table_sql(DOCS.name)
+            columns = f"* EXCEPT (key), 'another' AS key FROM {docs} WHERE vbucket = 0"
+            spark.sql(f"INSERT INTO {docs} BY NAME SELECT {columns} LIMIT 1").collect()
+
+        with monkeypatch.context() as patched:
+            patched.setattr("dcp.lake.apply.apply.first_files", add_first)
+            with pytest.raises(LakeError, match=r"found other rows since, at version"):
+                run(settings, once=True, spark=spark)
+        assert b"another" in table_rows(lake, None)[0]
         run(settings, once=True, spark=spark)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
         require_live_exact(lake, cluster, latest_round(lake))
