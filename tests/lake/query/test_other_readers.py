@@ -1,9 +1,11 @@
 """Readers without Spark read the tables, too; some calls only tables without deletion vectors."""
 
 import re
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import duckdb
 import pytest
 
 from dcp.errors import ConfigError
@@ -29,6 +31,12 @@ EVERY_TABLE: Final = blocks_of("With deletion vectors, and without")
 WITHOUT_DELETION_VECTORS: Final = blocks_of("Only without deletion vectors")
 
 
+[DUCKDB_DELTA] = Path(str(resources.files("duckdb_extension_delta"))).rglob(
+    "delta.duckdb_extension"
+)
+"""The extension that ``INSTALL delta`` fetches, from a package. DuckDB checks its signature."""
+
+
 def rows_by(block: str, table: str) -> int:
     """Run the page's Python; return how many rows it finds in a table."""
     names: dict[str, Any] = {"table": table}
@@ -41,7 +49,8 @@ def rows_by(block: str, table: str) -> int:
 def test_who_reads_the_tables(
     tmp_path: Path, spark: "SparkSession", deletion_vectors: bool
 ) -> None:
-    assert (len(EVERY_TABLE), len(WITHOUT_DELETION_VECTORS)) == (5, 3)
+    assert (len(EVERY_TABLE), len(WITHOUT_DELETION_VECTORS)) == (6, 3)
+    duckdb.load_extension(str(DUCKDB_DELTA))
     lake = tmp_path / "lake"
     with ProducerCluster(ClusterSettings(vbuckets=4, users={USER: PASSWORD}, seed=1)) as cluster:
         chosen = {"root": str(lake), "deletion_vectors": deletion_vectors}
