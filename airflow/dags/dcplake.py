@@ -18,7 +18,7 @@ from airflow.sdk.module_loading import import_string
 HOME = Path(os.environ.get("DCPLAKE_DAG_HOME") or Path(__file__).resolve().parents[2])
 VENV = Path(os.environ.get("DCPLAKE_DAG_VENV") or HOME / ".venv")
 CONFIG = os.environ.get("DCPLAKE_DAG_CONFIG") or str(HOME / "conf" / "dcplake.toml")
-TABLES = [each.strip() for each in (os.environ.get("DCPLAKE_DAG_TABLES") or "docs").split(",")]
+TABLES = (os.environ.get("DCPLAKE_DAG_TABLES") or "docs").replace(",", " ").split()
 SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE", "@hourly") or None
 APPLY_SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE_APPLY") or None
 NIGHTLY_SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE_NIGHTLY", "@daily") or None
@@ -47,6 +47,7 @@ FINAL_EXIT_CODES = {
     8: "the tables break the data-quality suite",
     9: "a server broke the protocol",
     10: "a table differs from the bucket",
+    130: "the lake is paused, or the job was asked to stop",
 }
 
 

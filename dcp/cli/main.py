@@ -5,6 +5,7 @@ imported only when its command is asked for, so that ``dcplake --help`` does not
 """
 
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -169,7 +170,11 @@ def run_to_exit_code(name: str, work: Callable[[], int], *, as_json: bool = Fals
 
         error = failure if isinstance(failure, DcplakeError) else one_line_error(failure)
         if error is None:  # a bug: its stack says where
-            raise
+            if not as_json:
+                raise
+            logging.getLogger("dcp").exception("a bug in dcplake")
+            log_end(f"dcplake {name}", repr(failure), 1, as_json=True)
+            return 1
         log_end(f"dcplake {name}", str(error), error.exit_code, as_json=as_json)
         return error.exit_code
     finally:

@@ -64,7 +64,10 @@ decide = lambda text: policy.evaluate(Exception(text), 1, 3).action.value
 told = {
     "airflow": airflow.__file__,
     "dags": dags,
-    "decisions": {code: decide(f"Cannot execute: x. Error code is: {code}.") for code in range(12)},
+    "decisions": {
+        code: decide(f"Cannot execute: x. Error code is: {code}.")
+        for code in (*range(12), 130, 143)
+    },
     "status": decide("Command '['dcplake', 'status']' returned non-zero exit status 7."),
     "other": decide("worker lost"),
     "backfill": [options("dcplake_backfill", **given) for given in json.loads(sys.argv[2])],
@@ -183,7 +186,10 @@ def test_only_failures_that_a_retry_can_help_are_retried(described: dict[str, An
     decided = {int(code): action for code, action in described["decisions"].items()}
     assert decided[FencedError.exit_code] == decided[QualityError.exit_code] == "fail"
     assert decided[SourceError.exit_code] == decided[IncompleteRunError.exit_code] == "default"
-    assert {code for code, action in decided.items() if action == "fail"} == {2, 3, 6, 7, 8, 9, 10}
+    assert {code for code, action in decided.items() if action == "fail"} == {
+        *(2, 3, 6, 7, 8, 9, 10),
+        130,
+    }
     assert (described["status"], described["other"]) == ("fail", "default")
 
 

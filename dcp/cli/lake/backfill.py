@@ -6,8 +6,8 @@ from typer import Option
 
 from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
-from dcp.cli.terminal.output import say, say_json
-from dcp.cli.views.run_output import JsonObserver, PlainObserver
+from dcp.cli.terminal.output import say
+from dcp.cli.views.run_output import JsonObserver, PlainObserver, say_event
 from dcp.lake.log.backfill_plan import REPLICAS
 
 EPILOG = (
@@ -33,15 +33,15 @@ def run(  # noqa: PLR0913  (an argument for each option)
     settings = settings_from(config, lake, overrides)
     if cancel:
         ended = cancel_backfill(settings)
-        said = {"event": "cancelling", "id": ended.id}
+        event, fields = "cancelling", {"id": ended.id}
         text = f"backfill {ended.id}: the driver of the lake will end it before its next round"
     else:
         wish = BackfillWish(vbuckets, source, rate)
         ended = backfill(settings, wish, observer=JsonObserver() if json else PlainObserver())
-        said = {"event": str(ended.state), "id": ended.id, "detail": ended.detail}
+        event, fields = str(ended.state), {"id": ended.id, "detail": ended.detail}
         text = f"backfill {ended.id}: {ended.state}, {ended.detail}"
     if json:
-        say_json(said)
+        say_event(event, fields)
     else:
         say(text)
     return 0

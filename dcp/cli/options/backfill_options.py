@@ -5,7 +5,11 @@ from typing import Annotated
 from typer import BadParameter, Option
 
 from dcp.cli.options.values import vbucket_ranges
-from dcp.lake.log.backfill_plan import SOURCES
+from dcp.lake.log.backfill_plan import (
+    LEAST_MEGABYTES_PER_SECOND,
+    MOST_MEGABYTES_PER_SECOND,
+    SOURCES,
+)
 
 
 def _source(text: str) -> str:
@@ -30,7 +34,8 @@ Rate = Annotated[
     float | None,
     Option(
         "--megabytes-per-second",
-        min=0.01,
+        min=LEAST_MEGABYTES_PER_SECOND,
+        max=MOST_MEGABYTES_PER_SECOND,
         metavar="N",
         help="the most that all tasks of a backfill read together (no limit)",
     ),

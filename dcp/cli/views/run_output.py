@@ -101,29 +101,30 @@ class JsonObserver(Observer):
 
     def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Print the plan."""
-        _say_event("planned", plan.to_json())
+        say_event("planned", plan.to_json())
 
     def committed(self, report: RoundReport) -> None:
         """Print what a round brought."""
-        _say_event("committed", report.to_json())
+        say_event("committed", report.to_json())
 
     def backfill(self, report: BackfillReport) -> None:
         """Print how far a backfill is."""
-        _say_event("backfill", report.to_json())
+        say_event("backfill", report.to_json())
 
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""
-        _say_event("applied", asdict(version))
+        say_event("applied", asdict(version))
 
     def idle(self, idle: Idle) -> None:
         """Print that there is nothing to do."""
-        _say_event("idle", idle.to_json())
+        say_event("idle", idle.to_json())
 
     def waiting(self, seconds: float, reason: str) -> None:
         """Print what the run waits for."""
-        _say_event("waiting", {"seconds": round(seconds, 3), "for": reason})
+        say_event("waiting", {"seconds": round(seconds, 3), "for": reason})
 
 
-def _say_event(event: str, fields: Mapping[str, object]) -> None:
+def say_event(event: str, fields: Mapping[str, object]) -> None:
+    """Print one step as a JSON object, with its time."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     say_json({"time": now, "event": event, **fields})

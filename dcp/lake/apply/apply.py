@@ -364,7 +364,8 @@ def _read_back(
         raise failure or error from None
     later = (commit for commit in lineage.commits if commit.version > plan.base_version)
     last = next((commit for commit in later if commit.is_apply), None)
-    lineage.refuse_defect(plan.table, table_sql)
+    if last is not None or not plan.log_slice.begins_anew:
+        lineage.refuse_defect(plan.table, table_sql)
     if last is not None:
         made = (last.writer, last.ours["from"], last.ours["to"])
         if made == (writer_id, plan.from_round, plan.to_round):

@@ -5,11 +5,13 @@ key that the apply touches its newest live row in the log, or its row in the old
 table that its vbucket goes back to, or nothing, which deletes it.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
+from dcp.errors import LakeError
 from dcp.lake.apply.apply_plan import Keys, LostKey, Winner
 from dcp.lake.apply.apply_sql import rows_sql, winners_sql
 from dcp.lake.config.memory import MEBIBYTE
@@ -72,9 +74,14 @@ def with_gone_keys(
     """Return the keys and what else emptied vbuckets hold in a version; None: too many.
 
     What the log does not name of them is lost: they keep none of their old rows.
+
+    Raises:
+        LakeError: the table has a key twice, which nobody but others can have written.
+
     """
     if not emptied:
         return keys
+    most -= len(keys)
     found = table.query(
         lambda name, _: (
             f"SELECT vbucket, key FROM {name} WHERE vbucket IN ({integer_list(emptied)}) "
@@ -87,7 +94,13 @@ def with_gone_keys(
         return None
     touched = {(each.vbucket, each.key) for each in keys.winners}
     touched |= {(each.vbucket, each.key) for each in keys.lost}
-    places = zip(found["vbucket"].to_pylist(), found["key"].to_pylist(), strict=True)
+    places = list(zip(found["vbucket"].to_pylist(), found["key"].to_pylist(), strict=True))
+    if len(set(places)) < len(places):
+        twice = next(key for (_, key), times in Counter(places).items() if times > 1)
+        raise LakeError(
+            f"{table.where}: found key {twice!r} twice, expected each once; others wrote "
+            "that: drop the table, or delete its folder, and run again: it is made from the log"
+        )
     gone = sorted(place for place in places if place not in touched)
     return Keys(keys.winners, (*keys.lost, *(LostKey(key, vbucket) for vbucket, key in gone)))
 

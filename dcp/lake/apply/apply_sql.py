@@ -206,7 +206,7 @@ def _gone_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
     held = f"{table_sql} VERSION AS OF {plan.base_version}"
     return f"""
 SELECT {columns}, true AS deleted
-FROM (SELECT vbucket, key FROM {held} WHERE vbucket IN ({vbuckets})) o
+FROM (SELECT DISTINCT vbucket, key FROM {held} WHERE vbucket IN ({vbuckets})) o
 LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 

@@ -26,6 +26,9 @@ SETTINGS: Final = "settings"
 SOURCES: Final = (REPLICAS, SETTINGS)
 """Where a backfill may read: from replicas, or as ``source.seeds`` say (a relay, perhaps)."""
 
+LEAST_MEGABYTES_PER_SECOND: Final = 0.01
+MOST_MEGABYTES_PER_SECOND: Final = 1e6
+
 SEQNOS_OF_A_ROUND: Final = 500_000
 """A round begins vbuckets that hold so many seqnos together, or one that holds more."""
 

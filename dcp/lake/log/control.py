@@ -6,6 +6,7 @@ changed, so the table also tells who did what, and when.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -68,12 +69,21 @@ class Action:
     def requested(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "Action":
         """Return a new request of this process's user."""
         told = json.dumps(options) if options else None
-        return cls(uuid4().hex[:12], action, vbuckets, told, who=f"{getuser()}@{gethostname()}")
+        return cls(uuid4().hex[:12], action, vbuckets, told, who=_user())
 
     @property
     def is_open(self) -> bool:
         """True if the driver has not ended it."""
         return self.state in _OPEN
+
+
+def _user() -> str:
+    """Return this process's user and machine; in a container the user may have no name."""
+    try:
+        name = getuser()
+    except (KeyError, OSError):
+        name = f"uid {os.getuid()}"
+    return f"{name}@{gethostname()}"
 
 
 class Control:
@@ -116,7 +126,7 @@ class Control:
         row = {
             "id": action.id,
             "time": datetime.now(UTC),
-            "who": action.who or f"{getuser()}@{gethostname()}",
+            "who": action.who or _user(),
             "action": action.action,
             "vbuckets": action.vbuckets,
             "options": action.options,

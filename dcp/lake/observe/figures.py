@@ -107,7 +107,9 @@ class LakeFigures:
 
     def seeing(self, targets: Mapping[int, int], since: datetime) -> "LakeFigures":
         """Return the figures of one who knows higher seqnos of some vbuckets, since a time."""
-        highs = {**self.highs, **targets}
+        highs = {**self.highs}
+        for vbucket, target in targets.items():
+            highs[vbucket] = max(target, highs.get(vbucket, 0))
         replicas = (
             replace(each, behind_since=since)
             if each.behind_since is None and each.lag_seqnos(highs)

@@ -4,17 +4,19 @@ The lake is read beside the run, from its tables, without Spark; so nothing here
 """
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET6
 from time import monotonic
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.errors import DcplakeError, SetupError
+from dcp.errors import ConfigError, SetupError
 from dcp.lake.monitor.prometheus import exposition_of
 from dcp.lake.observe.figures import FiguresReader, LakeFigures
 from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
@@ -22,11 +24,15 @@ from dcp.lake.observe.page import figures_json, page_html
 from dcp.lake.observe.run_watch import RunWatch
 from dcp.lake.run.run import refuse_to_start
 from dcp.lake.tables.tables import LakeLocation, open_lake
+from dcp.types import U16_MAX
 
 _KEPT_SECONDS: Final = 1.0
 """Whoever asks more often gets the same figures."""
 
 _LOCAL: Final = "127.0.0.1"
+_ADDRESS: Final = re.compile(
+    r"(?:(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[\w.-]+))?:)?(?P<port>[0-9]{1,5})", re.ASCII
+)
 
 
 class RunFigures:
@@ -51,7 +57,14 @@ class RunFigures:
                 if self._reader is None:
                     self._reader = FiguresReader(open_lake(refuse_to_start, self._location))
                 self._read, self._read_at = self._reader.read(), monotonic()
-            return self._read.seeing(self._watch.targets, self._watch.planned_at)
+            return self._read.seeing(*self._watch.under_way)
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, address: tuple[str, int], handler: Callable[..., "_Handler"]) -> None:
+        if ":" in address[0]:
+            self.address_family = AF_INET6
+        super().__init__(address, handler)
 
 
 class RunServer:
@@ -65,9 +78,7 @@ class RunServer:
         """
         answers = _Answers(RunFigures(location, watch), watch)
         try:
-            self._server = ThreadingHTTPServer(
-                (address.host, address.port), partial(_Handler, answers)
-            )
+            self._server = _Server((address.host, address.port), partial(_Handler, answers))
         except OSError as error:
             raise SetupError(
                 f"--http {address}: cannot listen there: {error.strerror}; expected a free port of"
@@ -96,7 +107,13 @@ def http_address(text: str) -> NodeAddress:
     Raises:
         ConfigError: it is neither.
     """
-    return NodeAddress.parse(text if ":" in text else f"{_LOCAL}:{text}")
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found["port"]) <= U16_MAX:
+        raise ConfigError(
+            f"--http: found {text!r}, expected a port of 1 to {U16_MAX}, or a host and a port: "
+            "8080, 0.0.0.0:8080, [::1]:8080"
+        )
+    return NodeAddress(found["ipv6"] or found["host"] or _LOCAL, int(found["port"]))
 
 
 class _Answers:
@@ -146,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             try:
                 told = answer()
-            except DcplakeError as error:
+            except Exception as error:  # a file that maintenance took away meanwhile, for instance
                 told = (503, "application/json", json.dumps({"reason": str(error)}))
         status, content_type, text = told
         body = text.encode()

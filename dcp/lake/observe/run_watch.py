@@ -10,6 +10,7 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer, PassingObserver
 
 if TYPE_CHECKING:
+    from dcp.lake.log.applied import AppliedVersion
     from dcp.lake.log.progress import RoundProgress
     from dcp.lake.log.round_plan import Idle, RoundPlan
     from dcp.lake.log.round_report import RoundReport
@@ -57,8 +58,8 @@ class RunWatch(PassingObserver):
         )
         self._moved_at = clock()
         self._reason = "its first round"
-        self.targets: Mapping[int, int] = {}
-        self.planned_at = datetime.now(UTC)
+        self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.now(UTC))
+        """The seqnos that the round under way is to reach, by vbucket, and when it was planned."""
 
     def health(self) -> Health:
         """Return whether the run makes progress."""
@@ -69,14 +70,20 @@ class RunWatch(PassingObserver):
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
         """Note what the round is to reach."""
-        self.planned_at = datetime.now(UTC)
-        self.targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
+        targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
+        self.under_way = targets, datetime.now(UTC)
         super().planned(plan, progress)
 
     def committed(self, report: "RoundReport") -> None:
-        """Note progress."""
+        """Note progress; what the round left open is in the lake by now."""
+        self.under_way = {}, datetime.now(UTC)
         self._move()
         super().committed(report)
+
+    def applied(self, version: "AppliedVersion") -> None:
+        """Note progress."""
+        self._move()
+        super().applied(version)
 
     def idle(self, idle: "Idle") -> None:
         """Note progress: there is nothing to do."""

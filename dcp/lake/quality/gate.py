@@ -25,8 +25,9 @@ _LOG = logging.getLogger(__name__)
 class QualityGate:
     """Checks the rows of each apply before its MERGE; without a suite it lets all pass.
 
-    What it finds wrong is kept in the lake's table ``quality`` and told in the log. The rows wait
-    in ``changes``; with a later round, which may bring better ones, they are looked at again.
+    The rows wait in ``changes``; with a later round, which may bring better ones, they are looked
+    at again. Whenever other expectations are broken than the time before, that is kept in the
+    lake's table ``quality``, and told in the log.
     """
 
     def __init__(self, suite: QualitySuite | None) -> None:
@@ -54,9 +55,11 @@ class QualityGate:
         if not report.failed:
             self._held.pop(plan.table, None)
             return True
+        before = self._held.get(plan.table)
         self._held[plan.table] = report
-        write_results(lake, report)
-        _LOG.warning("%s", _told(report))
+        if before is None or _broken(before) != _broken(report):
+            write_results(lake, report)
+            _LOG.warning("%s", _told(report))
         return False
 
     def refuse_held(self) -> None:
@@ -89,11 +92,15 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
         return check_version(lake.spark, rows, suite)
 
 
+def _broken(report: QualityReport) -> set[str]:
+    return {each.name for each in report.failed}
+
+
 def _told(report: QualityReport) -> str:
     failed = "\n".join(f"  {each}" for each in report.failed)
     return (
         f"{report.table} stays at version {report.version}: quality.gate holds the apply of round "
-        f"{report.applied_round} back, for of its {report.rows:,} rows some break suite "
-        f"{report.suite!r}; correct them at the source (the next round brings them), or change the "
+        f"{report.applied_round} back: of its {report.rows:,} rows some break suite "
+        f"{report.suite!r}. Correct them at the source (the next round brings them), or change the "
         f"suite\n{failed}"
     )

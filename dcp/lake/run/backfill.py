@@ -17,6 +17,7 @@ from dcp.lake.log.backfill_report import BackfillReport
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.log.observer import Observer
+from dcp.lake.log.round_plan import BackfillSource
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
@@ -61,7 +62,7 @@ def backfill(
     Raises:
         ConfigError: another backfill than this is open; or the request was refused.
         IncompleteRunError: some vbuckets could not be rebuilt; the message names them.
-        StoppedError: it was asked to stop; the backfill stays open.
+        StoppedError: it was asked to stop, and the backfill stays open; or somebody cancelled it.
 
     """
     with sending_lineage(observer or Observer(), settings) as told, stopping(stop) as stopped:
@@ -122,7 +123,7 @@ def _drive(
     start_spark = spark_of(settings, spark, is_long=lambda: is_large_load(location, cluster))
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)
-    action = _own(control, wish)
+    action = _own(lake, control, wish)
     with closing(Driver(lake, settings, access, observer)) as driver:
         driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
     return control.action(action.id)
@@ -138,7 +139,7 @@ def _wait_for_driver(
     """Ask the process that drives the lake, and look on until it has ended the backfill."""
     lake = open_lake(spark_of(settings, spark), lake_location(settings))
     control = Control(lake)
-    action = _own(control, wish)
+    action = _own(lake, control, wish)
     while action.is_open and not stopped.wait(_LOOK_SECONDS):
         action = control.action(action.id)
         if action.state is ActionState.BEGUN:
@@ -149,19 +150,28 @@ def _wait_for_driver(
     return action
 
 
-def _own(control: Control, wish: BackfillWish) -> Action:
+def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
     """Return the backfill that is open, if it is what is wished; else a new one."""
     wanted, found = wish.action(), _open_backfill(control)
     if found is None:
         control.write(wanted, ActionState.REQUESTED)
         return wanted
-    if (found.vbuckets, found.options) != (wanted.vbuckets, wanted.options):
+    if _asked_for(lake, found) != _asked_for(lake, wanted):
         raise ConfigError(
             f"found the backfill {found.id} open (vbuckets {found.vbuckets or 'all'}, "
             f"{found.options}), expected none or the same: wait until it has ended, or end it with "
             "dcplake backfill --cancel"
         )
     return found
+
+
+def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], BackfillSource] | None:
+    """Return the vbuckets and the source that a request names, however it writes them."""
+    try:
+        request = request_of(action, lake.identity.vbucket_count)
+    except ConfigError:
+        return None  # its driver will refuse it
+    return request.vbuckets, request.source
 
 
 def _open_backfill(control: Control) -> Action | None:
@@ -183,4 +193,6 @@ def _result(action: Action) -> Action:
         raise ConfigError(f"backfill {action.id}: {action.detail}")
     if action.state is ActionState.INCOMPLETE:
         raise IncompleteRunError(f"backfill {action.id}: {action.detail}")
+    if action.state is ActionState.CANCELLED:
+        raise StoppedError(f"backfill {action.id}: somebody cancelled it; {action.detail}")
     return action

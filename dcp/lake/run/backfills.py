@@ -13,6 +13,8 @@ from typing import Any, Final
 from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.log.backfill_plan import (
+    LEAST_MEGABYTES_PER_SECOND,
+    MOST_MEGABYTES_PER_SECOND,
     REPLICAS,
     SOURCES,
     BackfillPlan,
@@ -80,11 +82,11 @@ class Backfills:
         while (action := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
             states = positions_at(self._lake, newest)
-            if self._request is None or self._request.id != action.id:
+            if action.is_to_be_cancelled:
+                self._end(action, ActionState.CANCELLED, newest)
+            elif self._request is None or self._request.id != action.id:
                 self._request = self._begun(action, states, newest, cluster.map.vbucket_count)
                 self._counts = _Counts()
-            elif action.is_to_be_cancelled:
-                self._end(action, ActionState.CANCELLED, newest)
             if self._request is not None:
                 plan = self._plan(action, self._request, states, newest, cluster)
                 if plan is not None:
@@ -212,7 +214,12 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
         ConfigError: they ask for what there is not.
 
     """
-    new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
+    try:
+        new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
+    except ValueError:
+        raise ConfigError(
+            f"its row {ActionState.BEGUN}: found detail {action.begun_detail!r}, expected vbuckets"
+        ) from None
     vbuckets = vbuckets_of(action.vbuckets, vbucket_count)
     source = _source_of(action.options)
     return BackfillRequest(action.id, vbuckets, source, action.begun_round, new)
@@ -262,6 +269,8 @@ def _source_of(options: str | None) -> BackfillSource:
         raise ConfigError(f"options: {_SOURCE}: found {source!r}, expected {' or '.join(SOURCES)}")
     if rate is None:
         return BackfillSource(source == REPLICAS)
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
-        raise ConfigError(f"options: {_RATE}: found {rate!r}, expected a number above 0")
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    least, most = LEAST_MEGABYTES_PER_SECOND, MOST_MEGABYTES_PER_SECOND
+    if not is_number or not least <= rate <= most:
+        raise ConfigError(f"options: {_RATE}: found {rate!r}, expected {least:g} to {most:,.0f}")
     return BackfillSource(source == REPLICAS, rate * 1e6)

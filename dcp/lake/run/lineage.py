@@ -7,10 +7,12 @@ client reads; without them nothing is sent. A receiver that is out of reach hold
 import logging
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from queue import Full, Queue
+from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -103,10 +105,12 @@ class LineageObserver(PassingObserver):
         """Begin; nothing is sent yet."""
         super().__init__(inner)
         self._events, self._client = events, client
-        self._sender = ThreadPoolExecutor(1, "openlineage")
-        self._waiting: list[Future[None]] = []
+        self._steps: Queue[_Step | None] = Queue(_MOST_WAITING)
         self._is_told = False
         self._round_id: str | None = None
+        # The process may end while it waits for a receiver that does not answer.
+        self._sender = Thread(target=self._send_all, name="openlineage", daemon=True)
+        self._sender.start()
 
     def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Start the round's run; the one before has failed if it was not committed."""
@@ -130,8 +134,10 @@ class LineageObserver(PassingObserver):
     def ended(self) -> None:
         """Wait a while for what is still to be sent."""
         self._fail_round()
-        wait(self._waiting, _LAST_SECONDS)
-        self._sender.shutdown(wait=False, cancel_futures=True)
+        deadline = monotonic() + _LAST_SECONDS
+        with suppress(Full):
+            self._steps.put(None, timeout=_LAST_SECONDS)
+        self._sender.join(max(0.0, deadline - monotonic()))
         super().ended()
 
     def _fail_round(self) -> None:
@@ -140,18 +146,24 @@ class LineageObserver(PassingObserver):
             self._round_id = None
 
     def _send(self, step: _Step) -> None:
-        self._waiting = [each for each in self._waiting if not each.done()]
-        if len(self._waiting) < _MOST_WAITING:
-            self._waiting.append(self._sender.submit(self._emit, step))
-
-    def _emit(self, step: _Step) -> None:
         try:
-            self._client.emit(self._events.event(step))
-            self._is_told = False
-        except Exception as error:  # of whichever transport it is: the run is worth more
-            if not self._is_told:
-                _LOG.warning("OpenLineage events cannot be sent; the run goes on: %s", error)
-            self._is_told = True
+            self._steps.put_nowait(step)
+        except Full:
+            self._tell(f"{_MOST_WAITING} wait for the receiver already")
+
+    def _send_all(self) -> None:
+        while (step := self._steps.get()) is not None:
+            try:
+                self._client.emit(self._events.event(step))
+                self._is_told = False
+            except Exception as error:  # of whichever transport it is: the run is worth more
+                self._tell(error)
+        self._client.close(_LAST_SECONDS)
+
+    def _tell(self, reason: object) -> None:
+        if not self._is_told:
+            _LOG.warning("OpenLineage events cannot be sent; the run goes on: %s", reason)
+        self._is_told = True
 
 
 class LineageEvents:

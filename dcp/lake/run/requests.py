@@ -7,7 +7,7 @@ lets vbuckets be streamed again from their beginning. Each request is answered b
 from collections.abc import Sequence
 from typing import Final
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, LakeError
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
@@ -18,15 +18,20 @@ PAUSE: Final = "pause"
 RESUME: Final = "resume"
 RESYNC: Final = "resync"
 ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
+_VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
+"""Requests that ended so change nothing."""
 
 
 class Requests:
-    """The requests of one driver."""
+    """The requests of one driver; ``keeps_dropped``: its ``policy.dropped`` is ``keep``."""
 
-    def __init__(self, lake: LakeTables, control: Control, writer_id: str) -> None:
+    def __init__(
+        self, lake: LakeTables, control: Control, writer_id: str, *, keeps_dropped: bool
+    ) -> None:
         self._lake = lake
         self._control = control
         self._writer_id = writer_id
+        self._keeps_dropped = keeps_dropped
 
     def carry_out(self) -> Action | None:
         """Do what is asked; return the pause that holds, if one does."""
@@ -40,7 +45,7 @@ class Requests:
             return self._control.write(action, ActionState.CANCELLED)
         try:
             detail = self._do(action)
-        except ConfigError as error:
+        except (ConfigError, LakeError) as error:
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
         newest = latest_round(self._lake)
         return self._control.write(action, ActionState.DONE, newest, detail)
@@ -52,7 +57,9 @@ class Requests:
             expected = ", ".join(ACTIONS)
             raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
         vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
-        done = commit_resync(self._lake, vbuckets, writer_id=self._writer_id)
+        done = commit_resync(
+            self._lake, vbuckets, keeps_dropped=self._keeps_dropped, writer_id=self._writer_id
+        )
         return f"round {done.round}"
 
 
@@ -63,9 +70,6 @@ def pause_of(actions: Sequence[Action]) -> Action | None:
         if action.action in (PAUSE, RESUME) and action.state not in _VOID:
             held = action if action.action == PAUSE else None
     return held
-
-
-_VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:

@@ -50,6 +50,18 @@ def test_what_is_logged_and_why_a_command_fails_is_json(
     }
 
 
+def test_a_bug_is_json_with_its_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    def break_down() -> int:
+        raise ZeroDivisionError("oh")
+
+    assert run_to_exit_code("run", break_down, as_json=True) == 1
+    bug, ended = map(json.loads, capsys.readouterr().err.splitlines())
+    assert bug["stack"].endswith("ZeroDivisionError: oh")
+    assert (ended["message"], ended["exit_code"]) == ("ZeroDivisionError('oh')", 1)
+    with pytest.raises(ZeroDivisionError):
+        run_to_exit_code("run", break_down)
+
+
 def test_without_json_they_are_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_to_exit_code("run", fail) == LakeError.exit_code
     lines = capsys.readouterr().err.splitlines()

@@ -183,7 +183,7 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
     watch = RunWatch(Observer(), RoundSettings())
     figures = RunFigures(lake_location(scene.settings), watch)
     assert figures.read() == scene.figures()
-    watch.targets = {0: scene.high_seqnos()[0] + 2}
+    watch.under_way = {0: scene.high_seqnos()[0] + 2}, datetime.now(UTC)
     assert figures.read().highs[0] == scene.high_seqnos()[0] + 2
     root = str(scene.settings.lake.root)
     assert main(["report", "--lake", root]) == 0

@@ -100,10 +100,12 @@ def test_what_there_is_and_what_there_is_not(server: RunServer) -> None:
 def test_an_address_is_of_this_machine_alone_unless_a_host_is_named(
     server: RunServer, watch: RunWatch, tmp_path: Path
 ) -> None:
-    assert http_address("8080") == NodeAddress("127.0.0.1", 8080)
+    assert http_address("8091") == NodeAddress("127.0.0.1", 8091)
     assert http_address("[::]:8080") == NodeAddress("::", 8080)
-    with pytest.raises(ConfigError):
-        http_address("80x")
+    assert http_address("lake-1.example:80") == NodeAddress("lake-1.example", 80)
+    for wrong in ("80x", "", "0", "65536", "couchbase://x:80", "::1:80", "x y:80", "٣"):
+        with pytest.raises(ConfigError, match=r"--http: found '.*', expected a port of 1 to 65535"):
+            http_address(wrong)
     taken = NodeAddress("127.0.0.1", server.port)
     with pytest.raises(SetupError, match=rf"--http {taken}: cannot listen there: .*name another"):
         RunServer(taken, LakeLocation(root=str(tmp_path)), watch)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
+from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.log.changes import latest_round
@@ -216,18 +217,22 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(
         settings = quick(cluster, tmp_path)
         run(settings, once=True, spark=spark)
         lake = lake_of(settings, spark)
+        fill(cluster, range(5), b"received")
+        received = source(cluster)
+        run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
         paused = ask(settings, PAUSE, spark=spark)
         fill(cluster, range(10), b"later")
         with pytest.raises(StoppedError, match=f"paused by .*{paused.id}.*dcplake resume"):
             run(settings, once=True, spark=spark)
-        assert latest_round(lake) == 1
+        assert latest_round(lake) == 2
+        assert table_rows(lake, None) == received, "what was received is applied"
         ask(settings, RESUME, spark=spark)
         asked = ask(settings, RESYNC, "2-3", spark=spark)
         wrong = ask(settings, RESYNC, "6", spark=spark)
         run(settings, once=True, spark=spark)
         control = Control(lake)
         assert {each.state for each in control.actions()} == {ActionState.DONE, ActionState.REFUSED}
-        assert control.action(asked.id).detail == "round 2"
+        assert control.action(asked.id).detail == "round 3"
         assert "vbuckets: found 6, expected some of 0-5" in control.action(wrong.id).detail
         assert table_rows(lake, None) == source(cluster)
         commits = history(lake.table(DOCS.name), 100)
@@ -257,22 +262,30 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
             "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
             "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),
             "d": ("backfill", None, '{"source": "disk"}', "source: found 'disk', expected"),
-            "e": ("backfill", None, '{"megabytes_per_second": 0}', "found 0, expected a number"),
+            "e": ("backfill", None, '{"megabytes_per_second": 0}', "found 0, expected 0.01 to 1"),
+            "g": ("backfill", None, '{"megabytes_per_second": Infinity}', "found inf, expected 0"),
             "f": ("backfill", None, "[1]", "options: found '[1]', expected a JSON object"),
         }
         backfill(settings, wish, spark=spark)  # which makes the table
-        for name, (action, vbuckets, options, _) in bad.items():
+
+        def insert(name: str, action: str, vbuckets: str | None, options: str | None) -> None:
             values = ", ".join(
                 "NULL" if each is None else f"'{each}'" for each in (action, vbuckets, options)
             )
             columns = "(id, time, who, action, vbuckets, options)"
             row = f"VALUES ('{name}', now(), 'ann', {values})"
             spark.sql(f"INSERT INTO {lake.table_sql('control')} {columns} {row}")
+
+        for name, (action, vbuckets, options, _) in bad.items():
+            insert(name, action, vbuckets, options)
         run(settings, once=True, spark=spark)
         found = {each.id: each for each in control.actions()}
         for name, (*_, detail) in bad.items():
             assert found[name].state is ActionState.REFUSED
             assert detail in found[name].detail
+        insert("sql", "backfill", "3", '{"megabytes_per_second": 20}')
+        same = backfill(settings, BackfillWish(frozenset({3}), REPLICAS, 20.0), spark=spark)
+        assert (same.id, same.state) == ("sql", ActionState.DONE)
         other = BackfillWish(frozenset({4}), REPLICAS)
         cluster.pause_replication()
         fill(cluster, range(60), b"not replicated")
@@ -280,6 +293,7 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
         control.write(other.action(), ActionState.REQUESTED)
         with pytest.raises(ConfigError, match=r"found the backfill \w+ open \(vbuckets 4"):
             backfill(settings, wish, spark=spark)
-        asked = cancel_backfill(settings, spark)
+        asked, newest = cancel_backfill(settings, spark), latest_round(lake)
         run(settings, once=True, spark=spark)
+        assert latest_round(lake) == newest, "it was cancelled before it began"
         assert control.action(asked.id).state is ActionState.CANCELLED

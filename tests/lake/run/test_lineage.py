@@ -1,11 +1,13 @@
 """OpenLineage events of rounds and applies: sent over HTTP and to a file, and never in the way."""
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,6 +127,24 @@ def test_a_receiver_out_of_reach_is_told_once(
             told.committed(REPORT)
     [warning] = caplog.messages
     assert "OpenLineage events cannot be sent; the run goes on: " in warning
+
+
+def test_a_receiver_that_does_not_answer_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dcp.lake.run.lineage._MOST_WAITING", 2)
+    monkeypatch.setattr("dcp.lake.run.lineage._LAST_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        _send_to(monkeypatch, type="http", url=url, timeout=60)
+        begin = monotonic()
+        with sending_lineage(Observer(), settings_of(["127.0.0.1:1"], tmp_path)) as told:
+            for _ in range(3):
+                told.planned(PLAN, None)
+                told.committed(REPORT)
+        assert monotonic() - begin < 30
+    [warning] = caplog.messages
+    assert warning.endswith("the run goes on: 2 wait for the receiver already")
 
 
 def test_without_the_client_nothing_is_sent_and_that_is_told(
