@@ -17,7 +17,7 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.run.requests import PAUSE
+    from dcp.lake.run.control_requests import PAUSE
 
     settings = settings_from(config, lake, overrides)
     return ask_and_say(settings, PAUSE, "no further round begins until dcplake resume", json=json)
@@ -25,7 +25,7 @@ def run(
 
 def ask_and_say(settings: Settings, action: str, effect: str, *, json: bool) -> int:
     """Write a request into the lake's table ``control``, and say what it will do."""
-    from dcp.lake.run.pause import ask
+    from dcp.lake.run.ask import ask
 
     asked = ask(settings, action)
     if json:

@@ -122,6 +122,9 @@ class LogSlice:
     ``stale``                 they stay as they were at that round
     ========================  =====================================================================
 
+    Of those ``undone`` the ``replaced`` are replaced as a whole, and the ``restored`` go back to an
+    older version. The ``emptied`` keep none of their old rows: they are replaced or cleared.
+
     With ``begins_anew`` every vbucket is replaced, stale, or of a dropped collection whose rows are
     kept, and what rows the table has does not matter. All rows are in rounds ``first_round`` to
     ``to_round``; ``log_from_round`` is what `dcp.lake.log.applied.AppliedVersion` means by it.

@@ -1,1 +1,1 @@
-"""Monitoring of running tasks: live files, and metrics."""
+"""Monitoring of running tasks: live files, and metrics; the lake itself is ``observe``'s."""

@@ -1,1 +1,1 @@
-"""Figures of a lake, read from its own tables, and their metrics."""
+"""Figures of a lake from its own tables, as metrics and as a page; tasks are ``monitor``'s."""

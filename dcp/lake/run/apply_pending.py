@@ -16,7 +16,7 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
-from dcp.lake.run.lineage import sending_lineage
+from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.tables import open_lake, replicas_in

@@ -22,7 +22,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.lineage import sending_lineage
+from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.run import is_large_load, open_or_create, stopping
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake

@@ -32,7 +32,7 @@ from dcp.lake.log.round_plan import BackfillSource, LeftOut, RoundPlan, left_out
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.receive.receive import SourceAccess
-from dcp.lake.run.requests import vbuckets_of
+from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of

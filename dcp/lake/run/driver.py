@@ -37,7 +37,7 @@ from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
-from dcp.lake.run.requests import Requests
+from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.tables.collections import replicas_of

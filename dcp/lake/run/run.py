@@ -19,7 +19,7 @@ from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver, RunReport
-from dcp.lake.run.lineage import sending_lineage
+from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.lake_table import StartSpark

@@ -162,11 +162,9 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
     assert figures.rollbacks == VBUCKETS
     text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
-    found = {
-        (each.name, *sorted(each.labels.values())): each.value
-        for family in text_string_to_metric_families(text)
-        for each in family.samples
-    }
+    samples = [each for all_ in text_string_to_metric_families(text) for each in all_.samples]
+    assert {each.labels.pop("bucket") for each in samples} == {"default"}
+    found = {(each.name, *sorted(each.labels.values())): each.value for each in samples}
     assert found["dcplake_stuck_vbuckets", stuck.reason] == 2
     assert found["dcplake_rollbacks_total",] == VBUCKETS
     assert found["dcplake_lag_seqnos", "docs"] == 20

@@ -15,10 +15,10 @@ from dcp.lake.log.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import ActionState, Control
 from dcp.lake.log.observer import Observer
+from dcp.lake.run.ask import ask
 from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
-from dcp.lake.run.pause import ask
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
 from dcp.lake.run.preview import preview_backfill
-from dcp.lake.run.requests import PAUSE, RESUME, RESYNC
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location

@@ -16,7 +16,7 @@ from dcp.errors import ConfigError
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_report import RoundReport
-from dcp.lake.run.lineage import sending_lineage, table_name
+from dcp.lake.run.openlineage_events import sending_lineage, table_name
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import LakeLocation
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -132,8 +132,8 @@ def test_a_receiver_out_of_reach_is_told_once(
 def test_a_receiver_that_does_not_answer_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dcp.lake.run.lineage._MOST_WAITING", 2)
-    monkeypatch.setattr("dcp.lake.run.lineage._LAST_SECONDS", 0.1)
+    monkeypatch.setattr("dcp.lake.run.openlineage_events._MOST_WAITING", 2)
+    monkeypatch.setattr("dcp.lake.run.openlineage_events._LAST_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         _send_to(monkeypatch, type="http", url=url, timeout=60)

@@ -1,4 +1,4 @@
-"""Pauses and resumes the driver of a lake (``dcplake pause``, ``dcplake resume``)."""
+"""Asks the driver of a lake to pause, to resume or to resync, by a row of the table ``control``."""
 
 from typing import TYPE_CHECKING
 
