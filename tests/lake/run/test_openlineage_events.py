@@ -1,6 +1,7 @@
 """OpenLineage events of rounds and applies: sent over HTTP and to a file, and never in the way."""
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 PLAN = RoundPlan("lake", 1, (), (), 1, 1.0)
 REPORT = RoundReport(1, 1, 0.5, (), ())
 PARENT = "01890000-0000-7000-8000-000000000001"
+
+
+@pytest.fixture(autouse=True)
+def no_variables() -> Iterator[None]:
+    """The client adds variables of its own to those that it finds."""
+    yield
+    for name in [each for each in os.environ if each.startswith("OPENLINEAGE")]:
+        del os.environ[name]
 
 
 @pytest.fixture
