@@ -1,4 +1,4 @@
-"""The lake's code runs on Spark Connect as it does on a classic session."""
+"""The lake's code and all jobs run on Spark Connect as they do on a classic session."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
-def test_a_bucket_is_replicated_over_spark_connect(tmp_path: Path) -> None:
+def test_a_bucket_is_replicated_and_all_jobs_run_over_spark_connect(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "tests.lake.connect_run", str(tmp_path)],
         cwd=ROOT,
@@ -21,3 +21,7 @@ def test_a_bucket_is_replicated_over_spark_connect(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "exact versions: 3" in ended.stdout
+    jobs = ("replicate", "apply", "backfill", "quality", "maintain", "verify")
+    ends = [line for line in ended.stdout.splitlines() if " ended with " in line]
+    assert ends == [f"{job} ended with 0" for job in jobs], ended.stdout + ended.stderr
+    assert "applied: docs version 4: round 3 -> 4, 1 inserted" in ended.stdout
