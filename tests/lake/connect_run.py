@@ -18,7 +18,7 @@ from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.job_series import run_jobs
+from tests.lake.job_series import commands_for, run_jobs
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
@@ -81,11 +81,9 @@ def replicate(folder: Path, server: str) -> int:
             f'[source]\nseeds = {json.dumps(cluster.seeds)}\nusername = "Administrator"\n'
             f'password_file = "{settings.source.password_file}"\n'
             f'[lake]\nroot = "{settings.lake.root}"\n[round]\nquiet_seconds = 1\n'
-            f'[apply]\nwhen = "never"\n[spark]\nmaster = "{server}"\n'
+            f'[spark]\nmaster = "{server}"\n'
         )
-        run_jobs(["replicate"], ["--config", str(config), "--once"])
-        names = ["apply", "backfill", "quality", "maintain", "verify"]
-        run_jobs(names, ["--config", str(config)])
+        run_jobs(*commands_for(config))
         end_session(spark)
     return versions
 

@@ -14,12 +14,7 @@ from dcp.lake.spark.java import find_java_home
 
 BIN: Final = Path(sys.executable).parent
 SECONDS: Final = 300.0
-ON_LOOPBACK: Final = {
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "SPARK_PUBLIC_DNS": "127.0.0.1",
-    "SPARK_DAEMON_MEMORY": "256m",
-    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+ON_LOOPBACK: Final = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_PUBLIC_DNS": "127.0.0.1"}
 
 
 def activated_environment() -> dict[str, str]:
