@@ -40,7 +40,6 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
-        "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     words = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
@@ -50,7 +49,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark-submit",
         *words,
         *options_of(conf),
-        environment=activated_environment(),
+        environment=activated_environment() | {"PYSPARK_PYTHON": sys.executable},
     ) as ready:
         yield f"sc://{ready[1]}"
 

@@ -20,7 +20,7 @@ JOBS: Final = {
     "maintain": "--step optimize",
     "verify": "",
 }
-"""Each job once, on a new lake: of maintenance the step that works in tasks, of the suite a part."""
+"""Each job, on a new lake: of maintenance the step that works in tasks, of the suite a part."""
 
 
 def commands_for(config: Path) -> list[str]:

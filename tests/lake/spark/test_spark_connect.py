@@ -12,13 +12,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_bucket_is_replicated_and_all_jobs_run_over_spark_connect(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "tests.lake.connect_run", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=800,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
