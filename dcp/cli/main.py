@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "top": ("lake", "connections, windows and stages of a run that is going on, live"),
     "metrics": ("lake", "lag, rounds, rollbacks and sizes of a lake, as Prometheus reads them"),
     "report": ("lake", "the page of a lake as a file: lag, rounds, rollbacks, tables"),
+    "package": ("lake", "write the Python environment of tasks as an archive for spark-submit"),
     "maintain": ("lake", "clean up: small files, old files, log rows that no rollback can need"),
     "verify": ("lake", "compare the replica tables with the whole bucket, by key, seqno and CAS"),
     "sql": ("lake", "ask the lake a question in SQL"),

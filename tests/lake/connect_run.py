@@ -1,24 +1,24 @@
-"""Replicates over Spark Connect and compares the tables with the producer: `test_connect` runs it.
+"""Replicates over Spark Connect and compares the tables with the producer; then runs all jobs.
 
-A program of its own, since a process has either a classic session or one of Connect. The local
-server takes its static settings from the builder; the client warns that it cannot change them.
+`test_spark_connect` runs it: a process has either a classic session or one of Connect.
 """
 
-import os
+import json
 import sys
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
+from dcp.lake.config.settings import SparkSettings
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
-from dcp.lake.spark.runtime import find_java_home
-from dcp.lake.spark.session import build_session, delta_settings, static_settings
+from dcp.lake.spark.session import delta_settings, end_session, started_session, static_settings
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.job_series import commands_for, run_jobs
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
@@ -26,46 +26,68 @@ from tests.lake.replicas import (
     require_no_row_twice,
     rows_of,
 )
+from tests.lake.spark_processes import activated_environment, options_of, spark_process
 from tests.quick_spark import QUICK_CONF
 
 
-def connect(folder: Path) -> SparkSession:
-    """Start a local server of Spark Connect and return its client's session."""
-    warnings.simplefilter("ignore")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["JAVA_HOME"] = str(find_java_home())
-    builder = SparkSession.builder.remote("local[2]")
-    warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
-    for key, value in (
-        static_settings("1500m", None) | delta_settings() | QUICK_CONF | warehouse
-    ).items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """Run a server whose tasks run in this Python; give its address."""
+    conf = static_settings("1500m", None) | delta_settings() | QUICK_CONF
+    conf |= {
+        "spark.master": "local[2]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    words = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
+    with spark_process(
+        folder / "server.log",
+        r"Spark Connect server started at: (127\.0\.0\.1:\d+)",
+        "spark-submit",
+        *words,
+        *options_of(conf),
+        environment=activated_environment() | {"PYSPARK_PYTHON": sys.executable},
+    ) as ready:
+        yield f"sc://{ready[1]}"
 
 
-def replicate(folder: Path) -> int:
-    """Run three rounds; return how many versions of ``docs`` were compared."""
-    session = connect(folder)
-    spark = build_session()  # takes over the one that is there
-    assert spark is session
-    assert type(spark).__module__ == "pyspark.sql.connect.session"
-    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster:
-        settings = settings_for(cluster, folder)
+def replicate(folder: Path, server: str) -> int:
+    """Run three rounds, then each job; return how many versions of ``docs`` were compared."""
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, replicas=1, seed=5)) as cluster:
+        settings = replace(settings_for(cluster, folder), spark=SparkSettings(master=server))
         for start in (0, 30, 60):
             with cluster.batch():
                 for number in range(start, start + 80):
                     cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
             cluster.delete(b"key-%d" % start)
-            run(settings, once=True, spark=spark)
+            run(settings, once=True)
+        spark = started_session()
+        assert spark is not None
+        assert type(spark).__module__ == "pyspark.sql.connect.session"
         lake = open_lake(lambda: spark, lake_location(settings))
         versions = require_every_version_exact(lake, cluster)
         require_live_exact(lake, cluster, 3)
         register_views(lake)
         assert rows_of(lake, "docs_live") == rows_of(lake, lake.table_sql("docs"))
         require_no_row_twice(lake)
-    session.stop()
+        cluster.set(b"key-0", b'{"n": 1000}')
+        cluster.wait_until_replicated()
+        config = folder / "run.toml"
+        config.write_text(
+            f'[source]\nseeds = {json.dumps(cluster.seeds)}\nusername = "Administrator"\n'
+            f'password_file = "{settings.source.password_file}"\n'
+            f'[lake]\nroot = "{settings.lake.root}"\n[round]\nquiet_seconds = 1\n'
+            f'[spark]\nmaster = "{server}"\n'
+        )
+        run_jobs(*commands_for(config))
+        end_session(spark)
     return versions
 
 
 if __name__ == "__main__":
-    print(f"exact versions: {replicate(Path(sys.argv[1]))}")
+    place = Path(sys.argv[1])
+    with connect_server(place) as address:
+        print(f"exact versions: {replicate(place, address)}")

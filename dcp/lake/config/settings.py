@@ -290,7 +290,9 @@ class SparkSettings(Section):
     """The Spark session that dcplake builds; what spark-submit is given wins over it."""
 
     master: str = key(
-        "local[*]", "Spark master: local[N], local[*], spark://host:port, k8s://host:port or yarn."
+        "local[*]",
+        "Spark master: local[N], local[*], spark://host:port, k8s://host:port, yarn, or "
+        "sc://host:port (Spark Connect).",
     )
     driver_memory: str = key(
         "auto",

@@ -26,7 +26,7 @@ def slots_of(master: str) -> int:
         return 0
     raise ConfigError(
         f"spark.master: found {master!r}, expected local, local[N], local[*], spark://host:port, "
-        "k8s://host:port or yarn"
+        "k8s://host:port, yarn or sc://host:port"
     )
 
 

@@ -82,6 +82,16 @@ _CAUSES: Final = (
         "is committed is lost",
     ),
     _Cause(
+        re.compile(
+            r"thrown from the Python worker[.:][\s\S]*?\n(ModuleNotFoundError: [^\n]*)"
+            r'|IOException: (Cannot run program "[^"\n]*")'
+        ),
+        SetupError,
+        "tasks have no Python with dcplake",
+        "spark.pyspark.python says which they run in, and dcplake package makes one that travels "
+        "with the job (docs/deploy.md)",
+    ),
+    _Cause(
         re.compile(r"ClassNotFoundException: Class (\S+FileSystem) not found"),
         SetupError,
         "found no such class, expected Spark to know the file system of lake.root",

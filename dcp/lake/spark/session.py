@@ -1,10 +1,11 @@
 """Makes a Spark session, or takes one over, and sets it up for Delta; nothing else does.
 
-Three cases, told apart here and nowhere else:
+Four cases, told apart here and nowhere else:
 
 * this Python process starts Spark itself: everything is set, and Spark's own output goes to a file;
 * ``spark-submit`` has started the JVM: its settings win, the Delta jars join its class path;
-* a session exists already (a notebook, a Spark Connect client): only what a session may set is set.
+* a session exists already (a notebook's): only what a session may set is set;
+* the master is a server of Spark Connect: the same, in a new session there.
 
 The tables below give the reason of each setting, ``docs/operations.md`` what operators may change.
 """
@@ -82,14 +83,16 @@ def build_session(
 
     Args:
         app_name: shown in Spark's UI and logs.
-        master: for example ``local[2]``; None means what spark-submit says, else all local cores.
+        master: for example ``local[2]``, or ``sc://host:port``, a server of Spark Connect; None
+            means what spark-submit says, else all local cores.
         driver_memory: the JVM's heap, as Spark writes it (``2g``). In local mode that is all of it.
         log_file: where Spark's own output goes; None chooses a new file in the temporary folder.
         extra: further Spark settings; they win over ours (the JVM's options, jars and extensions
             are added to ours), and what spark-submit was given wins over both.
 
     Raises:
-        SetupError: Java or the Delta jars are missing, or Spark did not start (names its log).
+        SetupError: Java or the Delta jars are missing, Spark did not start (names its log), or a
+            server of Spark Connect does not answer.
         ConfigError: the session that exists lacks Delta, or its master is of an unknown kind.
 
     """
@@ -102,6 +105,8 @@ def build_session(
     remove_empty_warehouse_at_exit()
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM
         session = _start_in_submitted_jvm(app_name, master, settings)
+    elif master is not None and master.startswith("sc://"):
+        session = _connect(master, settings)
     else:
         session = _set_up(_start(app_name, master, driver_memory, log_file, settings), settings)
     _started[:] = [session]
@@ -133,6 +138,9 @@ def end_session(session: SparkSession) -> None:
     from pyspark import SparkContext
 
     _started.clear()
+    if _is_connect(session):
+        session.stop()
+        return
     if session.sparkContext is not SparkContext._active_spark_context:
         return
     gateway: Any = SparkContext._gateway
@@ -412,6 +420,16 @@ def _start_in_submitted_jvm(
     session.sparkContext.setLogLevel("ERROR")
     _keep_quiet_at_the_end(session.sparkContext)
     return _set_up(session, extra, given)
+
+
+def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
+    try:
+        return _set_up(SparkSession.builder.remote(server).getOrCreate(), extra)
+    except PySparkException as failure:
+        raise SetupError(
+            f"spark.master: no session at {server.partition(';')[0]}: {innermost(failure)}; "
+            "expected a Spark Connect server, and the package pyspark[connect] here"
+        ) from failure
 
 
 def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:

@@ -28,6 +28,24 @@ CASES = [
     ),
     ("FSError: java.io.IOException: Disk quota exceeded", SetupError, "a disk is full"),
     (
+        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent "
+        'call last):\n  File "/a/pyspark/serializers.py", line 454, in loads\n'
+        "ModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 38000\n\tat org.apache",
+        SetupError,
+        "No module named 'pyarrow': tasks have no Python with dcplake; spark.pyspark.python says",
+    ),
+    (
+        "An exception was thrown from the Python worker. Please see the stack trace below.\n"
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'dcp'",
+        SetupError,
+        "ModuleNotFoundError: No module named 'dcp': tasks have no Python with dcplake",
+    ),
+    (
+        'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file',
+        SetupError,
+        'Cannot run program "./environment/bin/python": tasks have no Python with dcplake',
+    ),
+    (
         "java.io.FileNotFoundException: /lake/docs/part-1.parquet (Read-only file system)",
         SetupError,
         "/lake/docs/part-1.parquet: this user may not read or write it",

@@ -1,0 +1,137 @@
+"""Packs the Python environment of tasks into one file, for ``spark-submit --archives``.
+
+It is a virtual environment with dcplake, what dcplake requires, and the Delta jars. The library
+``venv-pack`` would take all that is installed, Spark and tools too, and of an editable installation
+(that of `make setup`) a reference to the checkout.
+"""
+
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from dcp.errors import SetupError
+from dcp.lake.spark.jars import delta_jars
+
+_OURS: Final = ("dcp", "dcp.schemas", "dcplake", "pyspark_dcp")
+_OF_THE_CLUSTER: Final = frozenset({"pyspark", "py4j"})
+"""Packages that Spark's own installation gives to its Python workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentArchive:
+    """Tells of an archive: its packages, and the path of the Python that its users must have."""
+
+    packages: tuple[str, ...]
+    python: Path
+    size_bytes: int
+
+
+def write_environment_archive(path: Path) -> EnvironmentArchive:
+    """Write a tar file, compressed by gzip, of this Python's environment; whole or not at all.
+
+    Raises:
+        SetupError: a package is missing or has no list of its files, the jars cannot be brought, or
+            the file cannot be written.
+
+    """
+    packages: dict[str, Distribution] = {}
+    _add_required(_installed("dcplake"), frozenset(), packages)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": "."}))
+    files = {site / name: source for name, source in _files_of(packages.values())}
+    files |= {site / name: source for name, source in _own_files()}
+    files |= {Path("share", "dcplake", "jars", jar.name): jar for jar in delta_jars()}
+    python = Path(sys.executable).resolve()
+    try:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as draft:
+            new = Path(draft.name)
+            try:
+                _write(draft, python, files)
+                new.chmod(0o644)
+                new.replace(path)
+            except BaseException:
+                new.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise SetupError(
+            f"{path}: cannot write it: {error.strerror or error}; expected a file in a folder that"
+            " is there, that this user can write to, and that has room for some 200 MB"
+        ) from error
+    return EnvironmentArchive(tuple(sorted(packages)), python, path.stat().st_size)
+
+
+def _write(file: IO[bytes], python: Path, files: Mapping[Path, Path]) -> None:
+    settings = f"home = {python.parent}\ninclude-system-site-packages = false\n".encode()
+    # Links of this installation, to a checkout or to files of another environment, become files.
+    with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1, dereference=True) as archive:
+        entry = tarfile.TarInfo("pyvenv.cfg")
+        entry.size = len(settings)
+        archive.addfile(entry, BytesIO(settings))
+        entry = tarfile.TarInfo("bin/python")
+        entry.type, entry.linkname = tarfile.SYMTYPE, str(python)
+        archive.addfile(entry)
+        for name, source in files.items():
+            archive.add(source, name, recursive=False)
+    file.flush()
+
+
+def _installed(name: str) -> Distribution:
+    try:
+        return distribution(name)
+    except PackageNotFoundError as error:
+        raise SetupError(
+            f"The package {name} is not installed in {sys.prefix}: run `make setup` or"
+            " `pip install .` with this Python."
+        ) from error
+
+
+def _add_required(
+    package: Distribution, extras: frozenset[str], found: dict[str, Distribution]
+) -> None:
+    """Add what a package requires here, with these extras of it, and what that requires."""
+    for each in map(Requirement, package.requires or ()):
+        name = canonicalize_name(each.name)
+        marker = each.marker
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in extras or {""}):
+            continue
+        if name not in _OF_THE_CLUSTER and (each.extras or name not in found):
+            found[name] = _installed(name)
+            _add_required(found[name], frozenset(each.extras), found)
+
+
+def _files_of(packages: Collection[Distribution]) -> Iterator[tuple[str, Path]]:
+    """Give the files of packages: their names in the folder of packages, and where they are."""
+    for package in packages:
+        if package.files is None:
+            raise SetupError(
+                f"The package {package.name} has no list of its files, as those of the system may:"
+                " install dcplake into a virtual environment, and run this with its Python."
+            )
+        for file in package.files:
+            source = Path(str(package.locate_file(file)))
+            if ".." not in file.parts and source.is_file():  # above are scripts, which no task runs
+                yield str(file), source
+
+
+def _own_files() -> Iterator[tuple[str, Path]]:
+    """Give the files of dcplake as they are imported: an editable installation lists none."""
+    for name in _OURS:
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None, name
+        origin = Path(spec.origin)
+        if spec.submodule_search_locations is None:
+            yield origin.name, origin
+            continue
+        for source in origin.parent.rglob("*"):
+            if source.is_file() and source.parent.name != "__pycache__":
+                yield f"{name.replace('.', '/')}/{source.relative_to(origin.parent)}", source
