@@ -225,6 +225,9 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # 1.5 times as fast as TCP for short tasks, and no port to guard.
         "spark.python.unix.domain.socket.enabled": "true",
+        # By its own default (20, each wait twice the last one) S3A would wait for days for a store
+        # that answers 503.
+        "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
     }
     if log4j is not None:
         settings[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
