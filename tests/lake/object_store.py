@@ -37,8 +37,12 @@ class ObjectStore:
     def __init__(self) -> None:
         self.answer: Callable[[Request], Failure | None] = lambda _: None
         self._store = DomainDispatcherApplication(create_backend_app)
-        self._port = 0
-        self.start()
+        self._server = make_server(
+            "127.0.0.1", 0, self._serve, threaded=True, request_handler=MotoRequestHandler
+        )
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.port}"
         self.files = pafs.S3FileSystem(
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
@@ -47,25 +51,6 @@ class ObjectStore:
             allow_bucket_creation=True,
         )
         self.files.create_dir(BUCKET)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def start(self) -> None:
-        """Listen, at the same port each time."""
-        self._server = make_server(
-            "127.0.0.1", self._port, self._serve, threaded=True, request_handler=MotoRequestHandler
-        )
-        self._port = self._server.port
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Refuse connections; what is stored stays."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +61,9 @@ class ObjectStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
     def _serve(self, request: Request, start: Callable[..., object]) -> Iterable[bytes]:
         failure = self.answer(request)

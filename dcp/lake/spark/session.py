@@ -46,6 +46,7 @@ DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _JARS: Final = "spark.jars"
+_PACKAGES: Final = "spark.jars.packages"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _PYTHON: Final = "spark.pyspark.python"
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
@@ -374,6 +375,8 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
         for key, value in warehouse_settings().items():
             if theirs(key) is None:
                 conf.set(key, value)
+        if theirs(_PACKAGES):  # what they brought is in its list by now, for executors elsewhere
+            conf.set(_JARS, _overridden({_JARS: theirs(_JARS)}, settings)[_JARS])
         os.environ[_PYTHON_VARIABLE] = python_of_tasks(theirs(_PYTHON), settings["spark.master"])
         with _sigint_kept():
             _keep_quiet_at_the_end(SparkContext(conf=conf, gateway=gateway))

@@ -1,7 +1,6 @@
 """A lake on S3, with the settings that docs/operations.md gives, in one session of its own."""
 
 import hashlib
-import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -15,14 +14,15 @@ import pytest
 from dcp.errors import FencedError, SetupError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.spark.install_paths import jars_folder
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.driver_host import DriverHost, Ended
-from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore, Request
+from tests.lake.driver_host import DriverHost
+from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, Failure, ObjectStore, Request
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 
 ROOT: Final = f"s3a://{BUCKET}/lake"
 OPERATIONS: Final = Path(__file__).parents[3] / "docs" / "operations.md"
+BUSY: Final = ("503 Slow Down", "SlowDown")
 JARS_SHA256: Final = "62b8ed8eafe733b1cabd8cf88f4a32e69a766430df68a801f315e6368b9bd507"
 """Of the names and contents of all jars that the documented packages bring."""
-IMPATIENT: Final = {
-    "spark.hadoop.fs.s3a.retry.limit": "2",
+QUICK: Final = {
+    "spark.hadoop.fs.s3a.retry.throttle.limit": "2",
     "spark.hadoop.fs.s3a.attempts.maximum": "2",
+    "spark.python.worker.reuse": "false",  # each may pause once
 }
 
 
@@ -66,6 +68,8 @@ class Scene:
     cluster: ProducerCluster
     store: ObjectStore
     host: DriverHost
+    receiving: Path
+    """A file that is there while no worker shall pause, as in ``test_stopped_drivers.py``."""
     folder: Path
     spark: "SparkSession"
     output: str = ""
@@ -81,7 +85,7 @@ class Scene:
             self.written += 1
             self.cluster.set(b"key-%d" % (self.written % 25), b'{"n": %d}' % self.written)
 
-    def begin(self, command: str, *more: str, pause_at: str | None = None) -> Path:
+    def begin(self, command: str, *more: str) -> None:
         settings = self.settings
         values = {
             "source.seeds": ",".join(settings.source.seeds),
@@ -91,20 +95,17 @@ class Scene:
             "lake.root": ROOT,
         }
         sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        paused = self.host.begin([command, *more, *sets], pause_at)
-        if pause_at is not None:
-            self.host.wait_until(paused.exists, pause_at)
-        return paused
+        self.host.begin([command, *more, *sets])
 
-    def ended(self, code: int = 0) -> Ended:
+    def ended(self, code: int = 0) -> str:
         ended = self.host.ended()
         self.output += ended.output
-        assert ended.code == code, ended.output
-        return ended
+        assert ended.code == code and "Traceback" not in ended.output, ended.output
+        return ended.output
 
     def do(self, command: str, *more: str) -> str:
         self.begin(command, *more)
-        return self.ended().output
+        return self.ended()
 
     def copied(self) -> Path:
         """Return the folder with a copy of what the bucket holds by now."""
@@ -139,11 +140,17 @@ def scene(spark: "SparkSession", tmp_path: Path) -> Iterator[Scene]:
         ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster,
         ObjectStore() as store,
     ):
-        keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-        conf = documented_conf(store) | IMPATIENT
-        host = DriverHost(tmp_path / "host", conf, **keys)
+        receiving = tmp_path / "receiving"
+        receiving.touch()
+        environment = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            VARIABLE: "round.received=pause",
+            FILE_VARIABLE: str(receiving),
+        }
+        host = DriverHost(tmp_path / "host", documented_conf(store) | QUICK, **environment)
         try:
-            yield Scene(cluster, store, host, tmp_path, spark)
+            yield Scene(cluster, store, host, receiving, tmp_path, spark)
         finally:
             host.kill()
 
@@ -152,15 +159,24 @@ def busy_at_each_first_write(store: ObjectStore) -> set[str]:
     """Let the store answer 503 to the first attempt of each write; return what was refused."""
     refused: set[str] = set()
 
-    def answer(request: Request) -> tuple[str, str] | None:
+    def answer(request: Request) -> Failure | None:
         path = request["PATH_INFO"]
         if request["REQUEST_METHOD"] != "PUT" or path in refused:
             return None
         refused.add(path)
-        return "503 Slow Down", "SlowDown"
+        return BUSY
 
     store.answer = answer
     return refused
+
+
+def busy_from_the_first_data_file_on(store: ObjectStore) -> None:
+    def answer(request: Request) -> Failure | None:
+        if request["REQUEST_METHOD"] == "PUT" and request["PATH_INFO"].endswith(".parquet"):
+            store.answer = lambda _: BUSY
+        return store.answer(request) if store.answer is not answer else None
+
+    store.answer = answer
 
 
 @pytest.mark.slow
@@ -172,37 +188,32 @@ def test_a_lake_on_s3(scene: Scene) -> None:
     scene.do("run", "--once")
     assert digest_of(jars_folder() / "s3" / "jars") == JARS_SHA256
     assert f"/{BUCKET}/lake/changes/_delta_log/{1:020}.json" in refused
-    store.answer = lambda _: None
 
     for node in (0, 1):
         cluster.crash_restart(node, lost_seqnos=3)
     scene.write(20)
+    busy_from_the_first_data_file_on(store)
+    scene.begin("run", "--once")
+    assert "Status Code: 503: the object store does not answer" in scene.ended(SetupError.exit_code)
+    store.answer = lambda _: None
     assert "rolled back: vbuckets 0-3" in scene.do("run", "--once")
     assert "optimize changes: 3 files became 1" in scene.do("maintain")
 
+    # Another driver commits while this one, which has looked, receives for the same round.
     scene.write(20)
-    paused = scene.begin("run", "--once", pause_at="round.planned")
+    scene.receiving.unlink()
+    scene.begin("run", "--once")
+    scene.host.wait_until(scene.receiving.exists, "the first batch")
     scene.take_over()
-    paused.unlink()
-    ended = scene.ended(FencedError.exit_code)
-    assert "this driver stops" in ended.output and "Traceback" not in ended.output
-
-    scene.write(20)
-    paused = scene.begin("run", "--once", pause_at="round.planned")
-    store.stop()
-    paused.unlink()
-    told = scene.ended(SetupError.exit_code).output
-    assert "the object store does not answer" in told and "Traceback" not in told
-    store.start()
-    assert json.loads(scene.do("status", "--json"))["round"] == 4
+    scene.receiving.unlink()
+    assert "another driver" in scene.ended(FencedError.exit_code)
 
     scene.copied()
     lake = scene.lake()
+    assert require_every_version_exact(lake, cluster) == 3
     require_no_row_twice(lake)
-    run(scene.settings, once=True, spark=scene.spark)
-    assert require_every_version_exact(lake, cluster) == 4
     high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(4)}
     assert complete_seqnos(lake, latest_round(lake)) == high
-    told_anywhere = [scene.output.encode()]
-    told_anywhere += [file.read_bytes() for file in scene.folder.rglob("*") if file.is_file()]
-    assert not any(is_in(SECRET_KEY, each) for each in told_anywhere)
+    told = [scene.output.encode()]
+    told += [file.read_bytes() for file in scene.folder.rglob("*") if file.is_file()]
+    assert not any(is_in(SECRET_KEY, each) for each in told)
