@@ -24,6 +24,7 @@ settings.load_profile("dcplake")
 
 _LONGEST: Final = (
     "test_stopped_while_a_worker_receives_until_every_time_limit_is_over",
+    "test_a_lake_on_s3",
     "test_many_published_tails_are_lost",
     "test_killed_in_the_middle_of_each_statement",
     "test_a_past_that_is_gone_is_made_up_for",

@@ -58,6 +58,43 @@ class _Cause:
 
 _CAUSES: Final = (
     _Cause(
+        re.compile(r"NoClassDefFoundError: (software/amazon/\S+)"),
+        SetupError,
+        "found no such class, expected the AWS SDK that hadoop-aws needs",
+        "add its jars: [spark.conf] spark.jars.packages (docs/operations.md, Lakes on S3, has the "
+        "lines)",
+    ),
+    _Cause(
+        re.compile(r"NoAwsCredentialsException|NoAuthWithAWSException"),
+        SetupError,
+        "found no credentials for the object store",
+        "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by the machine's role, or by "
+        "fs.s3a.aws.credentials.provider (docs/operations.md, Lakes on S3)",
+    ),
+    _Cause(
+        re.compile(r"\(Service: S3, Status Code: 40[13]\b"),
+        SetupError,
+        "the object store refused the credentials, or what was done with them",
+        "see that the key and its secret are right, and that it may read, write, list and delete "
+        "below lake.root",
+    ),
+    _Cause(
+        re.compile(r"NoSuchBucketException|UnknownStoreException"),
+        SetupError,
+        "found no such bucket",
+        "make it (dcplake makes none), or name another in lake.root; see fs.s3a.endpoint, too",
+    ),
+    _Cause(
+        re.compile(
+            r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
+            r"|\(Service: S3, (Status Code: 5\d\d)\b"
+        ),
+        SetupError,
+        "the object store does not answer, or says that it cannot",
+        "see that fs.s3a.endpoint is right and can be reached, and run again: nothing that is "
+        "committed is lost",
+    ),
+    _Cause(
         re.compile(
             f"(?:{_IN_PYTHON}|{_IN_JAVA})"
             "(?:No space left on device|Disk quota exceeded|File too large)"
@@ -95,7 +132,8 @@ _CAUSES: Final = (
         re.compile(r"ClassNotFoundException: Class (\S+FileSystem) not found"),
         SetupError,
         "found no such class, expected Spark to know the file system of lake.root",
-        "add its jar: [spark.conf] spark.jars (docs/operations.md)",
+        "add its jars: [spark.conf] spark.jars.packages, for s3a org.apache.hadoop:hadoop-aws of "
+        "Spark's Hadoop and the AWS SDK (docs/operations.md, Lakes on S3, has the lines)",
     ),
     _Cause(
         re.compile(

@@ -47,6 +47,7 @@ DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _JARS: Final = "spark.jars"
+_PACKAGES: Final = "spark.jars.packages"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _PYTHON: Final = "spark.pyspark.python"
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
@@ -233,6 +234,9 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # 1.5 times as fast as TCP for short tasks, and no port to guard.
         "spark.python.unix.domain.socket.enabled": "true",
+        # By its own default (20, each wait twice the last one) S3A would wait for days for a store
+        # that answers 503.
+        "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
     }
     if log4j is not None:
         settings[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
@@ -379,6 +383,8 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
         for key, value in warehouse_settings().items():
             if theirs(key) is None:
                 conf.set(key, value)
+        if theirs(_PACKAGES):  # what they brought is in its list by now, for executors elsewhere
+            conf.set(_JARS, _overridden({_JARS: theirs(_JARS)}, settings)[_JARS])
         os.environ[_PYTHON_VARIABLE] = python_of_tasks(theirs(_PYTHON), settings["spark.master"])
         with _sigint_kept():
             _keep_quiet_at_the_end(SparkContext(conf=conf, gateway=gateway))

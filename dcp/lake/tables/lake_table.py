@@ -128,8 +128,9 @@ class LakeTable:
                 )
             what_to_do = remedy("", self.where, is_log=True)
             raise LakeError(
-                f"{self.where}: found no Delta table there, expected one; where files of it are, "
-                f"its Delta log is gone: {what_to_do}"
+                f"{self.where}: found no Delta table there, expected one; where no files of it "
+                "are, name the right place (lake.root, --lake), or make it: the first `dcplake run`"
+                f" does; where there are, its Delta log is gone: {what_to_do}"
             )
         found = self._by_delta_rs(lambda folder: dict(_open(folder).metadata().configuration))
         return self._properties_by_spark() if found is None else found

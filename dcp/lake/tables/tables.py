@@ -326,7 +326,7 @@ def refuse_unsafe_store(spark: SparkSession, place: str) -> None:
         f"{place}: found no setting {keys[0]}, expected one: by default two drivers could commit "
         "the same version on S3. Set it to io.delta.storage.S3DynamoDBLogStore (with the jar "
         "delta-storage-s3-dynamodb), or to io.delta.storage.S3SingleDriverLogStore where nothing "
-        "else will ever write to this lake"
+        "else writes to this lake at the same time (docs/operations.md, Lakes on S3)"
     )
 
 

@@ -84,6 +84,54 @@ CASES = [
         LakeError,
         "file:/other/x.parquet: a file of the table is damaged or gone; put it back from a copy$",
     ),
+    (
+        "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+        SetupError,
+        r"S3AFileSystem: found no such class, .* spark\.jars\.packages, .*hadoop-aws",
+    ),
+    (
+        "java.lang.NoClassDefFoundError: software/amazon/awssdk/core/SdkClient\n\tat y",
+        SetupError,
+        r"software/amazon/awssdk/\S+: found no such class, .* spark\.jars\.packages",
+    ),
+    (
+        "java.nio.file.AccessDeniedException: s3a://b/lake/_delta_log: org.apache.hadoop.fs.s3a."
+        "CredentialInitializationException: Provider TemporaryAWSCredentialsProvider has no "
+        "credentials: java.nio.file.AccessDeniedException: /: org.apache.hadoop.fs.s3a.auth."
+        "NoAwsCredentialsException: Session credentials in Hadoop configuration: No AWS "
+        "Credentials",
+        SetupError,
+        "found no credentials for the object store; give them as AWS_ACCESS_KEY_ID",
+    ),
+    (
+        "java.nio.file.AccessDeniedException: s3a://b/lake/_delta_log: getFileStatus on "
+        "s3a://b/lake/_delta_log: software.amazon.awssdk.services.s3.model.S3Exception: Forbidden "
+        "(Service: S3, Status Code: 403, Request ID: null):null",
+        SetupError,
+        "the object store refused the credentials, or what was done with them; ",
+    ),
+    (
+        "org.apache.hadoop.fs.s3a.UnknownStoreException: `s3a://b/lake/_delta_log': getFileStatus "
+        "on s3a://b/lake/_delta_log: software.amazon.awssdk.services.s3.model."
+        "NoSuchBucketException: The specified bucket does not exist (Service: S3, Status Code: 404,"
+        " Request ID: x) (SDK Attempt Count: 1)",
+        SetupError,
+        r"found no such bucket; make it \(dcplake makes none\)",
+    ),
+    (
+        "java.net.ConnectException: getFileStatus on s3a://b/lake/_delta_log: software.amazon."
+        "awssdk.core.exception.SdkClientException: Unable to execute HTTP request: Connect to "
+        "127.0.0.1:9 [/127.0.0.1] failed: Connection refused (SDK Attempt Count: 6):    software",
+        SetupError,
+        r"HTTP request: Connect to 127\.0\.0\.1:9 \[/127\.0\.0\.1\] failed: Connection refused: "
+        "the object store does not answer, or says that it cannot; see that fs.s3a.endpoint",
+    ),
+    (
+        "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
+        "503, Request ID: null) (SDK Attempt Count: 6)",
+        SetupError,
+        "Status Code: 503: the object store does not answer, or says that it cannot",
+    ),
 ]
 
 

@@ -1,0 +1,77 @@
+"""An S3 server in this process, which can fail.
+
+It is moto's, over HTTP. Whoever has no right key is refused, as a store does and moto does not.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow.fs as pafs
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server
+
+BUCKET: Final = "tables"
+ACCESS_KEY: Final = "AKIDOFTHETESTS"
+SECRET_KEY: Final = "secret/of+the/tests"
+
+Request = dict[str, Any]
+"""As WSGI has it."""
+
+Failure = tuple[str, str]
+"""The status and the error code that a request is answered with."""
+
+
+logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it prints each request
+
+
+class ObjectStore:
+    """The server, with an empty bucket; ``answer`` may let a request fail."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Request], Failure | None] = lambda _: None
+        self._store = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server(
+            "127.0.0.1", 0, self._serve, threaded=True, request_handler=MotoRequestHandler
+        )
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.port}"
+        self.files = pafs.S3FileSystem(
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+            endpoint_override=self.endpoint,
+            region="us-east-1",
+            allow_bucket_creation=True,
+        )
+        self.files.create_dir(BUCKET)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _serve(self, request: Request, start: Callable[..., object]) -> Iterable[bytes]:
+        failure = self.answer(request)
+        if f"Credential={ACCESS_KEY}/" not in request.get("HTTP_AUTHORIZATION", ""):
+            failure = "403 Forbidden", "InvalidAccessKeyId"
+        if failure is None:
+            answered: Iterable[bytes] = self._store(request, start)
+            return answered
+        status, code = failure
+        start(status, [("Content-Type", "application/xml")])
+        return [f"<Error><Code>{code}</Code><Message>refused</Message></Error>".encode()]

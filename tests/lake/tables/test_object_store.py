@@ -1,0 +1,220 @@
+"""A lake on S3, with the settings that docs/operations.md gives, in one session of its own."""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.fs as pafs
+import pytest
+
+from dcp.errors import FencedError, SetupError
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.run.run import run
+from dcp.lake.spark.install_paths import jars_folder
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.driver_host import DriverHost
+from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, Failure, ObjectStore, Request
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import (
+    complete_seqnos,
+    require_every_version_exact,
+    require_no_row_twice,
+)
+from tests.lake.secret_search import is_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT: Final = f"s3a://{BUCKET}/lake"
+OPERATIONS: Final = Path(__file__).parents[3] / "docs" / "operations.md"
+BUSY: Final = ("503 Slow Down", "SlowDown")
+JARS_SHA256: Final = "62b8ed8eafe733b1cabd8cf88f4a32e69a766430df68a801f315e6368b9bd507"
+"""Of the names and contents of all jars that the documented packages bring."""
+QUICK: Final = {
+    "spark.hadoop.fs.s3a.retry.throttle.limit": "2",
+    "spark.hadoop.fs.s3a.attempts.maximum": "2",
+    "spark.python.worker.reuse": "false",  # each may pause once
+}
+
+
+def documented_conf(store: ObjectStore) -> dict[str, str]:
+    """Return the settings of the documentation, for this store, with jars in a folder of ours."""
+    section = OPERATIONS.read_text().partition("## Lakes on S3")[2]
+    block = re.search(r"```toml\n(.*?)```", section, re.S)
+    assert block is not None
+    conf: dict[str, str] = tomllib.loads(block[1])["spark"]["conf"]
+    return conf | {"spark.hadoop.fs.s3a.endpoint": store.endpoint, "spark.jars.ivy": str(ivy())}
+
+
+def ivy() -> Path:
+    """Return the folder of these jars and no others."""
+    return jars_folder() / f"s3-{JARS_SHA256[:12]}"
+
+
+def digest_of(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for jar in sorted(folder.glob("*.jar")):
+        digest.update(jar.name.encode() + hashlib.sha256(jar.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+@dataclass
+class Scene:
+    cluster: ProducerCluster
+    store: ObjectStore
+    host: DriverHost
+    receiving: Path
+    """A file that is there while no worker shall pause, as in ``test_stopped_drivers.py``."""
+    folder: Path
+    spark: "SparkSession"
+    output: str = ""
+    written: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of a lake in a folder that is copied from the bucket."""
+        return settings_for(self.cluster, self.folder, round={"quiet_seconds": 0.2})
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            self.written += 1
+            self.cluster.set(b"key-%d" % (self.written % 25), b'{"n": %d}' % self.written)
+
+    def begin(self, command: str, *more: str) -> None:
+        settings = self.settings
+        values = {
+            "source.seeds": ",".join(settings.source.seeds),
+            "source.username": settings.source.username,
+            "source.password_file": settings.source.password_file,
+            "round.quiet_seconds": settings.round.quiet_seconds,
+            "lake.root": ROOT,
+        }
+        sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+        self.host.begin([command, *more, *sets])
+
+    def ended(self, code: int = 0) -> str:
+        ended = self.host.ended()
+        self.output += ended.output
+        assert ended.code == code and "Traceback" not in ended.output, ended.output
+        return ended.output
+
+    def do(self, command: str, *more: str) -> str:
+        self.begin(command, *more)
+        return self.ended()
+
+    def copied(self) -> Path:
+        """Return the folder with a copy of what the bucket holds by now."""
+        copy = Path(self.settings.lake.root)
+        pafs.copy_files(
+            f"{BUCKET}/lake", str(copy), source_filesystem=self.store.files, use_threads=False
+        )
+        return copy
+
+    def lake(self) -> LakeTables:
+        return open_lake(lambda: self.spark, lake_location(self.settings))
+
+    def replicate_elsewhere(self) -> None:
+        """Replicate in a copy, as another driver, and put its files into the bucket, logs last."""
+        copy = self.copied()
+        before = set(copy.rglob("*"))
+        run(self.settings, once=True, spark=self.spark)
+        made = {file for file in copy.rglob("[!._]*") if file.is_file()} - before
+        for file in sorted(made, key=lambda file: file.suffix == ".json"):
+            name = f"{BUCKET}/lake/{file.relative_to(copy)}"
+            with self.store.files.open_output_stream(name) as sink:
+                sink.write(file.read_bytes())
+
+
+@pytest.fixture
+def scene(spark: "SparkSession", tmp_path: Path) -> Iterator[Scene]:
+    with (
+        ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster,
+        ObjectStore() as store,
+    ):
+        receiving = tmp_path / "receiving"
+        receiving.touch()
+        environment = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            VARIABLE: "round.received=pause",
+            FILE_VARIABLE: str(receiving),
+        }
+        host = DriverHost(tmp_path / "host", documented_conf(store) | QUICK, **environment)
+        try:
+            yield Scene(cluster, store, host, receiving, tmp_path, spark)
+        finally:
+            host.kill()
+
+
+def busy_at_each_first_write(store: ObjectStore) -> set[str]:
+    """Let the store answer 503 to the first attempt of each write; return what was refused."""
+    refused: set[str] = set()
+
+    def answer(request: Request) -> Failure | None:
+        path = request["PATH_INFO"]
+        if request["REQUEST_METHOD"] != "PUT" or path in refused:
+            return None
+        refused.add(path)
+        return BUSY
+
+    store.answer = answer
+    return refused
+
+
+def busy_from_the_first_data_file_on(store: ObjectStore) -> None:
+    def answer(request: Request) -> Failure | None:
+        if request["REQUEST_METHOD"] == "PUT" and request["PATH_INFO"].endswith(".parquet"):
+            store.answer = lambda _: BUSY
+        return store.answer(request) if store.answer is not answer else None
+
+    store.answer = answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_lake_on_s3(scene: Scene) -> None:
+    cluster, store = scene.cluster, scene.store
+    scene.write(60)
+    store.files.create_dir(f"{BUCKET}/lake")
+    scene.replicate_elsewhere()
+
+    for node in (0, 1):
+        cluster.crash_restart(node, lost_seqnos=3)
+    scene.write(20)
+    busy_from_the_first_data_file_on(store)
+    scene.begin("run", "--once")
+    assert "Status Code: 503: the object store does not answer" in scene.ended(SetupError.exit_code)
+    assert digest_of(ivy() / "jars") == JARS_SHA256
+    refused = busy_at_each_first_write(store)
+    assert "rolled back: vbuckets 0-3" in scene.do("run", "--once")
+    assert f"/{BUCKET}/lake/changes/_delta_log/{3:020}.json" in refused
+    store.answer = lambda _: None
+    assert re.search(r"optimize changes: \d files became 1\n", scene.do("maintain"))
+
+    # Another driver commits while this one, which has looked, receives for the same round.
+    scene.write(20)
+    scene.receiving.unlink()
+    scene.begin("run", "--once")
+    scene.host.wait_until(scene.receiving.exists, "the first batch")
+    scene.replicate_elsewhere()
+    scene.receiving.unlink()
+    assert "another driver" in scene.ended(FencedError.exit_code)
+
+    scene.copied()
+    lake = scene.lake()
+    assert require_every_version_exact(lake, cluster) == 3
+    require_no_row_twice(lake)
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(4)}
+    assert complete_seqnos(lake, latest_round(lake)) == high
+    told = [scene.output.encode()]
+    told += [file.read_bytes() for file in scene.folder.rglob("*") if file.is_file()]
+    assert not any(is_in(SECRET_KEY, each) for each in told)
