@@ -27,6 +27,9 @@ _OURS: Final = ("dcp", "dcp.schemas", "dcplake", "pyspark_dcp")
 _OF_THE_CLUSTER: Final = frozenset({"pyspark", "py4j"})
 """Packages that Spark's own installation gives to its Python workers."""
 
+_Required = tuple[str, frozenset[str]]
+"""A package and the extras of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentArchive:
@@ -45,8 +48,9 @@ def write_environment_archive(path: Path) -> EnvironmentArchive:
             the file cannot be written.
 
     """
-    packages: dict[str, Distribution] = {}
-    _add_required(_installed("dcplake"), frozenset(), packages)
+    required: dict[_Required, Distribution] = {}
+    _add_required(_installed("dcplake"), frozenset(), required)
+    packages = {name: package for (name, _), package in required.items()}
     site = Path(sysconfig.get_path("purelib", "venv", {"base": "."}))
     files = {site / name: source for name, source in _files_of(packages.values())}
     files |= {site / name: source for name, source in _own_files()}
@@ -96,17 +100,17 @@ def _installed(name: str) -> Distribution:
 
 
 def _add_required(
-    package: Distribution, extras: frozenset[str], found: dict[str, Distribution]
+    package: Distribution, extras: frozenset[str], found: dict[_Required, Distribution]
 ) -> None:
     """Add what a package requires here, with these extras of it, and what that requires."""
     for each in map(Requirement, package.requires or ()):
-        name = canonicalize_name(each.name)
+        name, wanted = canonicalize_name(each.name), frozenset(each.extras)
         marker = each.marker
         if marker and not any(marker.evaluate({"extra": extra}) for extra in extras or {""}):
             continue
-        if name not in _OF_THE_CLUSTER and (each.extras or name not in found):
-            found[name] = _installed(name)
-            _add_required(found[name], frozenset(each.extras), found)
+        if name not in _OF_THE_CLUSTER and (name, wanted) not in found:
+            found[name, wanted] = _installed(name)
+            _add_required(found[name, wanted], wanted, found)
 
 
 def _files_of(packages: Collection[Distribution]) -> Iterator[tuple[str, Path]]:

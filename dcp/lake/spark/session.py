@@ -434,7 +434,7 @@ def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
     except PySparkException as failure:
         raise SetupError(
             f"spark.master: no session at {server.partition(';')[0]}: {innermost(failure)}; "
-            "expected a Spark Connect server, and the package pyspark[connect] here"
+            "expected a Spark Connect server there, and `pip install 'dcplake[connect]'` here"
         ) from failure
 
 
