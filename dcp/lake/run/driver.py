@@ -108,11 +108,11 @@ class Driver:
         bounds = BoundedRun(cluster)
         while True:
             if (pause := self._requests.carry_out()) is not None:
-                self._apply_received()
+                self.apply(self.received(), force=True)
                 raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
             plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
             if is_enough():
-                self._apply_received()
+                self.apply(self.received(), force=True)
                 self._gate.refuse_held()
                 return self._report
             if isinstance(plan, Idle) and not self._waits_for_backfill(plan, stop):
@@ -170,14 +170,14 @@ class Driver:
         for.
         """
         if (pause := self._requests.carry_out()) is not None:
-            self._hand_over_received(applying)
+            applying.hand_over(self.received())
             return f"{PAUSED}: {_paused(pause)}"
         try:
             cluster = query_cluster(self._access)
         except (AuthenticationError, BucketError):
             raise
         except (SourceError, RemoteProtocolError) as error:
-            self._hand_over_received(applying)
+            applying.hand_over(self.received())
             return f"the cluster: {error}"
         plan = self.plan(cluster)
         if isinstance(plan, Idle):
@@ -189,16 +189,6 @@ class Driver:
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
         return NEXT_ROUND
-
-    def _hand_over_received(self, applying: ApplyThread) -> None:
-        """Let what was received be applied when it is due, though no round is run."""
-        self._applier.know(replicas_in(self.lake))
-        applying.hand_over(latest_round(self.lake))
-
-    def _apply_received(self) -> None:
-        """Apply what was received, though no round was planned yet."""
-        self._applier.know(replicas_in(self.lake))
-        self.apply(latest_round(self.lake), force=True)
 
     def _apply_newest(self, to_round: int) -> None:
         self.apply(to_round, force=False)
@@ -235,6 +225,11 @@ class Driver:
         if isinstance(plan, RoundPlan):
             return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
         return plan
+
+    def received(self) -> int:
+        """Return the newest round; it can be applied, though no round was planned yet."""
+        self._applier.know(replicas_in(self.lake))
+        return latest_round(self.lake)
 
     def round(self, plan: RoundPlan) -> RoundReport:
         """Run one round and tell of it."""

@@ -65,6 +65,7 @@ class Scripted(Driver):
         self.states: dict[int, VbucketProgress] = {}
         self.keeps_states = False
         self.rounds: list[set[int]] = []
+        self.applies: list[int] = []
         self.idle: list[tuple[LeftOut, ...]] = []
         self.on_plan: Callable[[], None] = lambda: None
 
@@ -88,6 +89,9 @@ class Scripted(Driver):
         if isinstance(plan, Idle):
             self.idle.append(plan.left_out)
         return plan
+
+    def received(self) -> int:
+        return len(self.rounds)
 
     def round(self, plan: RoundPlan) -> RoundReport:
         self.rounds.append({stream.vbucket for stream in plan.streams})
@@ -113,6 +117,7 @@ class Scripted(Driver):
         return RoundReport(plan.round, 0, 0.0, tuple(reports), plan.left_out)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
+        self.applies.append(to_round)
         return []
 
 
@@ -187,6 +192,7 @@ def test_a_continuous_run_outlives_a_cluster_in_trouble(
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
+    assert driver.applies[0] == 0, "what was received before the trouble is applied meanwhile"
 
 
 def test_a_continuous_run_ends_when_it_is_refused(
