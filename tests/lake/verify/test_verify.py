@@ -280,7 +280,7 @@ def test_changes_by_hand_are_found_key_by_key(
     assert (told["result"], told["differing"], len(told["keys"])) == ("different", 5, 2)
     assert told["keys"] == [each.to_json() for each in found.keys[:2]]
     assert (again["result"], again["vbuckets"]) == ("equal", 2)
-    assert "dcplake verify: found 5 keys that differ" in captured.err
+    assert '"message":"found 5 keys that differ' in captured.err
 
 
 def test_a_change_that_was_taken_back_meanwhile_is_none(world: World) -> None:
