@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import (
     ApplySettings,
@@ -21,6 +22,7 @@ from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 from dcp.producer.server.cluster import ProducerCluster
@@ -59,6 +61,7 @@ def settings_of(seeds: Sequence[str], folder: Path, **sections: Mapping[str, Any
     }
     return Settings(
         source=SourceSettings(**(source | dict(sections.get("source", {})))),
+        filter=FilterSettings(**sections.get("filter", {})),
         flow_control=FlowControlSettings(**sections.get("flow_control", {})),
         round=RoundSettings(**(rounds | dict(sections.get("round", {})))),
         lake=LakeSettings(**({"root": str(folder / "lake")} | dict(sections.get("lake", {})))),
@@ -80,7 +83,8 @@ class RoundsInProcess:
 
     def plan(self) -> RoundPlan | None:
         cluster = query_cluster(self.access)
-        position = LakePosition("0123456789abcdef", self.round, self.states)
+        wanted = DocumentFilter.resolve(self.settings.filter, cluster.manifest)
+        position = LakePosition("0123456789abcdef", self.round, self.states, wanted=wanted)
         flow = self.settings.flow_control
         plan = plan_round(position, cluster, self.settings.round, flow, self.slots)
         return plan if isinstance(plan, RoundPlan) else None

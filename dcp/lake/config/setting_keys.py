@@ -56,7 +56,12 @@ def _check(name: str, value: object, default: object, facts: Mapping[str, Any]) 
         if type(value) is not type(default):
             raise problem
     elif isinstance(default, tuple):
-        if not isinstance(value, tuple) or not value or not all(map(_filled, value)):
+        may_be_empty = not default
+        if (
+            not isinstance(value, tuple)
+            or not (value or may_be_empty)
+            or not all(map(_filled, value))
+        ):
             raise problem
     elif not isinstance(value, Mapping) or not all(
         isinstance(part, str) for item in value.items() for part in item
@@ -105,5 +110,5 @@ def describe_expected(default: object, facts: Mapping[str, Any]) -> str:
     if isinstance(default, str):
         return "a text"
     if isinstance(default, tuple):
-        return "a list of one or more non-empty texts"
+        return "a list of one or more non-empty texts" if default else "a list of non-empty texts"
     return "a table of texts"

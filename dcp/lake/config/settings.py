@@ -1,6 +1,6 @@
 """Every setting of a run, as typed frozen dataclasses: one per section of the configuration file.
 
-``flow_control`` has a module of its own, ``flow_control_settings.py``. A setting's default,
+``flow_control`` and ``filter`` have modules of their own. A setting's default,
 meaning, unit and allowed range stand beside it (``setting_keys.py``) and nowhere else:
 ``settings_load.py`` checks values against them, ``settings_document.py`` writes
 ``conf/dcplake.toml`` from them. Values are checked when the objects are made, so that no later
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, get_type_hints
 
 from dcp.errors import ConfigError
+from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
@@ -319,6 +320,7 @@ class Settings:
     """All sections. Made by `dcp.lake.config.settings_load.load_settings`, or directly in tests."""
 
     source: SourceSettings = field(default_factory=SourceSettings)
+    filter: FilterSettings = field(default_factory=FilterSettings)
     flow_control: FlowControlSettings = field(default_factory=FlowControlSettings)
     round: RoundSettings = field(default_factory=RoundSettings)
     lake: LakeSettings = field(default_factory=LakeSettings)

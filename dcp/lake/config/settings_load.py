@@ -189,7 +189,7 @@ def _from_text(text: str, default: object) -> object | None:
     if isinstance(default, tuple):
         if text.lstrip().startswith(('["', "['")):  # as in a file; [::1]:11210 is an address
             return None
-        return tuple(part.strip() for part in text.split(","))
+        return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
     if isinstance(default, Mapping):
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
         if not all(separator for _, separator, _ in pairs):

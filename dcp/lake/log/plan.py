@@ -6,7 +6,7 @@ round and no commit.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -25,6 +25,7 @@ from dcp.lake.log.round_plan import (
     StreamPlan,
     TaskPlan,
 )
+from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class LakePosition:
     """The position of a lake: its newest round, and each vbucket's state after it.
 
     ``epoch_starts`` has, for vbuckets that must begin a new epoch, its first state, or why they
-    cannot; ``backfill`` what a backfill reads now.
+    cannot; ``backfill`` what a backfill reads now; ``wanted`` is the lake's filter.
     """
 
     lake_id: str
@@ -53,10 +54,22 @@ class LakePosition:
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
     epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
     backfill: BackfillPlan | None = None
+    wanted: DocumentFilter = EVERYTHING
 
     def state(self, vbucket: int) -> VbucketProgress:
         """Return the vbucket's state; seqno 0 where the lake has no position of it yet."""
         return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
+
+    def epoch_start(self, vbucket: int) -> VbucketProgress | BlockedRollback | None:
+        """Return the state that a new epoch begins with; None where the epoch goes on.
+
+        What another filter let pass is read anew.
+        """
+        ordered, state = self.epoch_starts.get(vbucket), self.state(vbucket)
+        is_other = state.filter_fingerprint != self.wanted.fingerprint
+        if is_other and state.position.seqno and not isinstance(ordered, BlockedRollback):
+            return state.beginning_epoch(0, 0)
+        return ordered
 
 
 def plan_round(
@@ -90,7 +103,7 @@ def plan_round(
     for vbucket in range(cluster.map.vbucket_count):
         state = position.state(vbucket)
         goal = goals.get(vbucket)
-        restarted = position.epoch_starts.get(vbucket)
+        restarted = position.epoch_start(vbucket)
         read = None if backfill is None else backfill.read(vbucket)
         if read is not None:
             planned = _backfill_stream(vbucket, state, restarted, read)
@@ -108,7 +121,7 @@ def plan_round(
                 begins_epoch=restarted is not None,
             )
         if isinstance(planned, StreamPlan):
-            streams.append(planned)
+            streams.append(_passing(planned, position.wanted))
         else:
             left_out.append(planned)
     if not streams:
@@ -124,7 +137,7 @@ def plan_round(
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_tasks(shares, carried, left_out, flow, source),
+        tasks=_tasks(shares, carried, left_out, flow, source, position.wanted),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=min(settings.target_seconds, most_seconds),
@@ -178,6 +191,11 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
         return True
     log = cluster.failover_logs.get(state.vbucket)
     return log is not None and log.current_uuid != state.failover_log.current_uuid
+
+
+def _passing(stream: StreamPlan, wanted: DocumentFilter) -> StreamPlan:
+    """Return the stream with the filter in its state: all that is there passed it, or nothing."""
+    return replace(stream, state=replace(stream.state, filter_fingerprint=wanted.fingerprint))
 
 
 def _backfill_stream(
@@ -237,6 +255,7 @@ def _tasks(
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,
     source: BackfillSource | None,
+    wanted: DocumentFilter,
 ) -> tuple[TaskPlan, ...]:
     """Give each task its streams, its part of what is only written down, and its windows.
 
@@ -251,7 +270,9 @@ def _tasks(
         vbuckets = {state.vbucket for state in carries}
         misses = tuple(left for left in left_out if left.vbucket in vbuckets)
         reads = backfill if share[0].is_backfill else None
-        tasks.append(TaskPlan(index, share, carries, windows, misses, backfill=reads))
+        tasks.append(
+            TaskPlan(index, share, carries, windows, misses, backfill=reads, wanted=wanted)
+        )
     return tuple(tasks)
 
 

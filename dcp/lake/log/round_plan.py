@@ -10,6 +10,7 @@ from typing import Any, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, printable
 
@@ -72,7 +73,8 @@ class TaskPlan:
 
     ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
     have been; ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
-    where all its streams are a backfill's, with the task's part of the rate.
+    where all its streams are a backfill's, with the task's part of the rate. ``wanted`` is what of
+    the streams goes to the lake.
     """
 
     index: int
@@ -82,6 +84,7 @@ class TaskPlan:
     left_out: "tuple[LeftOut, ...]" = ()
     applied: tuple[AppliedVersion, ...] = ()
     backfill: BackfillSource | None = None
+    wanted: DocumentFilter = EVERYTHING
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -170,18 +173,20 @@ def plan_text(plan: RoundPlan) -> str:
         f"and {plan.target_seconds:g} s each"
     )
     windows = dict.fromkeys(f"  {task.windows}" for task in plan.tasks)
-    lines = [head, *windows, *map(_task_text, plan.tasks), *map(_epoch_text, plan.streams)]
-    return "\n".join([*filter(None, lines), *left_out_lines(plan.left_out)])
+    lines = [head, *windows, *map(_task_text, plan.tasks), *_epoch_lines(plan.streams)]
+    return "\n".join([*lines, *left_out_lines(plan.left_out)])
 
 
-def _epoch_text(stream: StreamPlan) -> str:
-    if not stream.begins_epoch:
-        return ""
-    position = stream.state.position
-    return (
-        f"  vbucket {stream.vbucket}: epoch {stream.state.epoch} begins at seqno {position.seqno} "
-        f"(branch {position.vb_uuid:016x})"
-    )
+def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
+    """Return a line for each epoch that begins, with the vbuckets where it does so alike."""
+    begins: dict[str, list[int]] = {}
+    for stream in streams:
+        if stream.begins_epoch:
+            position = stream.state.position
+            text = f"epoch {stream.state.epoch} begins at seqno {position.seqno}"
+            text += f" (branch {position.vb_uuid:016x})" if position.seqno else ""
+            begins.setdefault(text, []).append(stream.vbucket)
+    return [f"  vbuckets {number_ranges(each)}: {text}" for text, each in begins.items()]
 
 
 def idle_text(idle: Idle) -> str:

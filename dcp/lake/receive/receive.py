@@ -42,6 +42,7 @@ from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.change_rows import ChangeRows
 from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.receive.system_events import DroppedPolicy, collection_of
+from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome
@@ -58,6 +59,7 @@ from dcp.protocol.events import (
     SystemEventReceived,
 )
 from dcp.types import FailoverLog
+from dcp.wire.columns import DataColumns
 
 _LONGEST_WAIT_SECONDS: Final = 0.25
 """How late a deadline of ours may be noticed."""
@@ -154,6 +156,7 @@ class TaskReceiver:
         flow, branches = access.flow_control, BranchLookup()
         self._batches = BatchBuilder(round_number, branches, flow.batch_rows, flow.batch_bytes)
         self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
+        self._wanted = WantedRows(plan.wanted)
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -278,7 +281,7 @@ class TaskReceiver:
         self._policy.received(delivery.node, delivery.frame_bytes, now)
         self._flusher.add(delivery)
         moved = set(delivery.positions)
-        # Failover logs first: the rows and the rollback of the same delivery need them.
+        # First what the rows and the rollback of the same delivery need.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
                 self._opened(event, delivery.node, now)
@@ -287,15 +290,22 @@ class TaskReceiver:
                 self._server_logs[event.vbucket] = event.failover_log
             elif isinstance(event, SeqnosReceived) and delivery.node is not None:
                 self._policy.answered(delivery.node, dict(event.seqnos), now)
+            elif isinstance(event, SystemEventReceived):
+                self._wanted.learn(event)
         for event in delivery.events:
             if isinstance(event, Items):
-                self._batches.add_documents(event.columns)
+                self._add_documents(event.columns)
             elif getattr(event, "vbucket", None) in self._open:
                 self._take_event(event)
         # Last, since positions are behind all rows of the delivery.
         for vbucket in moved & self._open:
             if self.results[vbucket].target_reached:
                 self._end(self.results[vbucket], Outcome.REACHED)
+
+    def _add_documents(self, columns: DataColumns) -> None:
+        wanted = self._wanted.documents(columns)
+        if len(wanted):
+            self._batches.add_documents(wanted)
 
     def _opened(self, event: StreamOpened, node: NodeAddress | None, now: float) -> None:
         result = self.results[event.vbucket]
@@ -315,6 +325,8 @@ class TaskReceiver:
                 return
             case SnapshotStarted() if event.purge_seqno is not None:
                 self.results[event.vbucket].purge_seqno = event.purge_seqno
+            case SystemEventReceived() if not self._wanted.wants(event):
+                return
             case SystemEventReceived() if collection_of(event) is not None:
                 self.results[event.vbucket].brought_collections = True
         self._rows.add(event)

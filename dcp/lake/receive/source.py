@@ -33,6 +33,7 @@ from dcp.lake.receive.current_documents import DOCUMENTS, current_documents
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import UNLIMITED
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 from dcp.suggestions import did_you_mean
@@ -86,7 +87,7 @@ class DcpReader(DataSourceReader):
     """Plans on the driver, reads on the executors."""
 
     def __init__(self, settings: Settings, access: SourceAccess, wants_documents: bool) -> None:
-        self._rounds = settings.round
+        self._settings = settings
         self._access = access
         self._wants_documents = wants_documents
 
@@ -98,10 +99,12 @@ class DcpReader(DataSourceReader):
 
         """
         cluster = query_cluster(self._access)
-        slots = self._rounds.tasks or _DEFAULT_TASKS
-        position = LakePosition("read", _NO_ROUND)
+        rounds = self._settings.round
+        slots = rounds.tasks or _DEFAULT_TASKS
+        wanted = DocumentFilter.resolve(self._settings.filter, cluster.manifest)
+        position = LakePosition("read", _NO_ROUND, wanted=wanted)
         flow = self._access.flow_control
-        plan = plan_round(position, cluster, self._rounds, flow, slots)
+        plan = plan_round(position, cluster, rounds, flow, slots)
         if plan.left_out:
             raise NodeUnavailableError(
                 "some vbuckets cannot be read:\n" + "\n".join(left_out_lines(plan.left_out))

@@ -41,6 +41,7 @@ from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, ensure_replica, replicas_in
 
@@ -208,13 +209,15 @@ class Driver:
 
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
-        self._ensure_replicas(cluster)
+        known = self._applier.replicas or replicas_in(self.lake)
+        wanted = DocumentFilter.resolve(self._settings.filter, cluster.manifest, known)
+        self._ensure_replicas(cluster, wanted)
         self._guard.check()
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
             self._applier.learn()
         position = lake_position(self.lake, self._settings, self._applier.stale)
         plan = plan_round(
-            replace(position, backfill=self._backfills.next(cluster)),
+            replace(position, backfill=self._backfills.next(cluster), wanted=wanted),
             cluster,
             self._settings.round,
             self._settings.flow_control,
@@ -263,21 +266,22 @@ class Driver:
         """Let go of what it had of Spark; it can do nothing more."""
         self._applier.close()
 
-    def _ensure_replicas(self, cluster: ClusterView) -> None:
+    def _ensure_replicas(self, cluster: ClusterView, wanted: DocumentFilter) -> None:
         """Make the tables of new collections; those of dropped ones go on being applied to.
 
         They bring no rows, but the log is kept for as long as a table stands at an old round.
         """
-        wanted = [each for each in replicas_of(cluster.manifest) if each not in self._ensured]
-        for replica in wanted:
+        there = replicas_of(cluster.manifest)
+        new = [each for each in there if wanted.has_table(each) and each not in self._ensured]
+        for replica in new:
             ensure_replica(
                 self.lake,
                 replica,
                 horizon_hours=self._settings.lake.horizon_hours,
                 deletion_vectors=self._settings.lake.deletion_vectors,
             )
-        if wanted:
-            self._ensured.update(wanted)
+        if new:
+            self._ensured.update(new)
             self._applier.know(replicas_in(self.lake))
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dcp.client.addresses import NodeAddress
@@ -18,6 +19,7 @@ from dcp.lake.log.round_records import positions_at, round_record
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -42,12 +44,15 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     lake = find_lake(spark_of(settings, spark), lake_location(settings))
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
-        return plan_round(LakePosition(NEW_LAKE, 0), cluster, rounds, flow, slots)
+        wanted = DocumentFilter.resolve(settings.filter, cluster.manifest)
+        return plan_round(LakePosition(NEW_LAKE, 0, wanted=wanted), cluster, rounds, flow, slots)
     require_same_bucket(lake, cluster, settings.source.bucket)
     replicas = replicas_in(lake)
     applied = (replica_status(lake, replica).applied for replica in replicas)
     stale = stale_vbuckets(version for version in applied if version is not None)
-    return plan_round(lake_position(lake, settings, stale), cluster, rounds, flow, slots)
+    wanted = DocumentFilter.resolve(settings.filter, cluster.manifest, replicas)
+    position = replace(lake_position(lake, settings, stale), wanted=wanted)
+    return plan_round(position, cluster, rounds, flow, slots)
 
 
 def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate:

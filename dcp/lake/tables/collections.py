@@ -1,38 +1,86 @@
-"""Derives the replica tables of a bucket from its manifest: one for each collection."""
+"""Reads a bucket's collections manifest, and derives its replica tables: one for each collection.
 
-from typing import Any
+Ids are hexadecimal texts in the manifest (kv_engine ``docs/Collections.md``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from dcp.errors import RemoteProtocolError
 from dcp.lake.tables.tables import DOCS, ReplicaTable, replica_of
 from dcp.wire.json_tree import json_tree
 
 
-def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
-    """Return the replica tables of a collections manifest; the default one comes first and always.
+@dataclass(frozen=True, slots=True)
+class ManifestCollection:
+    """A collection of a manifest, and its scope."""
 
-    Ids are hexadecimal texts in the manifest (kv_engine ``docs/Collections.md``).
+    scope_id: int
+    scope: str
+    collection_id: int
+    collection: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names it goes by: its scope's, which has others too, and its own."""
+        return self.scope, f"{self.scope}.{self.collection}"
+
+
+@dataclass(frozen=True, slots=True)
+class Collections:
+    """The scopes of a bucket, names by id, and its collections."""
+
+    scopes: Mapping[int, str]
+    all: tuple[ManifestCollection, ...]
+
+
+_DEFAULT_ALONE: Final = Collections(
+    {0: "_default"}, (ManifestCollection(0, "_default", DOCS.collection_id, "_default"),)
+)
+"""The collections of a bucket on a server that knows none."""
+
+
+def collections_of(manifest: bytes | None) -> Collections:
+    """Return the scopes and collections of a manifest; None: the server knows none.
 
     Raises:
         RemoteProtocolError: the manifest is not what a server sends.
 
     """
     if manifest is None:
-        return (DOCS,)
+        return _DEFAULT_ALONE
     try:
+        scopes = _list(json_tree(manifest), "scopes")
         found = [
-            replica_of(_name(scope), _name(collection), _collection_id(collection))
-            for scope in _list(json_tree(manifest), "scopes")
+            ManifestCollection(_id(scope), _name(scope), _id(collection), _name(collection))
+            for scope in scopes
             for collection in _list(scope, "collections")
         ]
+        names = {_id(scope): _name(scope) for scope in scopes}
     except (ValueError, KeyError, TypeError) as error:
         raise RemoteProtocolError(
-            f"collections manifest: found {manifest[:200]!r}, expected scopes with named "
-            f"collections and hexadecimal uids ({type(error).__name__}: {error})"
+            f"collections manifest: found {manifest[:200]!r}, expected named scopes and "
+            f"collections with hexadecimal uids ({type(error).__name__}: {error})"
         ) from None
-    if len(set(found)) < len(found):
+    if len({each.collection_id for each in found}) < len(found):
         raise RemoteProtocolError(
             f"collections manifest: found {manifest[:200]!r}, expected no collection twice"
         )
+    return Collections(names, tuple(found))
+
+
+def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
+    """Return the replica tables of a collections manifest; the default one comes first and always.
+
+    Raises:
+        RemoteProtocolError: the manifest is not what a server sends.
+
+    """
+    found = (
+        replica_of(each.scope, each.collection, each.collection_id)
+        for each in collections_of(manifest).all
+    )
     others = sorted((each for each in found if each != DOCS), key=lambda each: each.collection_id)
     return (DOCS, *others)
 
@@ -44,11 +92,11 @@ def _name(value: Any) -> str:
     return name
 
 
-def _collection_id(collection: Any) -> int:
-    collection_id = int(collection["uid"], 16)
-    if not 0 <= collection_id < 1 << 32:
-        raise ValueError(f"uid {collection['uid']!r} has no 32 bits")
-    return collection_id
+def _id(value: Any) -> int:
+    found = int(value["uid"], 16)
+    if not 0 <= found < 1 << 32:
+        raise ValueError(f"uid {value['uid']!r} has no 32 bits")
+    return found
 
 
 def _list(value: Any, name: str) -> list[Any]:

@@ -59,7 +59,7 @@ POSITION: Final = pa.struct(
         ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
         ("last_collection_round", pa.int64()),  # newest round with a collection's begin or end
         ("failover_log", pa.list_(FAILOVER_ENTRY)),
-        ("filter_fingerprint", pa.string()),  # null so far: streams are not filtered
+        ("filter_fingerprint", pa.string()),  # of the filter that its rows passed; null: of none
         ("manifest_uid", U64),  # null so far: system events tell it, and are kept as they are
         ("purge_seqno", U64),  # null unless a snapshot marker of version 2.2 tells it
         ("order", ROLLBACK),  # a rollback that was ordered and not yet followed, or null

@@ -13,7 +13,8 @@ from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import session_slots
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.lake.verify.verify_frames import SOURCE_DDL
 from dcp.lake.verify.verify_stream import StreamEnding, read_function
 
@@ -98,7 +99,10 @@ class SourceReader:
         What the source holds nothing of needs no stream.
         """
         targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
-        position = LakePosition(self.lake.identity.lake_id, 0)
+        wanted = DocumentFilter.resolve(
+            self._settings.filter, cluster.manifest, replicas_in(self.lake)
+        )
+        position = LakePosition(self.lake.identity.lake_id, 0, wanted=wanted)
         slots = tasks_at_once(self.lake)
         settings = self._settings
         plan = plan_round(

@@ -64,7 +64,7 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[round]\ntask = 2", ["lake.toml", "round.task", "unknown key", "target_bytes"]),
-        ("[rounds]\ntasks = 2", ["lake.toml", "'rounds'", "source, flow_control, round"]),
+        ("[rounds]\ntasks = 2", ["lake.toml", "'rounds'", "source, filter, flow_control, round"]),
         ("tasks = 2", ["lake.toml", "'tasks'"]),
         ("[apply]\nkey_literals = 1", ["apply.key_literals", "no setting any more"]),
         ('[round]\ntasks = "2"', ["lake.toml", "round.tasks", "'2' (str)", "an integer"]),

@@ -1,0 +1,88 @@
+"""Defines the section ``filter``: which documents of the bucket a lake has.
+
+A changed filter is followed by reading every vbucket anew: `dcp.lake.tables.document_filter`.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.lake.config.setting_keys import Section, key
+
+_NAME: Final = "[A-Za-z0-9_%-]{1,251}"
+_SCOPE_OR_COLLECTION: Final = re.compile(rf"{_NAME}(\.{_NAME})?")
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSettings(Section):
+    """The documents to replicate: all that every key here lets pass (docs/operations.md)."""
+
+    include_collections: tuple[str, ...] = key(
+        (), "Scopes (as inventory) and collections (as inventory.hotel); all when empty."
+    )
+    exclude_collections: tuple[str, ...] = key(
+        (), "Scopes and collections to leave out of those that are included."
+    )
+    include_keys: str = key(
+        "", "Regular expression (RE2) that is found somewhere in the key; all when empty."
+    )
+    exclude_keys: str = key("", "Regular expression (RE2) that is found nowhere in the key.")
+    since: str = key(
+        "",
+        "Time, as 2026-01-31T00:00:00Z: documents that were last changed before it, by their CAS, "
+        "are left out. The whole bucket is read for it once.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that names, expressions and time are such."""
+        Section.__post_init__(self)
+        for setting in ("include_collections", "exclude_collections"):
+            for name in getattr(self, setting):
+                if not _SCOPE_OR_COLLECTION.fullmatch(name):
+                    raise ConfigError(
+                        f"{setting}: found {name!r}, expected scope or scope.collection, of "
+                        "letters, digits, _ - %"
+                    )
+        for setting in ("include_keys", "exclude_keys"):
+            _check_expression(setting, getattr(self, setting))
+        _ = self.since_ns
+
+    @property
+    def since_ns(self) -> int:
+        """The time in nanoseconds since 1970, as CAS values count; 0 without one.
+
+        Raises:
+            ConfigError: it is none, has no zone, or is before 1970.
+
+        """
+        if not self.since:
+            return 0
+        try:
+            time = datetime.fromisoformat(self.since)
+        except ValueError:
+            time = None
+        if time is None or time.tzinfo is None or time.timestamp() < 0:
+            raise ConfigError(
+                f"since: found {self.since!r}, expected a time from 1970 on, with its zone, as "
+                "2026-01-31T00:00:00Z"
+            )
+        passed = time - datetime(1970, 1, 1, tzinfo=UTC)
+        return (passed.days * 86400 + passed.seconds) * _NS + passed.microseconds * 1000
+
+
+def _check_expression(setting: str, expression: str) -> None:
+    if not expression:
+        return
+    import pyarrow as pa  # not at the top: commands that read no documents start without it
+    import pyarrow.compute as pc
+
+    try:
+        pc.match_substring_regex(pa.array([""]), expression)
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"{setting}: found {expression!r}, expected a regular expression as RE2 has them "
+            f"({error})"
+        ) from None

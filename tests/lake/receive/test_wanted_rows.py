@@ -1,0 +1,191 @@
+"""Filters of collections, keys and times, over real sockets: what nodes send, what rows there are.
+
+Without Spark: rounds in this process.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcp.lake.config.filter_settings import FilterSettings
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.receiving import RoundsInProcess, item_rows, settings_for
+
+VBUCKETS = 4
+KEYS = [b"key-%d" % number for number in range(12)]
+MakeRounds = Callable[..., RoundsInProcess]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS)) as cluster:
+        cluster.create_scope("s")
+        cluster.create_scope("t")
+        for scope, name in (("s", "c"), ("s", "d"), ("t", "c")):
+            cluster.create_collection(scope, name)
+            write(cluster, f"{scope}.{name}")
+        write(cluster, "_default._default")
+        yield cluster
+
+
+def write(cluster: ProducerCluster, collection: str, keys: list[bytes] = KEYS) -> None:
+    for key in keys:
+        cluster.set(key, b'{"in": "%s"}' % collection.encode(), collection=collection)
+
+
+@pytest.fixture
+def make_rounds(cluster: ProducerCluster, tmp_path: Path) -> MakeRounds:
+    def make(**rules: Any) -> RoundsInProcess:
+        quick = {"quiet_seconds": 0.2}
+        return RoundsInProcess(settings_for(cluster, tmp_path, filter=rules, round=quick))
+
+    return make
+
+
+def filter_anew(rounds: RoundsInProcess, **rules: Any) -> None:
+    rounds.settings = replace(rounds.settings, filter=FilterSettings(**rules))
+
+
+def found_in(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Return collections and keys of the document rows."""
+    return {(json.loads(row["value"])["in"], row["key"]) for row in item_rows(rows)}
+
+
+def all_of(*collections: str, keys: list[bytes] = KEYS) -> set[tuple[str, str]]:
+    return {(collection, key.decode()) for collection in collections for key in keys}
+
+
+def require_all_read(rounds: RoundsInProcess, cluster: ProducerCluster) -> None:
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    caught_up = {vb: state.caught_up_seqno for vb, state in rounds.states.items()}
+    complete = {vb: state.complete_seqno for vb, state in rounds.states.items()}
+    assert caught_up == high
+    assert complete == high
+    assert rounds.plan() is None, "it is idle"
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"include_collections": ("s.c",)}, ("s.c",)),
+        ({"include_collections": ("s.c", "t.c")}, ("s.c", "t.c")),
+        ({"include_collections": ("s",)}, ("s.c", "s.d")),
+        ({"include_collections": ("s", "t.c")}, ("s.c", "s.d", "t.c")),
+        ({"exclude_collections": ("s.d", "_default")}, ("s.c", "t.c")),
+    ],
+)
+def test_collections(
+    make_rounds: MakeRounds,
+    cluster: ProducerCluster,
+    rules: dict[str, Any],
+    expected: tuple[str, ...],
+) -> None:
+    rounds = make_rounds(**rules)
+    assert found_in(rounds.run()) == all_of(*expected)
+    require_all_read(rounds, cluster)
+    write(cluster, "_default._default")  # nothing for us
+    assert item_rows(rounds.run()) == []
+    require_all_read(rounds, cluster)
+
+
+def test_keys_and_times(make_rounds: MakeRounds, cluster: ProducerCluster) -> None:
+    """Deletions too; a key that is no UTF-8 is looked at as it is written in ``key``."""
+    rounds = make_rounds(include_keys="^(key-[0-4]$|\\\\x)", exclude_keys="-3")
+    cluster.set(b"\xff1", b'{"in": "_default._default"}')
+    cluster.delete(b"key-1")
+    cluster.delete(b"key-9")
+    rows = rounds.run()
+    kept = [b"key-0", b"key-1", b"key-2", b"key-4"]
+    everywhere = ("s.c", "s.d", "t.c", "_default._default")
+    found = {(row["kind"], row["key"]) for row in item_rows(rows) if row["collection_id"] == 0}
+    assert found == {
+        ("deletion", "key-1"),
+        ("mutation", "\\xff31"),
+        *(("mutation", key.decode()) for key in kept if key != b"key-1"),
+    }
+    others = {(row["collection_id"], row["key"]) for row in item_rows(rows) if row["collection_id"]}
+    assert len(others) == len(kept) * (len(everywhere) - 1)
+    require_all_read(rounds, cluster)
+
+    middle = datetime.now(UTC)
+    filter_anew(rounds, since=middle.isoformat())
+    write(cluster, "s.c", KEYS[:2])
+    assert found_in(rounds.run()) == all_of("s.c", keys=KEYS[:2])
+    assert {state.epoch for state in rounds.states.values()} == {1}
+    require_all_read(rounds, cluster)
+
+
+@pytest.mark.parametrize(
+    "rules", [{"include_collections": ("s",)}, {"exclude_collections": ("_default", "t")}]
+)
+def test_what_comes_into_a_scope_is_read_and_what_goes_is_told(
+    make_rounds: MakeRounds, cluster: ProducerCluster, rules: dict[str, Any]
+) -> None:
+    rounds = make_rounds(**rules)
+    assert found_in(rounds.run()) == all_of("s.c", "s.d")
+    cluster.create_collection("s", "new")
+    cluster.create_collection("t", "new")
+    write(cluster, "s.new")
+    write(cluster, "t.new")
+    rows = rounds.run()
+    assert found_in(rows) == all_of("s.new")
+    cluster.drop_collection("s", "new")
+    cluster.drop_collection("t", "new")
+    rows += rounds.run()
+    events = [json.loads(row["detail"]) for row in rows if row["kind"] == "system_event"]
+    begun = {each["collection_id"] for each in events if each["event"] == "BEGIN_COLLECTION"}
+    ended = {each["collection_id"] for each in events if each["event"] == "END_COLLECTION"}
+    assert len(begun) == 1, "that of t.new is not told"
+    assert begun < ended, "of t.new, which is in no manifest any more, nobody knows"
+    assert {state.epoch for state in rounds.states.values()} == {0}
+    require_all_read(rounds, cluster)
+
+
+def test_a_collection_made_anew_is_read_on(
+    make_rounds: MakeRounds, cluster: ProducerCluster
+) -> None:
+    """It has a new id, and is told by name in the streams."""
+    rounds = make_rounds(include_collections=("s.c", "s.d"))
+    rounds.run()
+    cluster.drop_collection("s", "d")
+    cluster.create_collection("s", "d")
+    write(cluster, "s.d", KEYS[:3])
+    assert found_in(rounds.run()) == all_of("s.d", keys=KEYS[:3])
+    assert {state.epoch for state in rounds.states.values()} == {0}
+    require_all_read(rounds, cluster)
+
+
+def test_another_filter_reads_anew_once(make_rounds: MakeRounds, cluster: ProducerCluster) -> None:
+    rounds = make_rounds()
+    rounds.run()
+    filter_anew(rounds, include_collections=("t",))
+    assert found_in(rounds.run()) == all_of("t.c")
+    require_all_read(rounds, cluster)
+    filter_anew(rounds)
+    assert found_in(rounds.run()) == all_of("s.c", "s.d", "t.c", "_default._default")
+    assert {state.epoch for state in rounds.states.values()} == {2}
+    require_all_read(rounds, cluster)
+
+
+def test_an_idle_filtered_vbucket_meets_no_rollback_to_0(
+    make_rounds: MakeRounds, cluster: ProducerCluster
+) -> None:
+    """It stands where the vbucket stands, however long nothing of its own was changed."""
+    rounds = make_rounds(include_collections=("s.c",))
+    rounds.run()
+    for key in KEYS:
+        cluster.delete(key)
+    rounds.run()
+    for vbucket in range(VBUCKETS):
+        assert cluster.purge_tombstones(vbucket) > 0
+    write(cluster, "_default._default")
+    rows = rounds.run()
+    assert [row for row in rows if row["kind"] == "rollback"] == []
+    assert item_rows(rows) == []
+    require_all_read(rounds, cluster)

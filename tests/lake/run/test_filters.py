@@ -1,0 +1,97 @@
+"""A filtered lake from end to end: its tables, another filter, and what verify compares."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dcp.errors import ConfigError
+from dcp.lake.config.filter_settings import FilterSettings
+from dcp.lake.config.settings import Settings
+from dcp.lake.run.preview import preview
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import open_lake, replicas_in
+from dcp.lake.verify.verify import verify
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.receiving import settings_for
+from tests.lake.versions import table_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+KEYS = [b"key-%d" % number for number in range(12)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=31)) as cluster:
+        cluster.create_scope("s")
+        for name in ("c", "d"):
+            cluster.create_collection("s", name)
+            write(cluster, f"s.{name}")
+        write(cluster, "_default._default")
+        yield cluster
+
+
+def write(cluster: ProducerCluster, collection: str, keys: list[bytes] = KEYS) -> None:
+    for key in keys:
+        cluster.set(key, b"{}", collection=collection)
+
+
+def test_tables_hold_what_passes_and_verify_compares_that(
+    cluster: ProducerCluster, spark: "SparkSession", tmp_path: Path
+) -> None:
+    settings = settings_for(cluster, tmp_path, filter={"include_collections": ("s.c",)})
+
+    def require(settings: Settings, ends_with: bytes = b"", **wanted: str) -> None:
+        """Run; compare the tables, by their collections' names, with ``wanted``, and verify.
+
+        A path is that of a collection in the bucket; empty: the table is to be empty.
+        """
+        run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        found = {
+            (each.name.split("__") + ["default"] * 2)[2]: sorted(
+                table_at(lake.location.path(each.name)).column("key").to_pylist()
+            )
+            for each in replicas_in(lake)
+        }
+        assert found == {
+            name: [key for key in living(cluster, path) if key.encode().endswith(ends_with)]
+            for name, path in wanted.items()
+        }
+        report = verify(settings, spark=spark)
+        assert (report.result, report.not_compared) == ("equal", ()), report
+        assert {each.table for each in report.tables} == {each.name for each in replicas_in(lake)}
+
+    def other(**rules: Any) -> Settings:
+        return replace(settings, filter=FilterSettings(**rules))
+
+    require(settings, c="s.c", default="")
+    cluster.delete(KEYS[0], collection="s.c")
+    cluster.crash_restart(0, lost_seqnos=1)
+    write(cluster, "s.d", KEYS[:3])
+    require(settings, c="s.c", default="")
+
+    plan = str(preview(other(include_keys="1$"), spark=spark))
+    assert "vbuckets 2-3: epoch 1 begins at seqno 0" in plan
+    assert "vbuckets 0-1: epoch 2 begins at seqno 0" in plan, "the crash made their first"
+    require(other(include_keys="1$"), b"1", c="s.c", d="s.d", default="_default._default")
+    with pytest.raises(ConfigError, match=r"include_collections: found 's\.x'"):
+        run(other(include_collections=("s.x",)), once=True, spark=spark)
+    require(other(exclude_collections=("s.c",)), c="", d="s.d", default="_default._default")
+
+
+def living(cluster: ProducerCluster, collection: str) -> list[str]:
+    """Return the keys that a collection has, sorted; of none, none."""
+    held = (
+        cluster.state_at(vbucket, cluster.high_seqno(vbucket), collection=collection)
+        for vbucket in range(4)
+        if collection
+    )
+    return sorted(key.decode() for documents in held for key in documents)
