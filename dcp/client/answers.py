@@ -7,8 +7,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
 from dcp.errors import DcplakeError, NodeUnavailableError
-from dcp.protocol.events import Event, FailoverLogReceived
-from dcp.types import FailoverLog
+from dcp.protocol.events import Event, FailoverLogReceived, PersistenceReceived
 
 E = TypeVar("E", bound=Event)
 
@@ -29,22 +28,24 @@ class Awaited(Generic[E]):
         return True
 
 
-class AwaitedLogs(Awaited[FailoverLogReceived]):
-    """The failover logs of several vbuckets, asked for together; the last to come ends the wait."""
+V = TypeVar("V", bound=FailoverLogReceived | PersistenceReceived)
 
-    def __init__(self, vbuckets: Collection[int]) -> None:
+
+class AwaitedOfVbuckets(Awaited[V]):
+    """One event of each of several vbuckets, asked for together; the last one ends the wait."""
+
+    def __init__(self, kind: type[V], vbuckets: Collection[int]) -> None:
         """Wait for the answers about ``vbuckets``, of which there is at least one."""
-        super().__init__(FailoverLogReceived)
+        super().__init__(kind)
         self._missing = set(vbuckets)
-        self.logs: dict[int, FailoverLog] = {}
+        self.events: list[V] = []
 
     def take(self, event: Event) -> bool:
         """Accept ``event`` if it is one of what is waited for."""
-        if not isinstance(event, FailoverLogReceived) or event.vbucket not in self._missing:
+        if not isinstance(event, self._kind) or event.vbucket not in self._missing:
             return False
         self._missing.discard(event.vbucket)
-        if event.failover_log is not None:
-            self.logs[event.vbucket] = event.failover_log
+        self.events.append(event)
         if not self._missing:
             self.future.set_result(event)
         return True

@@ -43,6 +43,11 @@ class ClusterMap:
         """The data nodes that can be reached."""
         return tuple(node for node in self.nodes if node is not None)
 
+    @property
+    def replica_count(self) -> int:
+        """The number of replicas that the bucket is to have of each vbucket."""
+        return max(map(len, self.replicas), default=0)
+
     def owner(self, vbucket: int) -> NodeAddress | None:
         """Return the node that holds ``vbucket`` active; None where there is none now.
 

@@ -7,12 +7,12 @@ by a pool, plus the frames being received (one unfinished message and one read b
 ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import Awaited, AwaitedLogs, E
+from dcp.client.answers import Awaited, AwaitedOfVbuckets, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.machine import new_machine
@@ -24,7 +24,9 @@ from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     ClusterConfigReceived,
+    FailoverLogReceived,
     ManifestReceived,
+    PersistenceReceived,
     Ready,
     SeqnosReceived,
 )
@@ -261,9 +263,30 @@ class NodeConnection:
             for vbucket in vbuckets:
                 machine.request_failover_log(vbucket)
 
-        awaited = AwaitedLogs(vbuckets)
+        awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
         self._ask(awaited, command, f"{len(vbuckets)} failover logs", timeout_seconds)
-        return awaited.logs
+        logs = ((event.vbucket, event.failover_log) for event in awaited.events)
+        return {vbucket: log for vbucket, log in logs if log is not None}
+
+    def persisted_seqnos(
+        self, branches: Mapping[int, int], timeout_seconds: float | None = None
+    ) -> dict[int, int]:
+        """Return how far the branches of several vbuckets are on this node's disk.
+
+        ``branches`` has the uuid of each vbucket's. Vbuckets that are not here, or not on that
+        branch, are left out. Raises as ``all_vb_seqnos``.
+        """
+        if not branches:
+            return {}
+
+        def command(machine: ConsumerConnection, _: float) -> None:
+            for vbucket, vb_uuid in branches.items():
+                machine.request_persistence(vbucket, vb_uuid)
+
+        awaited = AwaitedOfVbuckets(PersistenceReceived, branches)
+        self._ask(awaited, command, f"{len(branches)} persisted seqnos", timeout_seconds)
+        seqnos = ((event.vbucket, event.persisted_seqno) for event in awaited.events)
+        return {vbucket: seqno for vbucket, seqno in seqnos if seqno is not None}
 
     def cluster_config(self, timeout_seconds: float | None = None) -> bytes:
         """Return the cluster map's JSON as this node knows it. Raises as ``all_vb_seqnos``."""

@@ -164,6 +164,14 @@ def _seqnos_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list
     return [e.SeqnosReceived(body.seqnos)]
 
 
+def _persistence_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
+    body = decode(frame)
+    if not isinstance(body, m.ObserveSeqnoAnswer):
+        return [e.PersistenceReceived(request.vbucket, None), *_map_in(frame)]
+    shared = body.persisted if body.last_seqno_old is None else body.last_seqno_old
+    return [e.PersistenceReceived(request.vbucket, min(body.persisted, shared))]
+
+
 def _config_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list[e.Event]:
     body = decode(frame)
     if not isinstance(body, m.Text):
@@ -203,6 +211,7 @@ _HANDLERS: Final[dict[int, _Handler]] = {
     Opcode.DCP_GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_ALL_VB_SEQNOS: _seqnos_answer,
+    Opcode.OBSERVE_SEQNO: _persistence_answer,
     Opcode.GET_CLUSTER_CONFIG: _config_answer,
     Opcode.GET_COLLECTIONS_MANIFEST: _manifest_answer,
 }

@@ -232,6 +232,11 @@ class ConsumerConnection:
             opcode = Opcode.DCP_GET_FAILOVER_LOG
         self._state.ask(m.Empty(), opcode, vbucket=vbucket)
 
+    def request_persistence(self, vbucket: int, vb_uuid: int) -> None:
+        """Ask how far the branch ``vb_uuid`` of a vbucket is on this node's disk."""
+        self._require_ready("request_persistence")
+        self._state.ask(m.ObserveSeqno(vb_uuid), Opcode.OBSERVE_SEQNO, vbucket=vbucket)
+
     def request_cluster_config(self) -> None:
         """Ask for the newest cluster map."""
         self._require_ready("request_cluster_config")

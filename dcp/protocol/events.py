@@ -190,6 +190,18 @@ class FailoverLogReceived(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PersistenceReceived(Event):
+    """Answer to OBSERVE_SEQNO: how far a branch of a vbucket is on this node's disk.
+
+    Of a branch that a failover ended, no further than it is part of the node's own history. None
+    where the vbucket or the branch is not on this node.
+    """
+
+    vbucket: int
+    persisted_seqno: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamWindowChanged(Event):
     """Answer to a new size of the streams' windows; with another status than success nothing is."""
 

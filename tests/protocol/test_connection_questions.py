@@ -7,6 +7,7 @@ from dcp.protocol import events as e
 from dcp.types import FailoverEntry
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
 from tests.protocol.scripted import LOG, answer_to, block_of, converse
 from tests.protocol.streaming import CLUSTER_MAP, IMPOSSIBLE_LOGS, opened
@@ -101,3 +102,34 @@ def test_a_pushed_cluster_map_is_told_and_not_charged() -> None:
     )
     assert connection.receive(block_of(push), 1.0) == [e.ClusterConfigReceived(CLUSTER_MAP)]
     assert connection.flow.connection.received == 0
+
+
+def test_how_far_a_branch_is_on_a_disk() -> None:
+    """After a failover no further than the old branch was taken over."""
+    connection, server, _ = opened()
+    answers = {
+        1: m.ObserveSeqnoAnswer(0, 1, 0xA, 7, 9),
+        2: m.ObserveSeqnoAnswer(1, 2, 0xB, 7, 9, 0xA, 5),
+        3: m.ObserveSeqnoAnswer(1, 3, 0xB, 7, 9, 0xA, 8),
+    }
+    asked = []
+
+    def observe(frame: Frame, body: m.Body) -> Frame:
+        asked.append(body)
+        if frame.vbucket in answers:
+            return answer_to(frame, answers[frame.vbucket])
+        status = Status.NOT_MY_VBUCKET if frame.vbucket == 4 else Status.KEY_ENOENT
+        return answer_to(frame, m.Refusal(CLUSTER_MAP if frame.vbucket == 4 else b""), status)
+
+    server.overrides[Opcode.OBSERVE_SEQNO] = observe
+    for vbucket in range(1, 6):
+        connection.request_persistence(vbucket, 0xA)
+    assert converse(connection, server) == [
+        e.PersistenceReceived(1, 7),
+        e.PersistenceReceived(2, 5),
+        e.PersistenceReceived(3, 7),
+        e.PersistenceReceived(4, None),
+        e.ClusterConfigReceived(CLUSTER_MAP),
+        e.PersistenceReceived(5, None),
+    ]
+    assert asked == [m.ObserveSeqno(0xA)] * 5

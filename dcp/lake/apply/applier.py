@@ -79,6 +79,12 @@ class Applier:
         return self._replicas
 
     @property
+    def applied_round(self) -> int:
+        """The round that all tables hold; 0 where one holds none yet."""
+        held = (self._newest.get(each.name) for each in self._replicas)
+        return min((0 if each is None else each.to_round for each in held), default=0)
+
+    @property
     def stale(self) -> dict[int, int]:
         """The vbuckets whose rows a table shows as of an older round, and that round."""
         return stale_vbuckets(self._newest.values())

@@ -256,7 +256,7 @@ class ApplySettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings(Section):
-    """The choices of a lake: rollbacks and dropped collections."""
+    """The choices of a lake: rollbacks, dropped collections, and what is safe to publish."""
 
     rollback: str = key(
         "rewrite",
@@ -271,6 +271,14 @@ class PolicySettings(Section):
         "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
         "they were. It is decided when the drop is received. A flush always deletes.",
         choices=("delete", "keep"),
+    )
+    persist_to: int = key(
+        0,
+        "Publish only what is on the disks of so many nodes: 1 is the active one, 2 one replica "
+        "besides, and so on. What no disk has a crash may take back. 0: publish at once.",
+        unit="nodes",
+        least=0,
+        most=4,
     )
 
 

@@ -1,12 +1,13 @@
 """Applies what a lake has received to its replica tables (``dcplake apply``).
 
 It is the other half of runs whose ``apply.when`` is never. It reads the lake alone: the cluster may
-be out of reach.
+be out of reach, unless ``policy.persist_to`` lets it ask what is on disks.
 """
 
 import secrets
 from contextlib import closing
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING
 
 from dcp.lake.apply.applier import Applier
@@ -16,7 +17,9 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
+from dcp.lake.receive.source_access import source_access
 from dcp.lake.run.openlineage_events import sending_lineage
+from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.tables import open_lake, replicas_in
@@ -36,6 +39,7 @@ def apply_pending(
     Raises:
         LakeError: there is no lake, or somebody changed its tables.
         FencedError: another driver works on the lake.
+        IncompleteRunError: ``policy.persist_to`` holds the apply back.
         QualityError: ``quality.gate`` holds an apply back.
 
     """
@@ -52,6 +56,10 @@ def apply_pending(
             Applier(lake, rule, secrets.token_hex(8), told, guard, gate.may_publish)
         ) as applier:
             applier.know(replicas_in(lake))
-            made = applier.apply(latest_round(lake), force=True)
+            persistence = PersistenceGate(lake, settings, source_access(settings))
+            newest = latest_round(lake)
+            may = persistence.lets_pass(applier.applied_round, newest, Event())
+            made = applier.apply(newest, force=True) if may else []
+        persistence.refuse_held()
         gate.refuse_held()
         return made

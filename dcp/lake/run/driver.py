@@ -38,6 +38,7 @@ from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
+from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.tables.collections import replicas_of
@@ -81,6 +82,8 @@ class Driver:
             self._guard,
             self._gate.may_publish,
         )
+        self._persistence = PersistenceGate(lake, settings, access)
+        self._stop = threading.Event()
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
         self._requests = Requests(
@@ -101,11 +104,13 @@ class Driver:
         applied, and that is all.
 
         Raises:
-            IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
+            IncompleteRunError: some vbuckets could not be read, and all else is committed and
+                applied; or ``policy.persist_to`` holds an apply back.
             StoppedError: ``stop`` came first, or the lake is paused; what was read is committed.
             QualityError: ``quality.gate`` holds an apply back; what was read is committed.
 
         """
+        self._stop = stop
         bounds = BoundedRun(cluster)
         while True:
             if (pause := self._requests.carry_out()) is not None:
@@ -114,7 +119,7 @@ class Driver:
             plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
             if is_enough():
                 self.apply(self.received(), force=True)
-                self._gate.refuse_held()
+                self._refuse_held()
                 return self._report
             if isinstance(plan, Idle) and not self._waits_for_backfill(plan, stop):
                 if self.apply(plan.latest_round, force=True):
@@ -122,7 +127,7 @@ class Driver:
                 self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
                 self._observer.idle(plan)
                 _refuse_incomplete(self._report.left_out)
-                self._gate.refuse_held()
+                self._refuse_held()
                 return self._report
             if stop.is_set():
                 raise StoppedError(
@@ -147,6 +152,7 @@ class Driver:
             AuthenticationError, BucketError: user, password or bucket are refused.
 
         """
+        self._stop = stop
         with ApplyThread(self._apply_newest, self._applier.leave_the_rest) as applying:
             self._is_applying = applying.is_busy
             while not stop.is_set():
@@ -254,13 +260,23 @@ class Driver:
         return True
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
-        """Apply what is pending up to ``to_round``, the newest one, if it is due.
+        """Apply what is pending up to ``to_round``, the newest one, if it is due and may be
+        published.
 
         ``force`` makes it due unless `when` is never.
         """
+        held = self._applier.applied_round
+        if self._settings.apply.when != "never" and not self._persistence.lets_pass(
+            held, to_round, self._stop
+        ):
+            return []
         made = self._applier.apply(to_round, force=force)
         self._report.applied += made
         return made
+
+    def _refuse_held(self) -> None:
+        self._persistence.refuse_held()
+        self._gate.refuse_held()
 
     def close(self) -> None:
         """Let go of what it had of Spark; it can do nothing more."""

@@ -1,0 +1,84 @@
+"""``policy.persist_to``: what a failover takes back was never published."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import ConfigError, IncompleteRunError
+from dcp.lake.log.observer import Observer
+from dcp.lake.run.apply_pending import apply_pending
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import AUDIT_TABLE, open_lake
+from dcp.producer.model.bucket_type import BucketType
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+VBUCKETS = 4
+
+
+def test_nothing_is_published_that_a_failover_takes_back(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    bucket = ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=61)
+    with ProducerCluster(bucket) as cluster:
+        settings = settings_for(
+            cluster, tmp_path, policy={"persist_to": 2}, round={"node_deadline_seconds": 2.0}
+        )
+        write(cluster, 0)
+        run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        published = held(cluster)
+        assert table_rows(lake, None) == published
+
+        cluster.pause_replication()
+        write(cluster, 10)
+        refused = r"vbuckets 0-3 are not on the disks of 2 nodes \(policy.persist_to\)"
+        with pytest.raises(IncompleteRunError, match=refused):
+            run(settings, once=True, spark=spark)
+        with pytest.raises(IncompleteRunError, match=refused):
+            apply_pending(settings, observer=Observer(), spark=spark)
+        assert table_rows(lake, None) == published, "what is on one node only"
+
+        cluster.failover(0)
+        cluster.resume_replication()
+        write(cluster, 20)
+        one = replace(settings, policy=replace(settings.policy, persist_to=1))
+        run(one, once=True, spark=spark)
+        assert table_rows(lake, None) == held(cluster)
+        assert require_every_version_exact(lake, cluster) >= 2
+        assert not Path(lake.location.path(AUDIT_TABLE)).exists(), "nothing was undone"
+
+        three = replace(settings, policy=replace(settings.policy, persist_to=3))
+        write(cluster, 30)
+        with pytest.raises(ConfigError, match=r"persist_to: found 3, expected at most 2"):
+            run(three, once=True, spark=spark)
+
+
+def test_an_ephemeral_bucket_has_no_disk(spark: "SparkSession", tmp_path: Path) -> None:
+    bucket = ClusterSettings(vbuckets=VBUCKETS, bucket_type=BucketType.EPHEMERAL)
+    with ProducerCluster(bucket) as cluster:
+        write(cluster, 0)
+        settings = settings_for(
+            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 0.5}
+        )
+        with pytest.raises(IncompleteRunError, match="for an ephemeral bucket set persist_to = 0"):
+            run(settings, once=True, spark=spark)
+
+
+def write(cluster: ProducerCluster, first: int) -> None:
+    for number in range(first, first + 20):
+        cluster.set(b"key-%d" % number, b'{"written": %d}' % first)
+
+
+def held(cluster: ProducerCluster) -> dict[int, dict[bytes, tuple[int, int, bytes]]]:
+    return source_rows(cluster, {vb: cluster.high_seqno(vb) for vb in range(VBUCKETS)})
