@@ -29,11 +29,19 @@ class FilterSettings(Section):
     include_keys: str = key(
         "", "Regular expression (RE2) that is found somewhere in the key; all when empty."
     )
-    exclude_keys: str = key("", "Regular expression (RE2) that is found nowhere in the key.")
+    exclude_keys: str = key(
+        "^_txn:",
+        "Regular expression (RE2) that is found nowhere in the key. The default leaves out what "
+        "Couchbase's transactions keep for themselves.",
+    )
     since: str = key(
         "",
         "Time, as 2026-01-31T00:00:00Z: documents that were last changed before it, by their CAS, "
         "are left out. The whole bucket is read for it once.",
+    )
+    system_xattrs: bool = key(
+        False,
+        "Whether the column `xattrs` has system xattrs too, whose names begin with _ (as _sync).",
     )
 
     def __post_init__(self) -> None:

@@ -61,12 +61,19 @@ class BatchBuilder:
     """Collects rows until a batch is due; counts the documents that it puts into batches."""
 
     def __init__(
-        self, round_number: int, branches: BranchLookup, batch_rows: int, batch_bytes: int
+        self,
+        round_number: int,
+        branches: BranchLookup,
+        batch_rows: int,
+        batch_bytes: int,
+        *,
+        system_xattrs: bool = True,
     ) -> None:
         self._round = round_number
         self._branches = branches
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
+        self._system_xattrs = system_xattrs
         self._parts: list[_Part] = []
         self._events: list[dict[str, Any]] = []
         self.rows = 0
@@ -77,7 +84,8 @@ class BatchBuilder:
         """Add documents; they are of the branches that are known now."""
         epochs = self._branches.epochs(columns.vbucket)
         uuids = self._branches.uuids(columns.vbucket, columns.seqno)
-        self._parts.append(_Part(stored_documents(columns), epochs, uuids))
+        documents = stored_documents(columns, system_xattrs=self._system_xattrs)
+        self._parts.append(_Part(documents, epochs, uuids))
         self.rows += len(columns)
 
     def add_event(self, kind: str, vbucket: int, epoch: int | None = None, **values: Any) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dcp.errors import FrameError
 from dcp.wire.columns import DataColumns
-from dcp.wire.documents import decode_document
+from dcp.wire.documents import Document, decode_document
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import xattrs_json
 
@@ -30,8 +30,11 @@ class StoredDocuments:
     detail: pa.StringArray
 
 
-def stored_documents(columns: DataColumns) -> StoredDocuments:
-    """Inflate values and split off their xattrs; only rows with layers are looked at one by one."""
+def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> StoredDocuments:
+    """Inflate values and split off their xattrs; only rows with layers are looked at one by one.
+
+    Without ``system_xattrs`` those whose names begin with ``_`` are left out.
+    """
     nothing = pa.nulls(len(columns), pa.string())
     is_layered = columns.datatype > _JSON  # its only bit that says nothing of how it is sent
     if not is_layered.any():
@@ -52,7 +55,7 @@ def stored_documents(columns: DataColumns) -> StoredDocuments:
             )
         else:
             datatype[row] = document.datatype
-            xattrs.append(None if document.xattrs is None else xattrs_json(document.xattrs))
+            xattrs.append(_xattrs(document, system_xattrs=system_xattrs))
             bodies.append(document.body)
             details.append(None)
     value = _replaced(columns.value, is_layered, pa.array(bodies, pa.binary()))
@@ -61,6 +64,15 @@ def stored_documents(columns: DataColumns) -> StoredDocuments:
         _replaced(nothing, is_layered, pa.array(xattrs, pa.string())),
         _replaced(nothing, is_layered, pa.array(details, pa.string())),
     )
+
+
+def _xattrs(document: Document, *, system_xattrs: bool) -> str | None:
+    if document.xattrs is None:
+        return None
+    if system_xattrs:
+        return xattrs_json(document.xattrs)
+    users = tuple(each for each in document.xattrs if not each[0].startswith(b"_"))
+    return xattrs_json(users) if users or not document.xattrs else None
 
 
 def _replaced(column: pa.Array, rows: NDArray[np.bool_], replacements: pa.Array) -> pa.Array:

@@ -154,7 +154,13 @@ class TaskReceiver:
         self._open = set(self.results)
         self._server_logs: dict[int, FailoverLog] = {}
         flow, branches = access.flow_control, BranchLookup()
-        self._batches = BatchBuilder(round_number, branches, flow.batch_rows, flow.batch_bytes)
+        self._batches = BatchBuilder(
+            round_number,
+            branches,
+            flow.batch_rows,
+            flow.batch_bytes,
+            system_xattrs=plan.wanted.rules.system_xattrs,
+        )
         self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
         self._wanted = WantedRows(plan.wanted)
         self._flusher = BatchFlusher(flow, self._batches, monotonic)

@@ -31,7 +31,7 @@ class DocumentFilter:
     names of scopes by id. ``fingerprint`` is None where nothing is filtered.
     """
 
-    rules: FilterSettings = field(default_factory=FilterSettings)
+    rules: FilterSettings
     scopes: Mapping[int, str] = field(default_factory=dict)
     wanted: Mapping[int, bool] = field(default_factory=dict)
     fingerprint: str | None = None
@@ -59,7 +59,7 @@ class DocumentFilter:
             RemoteProtocolError: the manifest is not what a server sends.
 
         """
-        if rules == FilterSettings():
+        if rules == EVERYTHING.rules:
             return EVERYTHING
         collections = collections_of(manifest)
         _refuse_unknown(rules, collections, tables)
@@ -70,11 +70,11 @@ class DocumentFilter:
         return cls(rules, collections.scopes, wanted, fingerprint)
 
 
-EVERYTHING: Final = DocumentFilter()
+EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs=True))
 """No filter."""
 
 
-def _sorted(value: str | tuple[str, ...]) -> str | list[str]:
+def _sorted(value: str | bool | tuple[str, ...]) -> str | bool | list[str]:
     return sorted(set(value)) if isinstance(value, tuple) else value
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 JSON, SNAPPY, XATTR, UNKNOWN = 1, 2, 4, 8
 DOCUMENT: Final = b'{"a": 1, "text": "text text text text text text text text"}'
-SECTION: Final = [(b"_sync", b'{"rev":"1"}')]
+SECTION: Final = [(b"sync", b'{"rev":"1"}')]
 BEYOND: Final = (1000).to_bytes(4, "big") + b"rest"
 """An xattr section that says to be longer than the value is."""
 

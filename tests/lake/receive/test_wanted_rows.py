@@ -15,6 +15,8 @@ import pytest
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.wire.vocabulary import Datatype
+from dcp.wire.xattr import join_xattrs
 from tests.lake.receiving import RoundsInProcess, item_rows, settings_for
 
 VBUCKETS = 4
@@ -119,6 +121,27 @@ def test_keys_and_times(make_rounds: MakeRounds, cluster: ProducerCluster) -> No
     assert found_in(rounds.run()) == all_of("s.c", keys=KEYS[:2])
     assert {state.epoch for state in rounds.states.values()} == {1}
     require_all_read(rounds, cluster)
+
+
+def test_what_is_of_couchbase_itself_is_left_out(
+    make_rounds: MakeRounds, cluster: ProducerCluster
+) -> None:
+    """Documents of transactions, and system xattrs; both are there where that is wanted."""
+    bookkeeping = b"_txn:atr-0-#14"
+    value = join_xattrs([(b"_sync", b'"s"'), (b"mine", b"1")], b'{"in": "s.c"}')
+    datatype = int(Datatype.JSON | Datatype.XATTR)
+    cluster.set(bookkeeping, b'{"in": "s.c"}', collection="s.c")
+    cluster.set(b"with", value, datatype=datatype, collection="s.c")
+
+    def found(rounds: RoundsInProcess) -> tuple[set[str], set[str | None]]:
+        rows = item_rows(rounds.run())
+        xattrs = {row["xattrs"] for row in rows if row["key"] == "with"}
+        return {row["key"] for row in rows if row["key"].startswith("_")}, xattrs
+
+    rounds = make_rounds()
+    assert found(rounds) == (set(), {'{"mine":1}'})
+    filter_anew(rounds, exclude_keys="", system_xattrs=True)
+    assert found(rounds) == ({bookkeeping.decode()}, {'{"_sync":"s","mine":1}'})
 
 
 @pytest.mark.parametrize(

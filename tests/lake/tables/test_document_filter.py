@@ -63,8 +63,9 @@ def test_names(include: tuple[str, ...], exclude: tuple[str, ...], wanted: set[i
 
 
 def test_no_filter_is_none_at_all() -> None:
-    assert resolve() is EVERYTHING
+    assert resolve(exclude_keys="", system_xattrs=True) is EVERYTHING
     assert EVERYTHING.fingerprint is None
+    assert resolve().fingerprint is not None, "what is of Couchbase itself is left out by default"
     assert EVERYTHING.has_table(ReplicaTable("docs__s__c__8", C))
 
 
@@ -76,6 +77,8 @@ def test_a_fingerprint_is_another_where_the_rules_are() -> None:
         resolve(include_keys="a"),
         resolve(exclude_keys="a"),
         resolve(since="2026-01-01T00:00:00Z"),
+        resolve(system_xattrs=True),
+        resolve(),
     ]
     assert len({each.fingerprint for each in [found, *others]}) == 1 + len(others)
     assert found.fingerprint == resolve(include_collections=("t", "s.c", "t")).fingerprint
