@@ -14,8 +14,9 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import FEATURES, BootstrapSettings
+from dcp.protocol.bootstrap import BootstrapSettings
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials, Secret
+from dcp.protocol.negotiation import FEATURES
 from dcp.protocol.position import Position
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
