@@ -18,7 +18,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BucketLook:
-    """What a bucket holds; ``documents`` is None where a node does not tell this user."""
+    """The contents of a bucket; ``documents`` is None where a node does not tell this user."""
 
     cluster: ClusterView
     documents: int | None

@@ -87,7 +87,7 @@ class CheckedStep:
 
 @dataclass(slots=True)
 class Finding:
-    """What a step has found so far."""
+    """The findings of a step so far."""
 
     text: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -124,7 +124,7 @@ def checking(name: str, tell: Tell) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """What is known of a source whose every step is done."""
+    """A source whose every step is done, and what became known of it."""
 
     settings: Settings
     connection: ConnectionSettings
