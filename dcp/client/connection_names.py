@@ -9,10 +9,10 @@ same name. Hosts and process ids may repeat (containers), so the random digits a
 product, with ``:`` by task. kv_engine ``engines/ep/src/ep_engine.cc``, ConnAggStatBuilder.
 """
 
-import os
 import re
 import secrets
 from itertools import count
+from os import getpid
 from socket import gethostname
 from typing import Final
 
@@ -33,7 +33,7 @@ def unique_name(prefix: str, bucket: str) -> str:
     """
     host = gethostname().partition(".")[0]
     number = f"{next(_numbers)}-{secrets.token_hex(_RANDOM_BYTES)}"
-    parts = (_plain(bucket, _MOST_OF_BUCKET), _plain(host, _MOST_OF_HOST), str(os.getpid()), number)
+    parts = (_plain(bucket, _MOST_OF_BUCKET), _plain(host, _MOST_OF_HOST), str(getpid()), number)
     behind = ":".join(("", *parts))
     most = MAX_CONNECTION_NAME_BYTES - len(behind)
     if len(prefix) > most or not prefix.isascii() or not prefix.isprintable():

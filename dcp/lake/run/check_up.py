@@ -1,9 +1,9 @@
 """Checks the way from this machine to the stream of a bucket, step by step, as a run takes it.
 
-The connections are those of the consumer: the first one asks a seed as every run does before it
-plans, the second opens DCP, the third one streams a vbucket. So a step that is told as done is one
-that a run gets through. The first that fails ends it, with the error that a run would end with.
-Nothing is written, and no Spark is started.
+The connections are those of the consumer: the first ones ask a seed and then all nodes, as every
+run does before it plans, and the last one opens DCP and streams a vbucket. So a step that is told
+as done is one that a run gets through. The first that fails ends it, with the error that a run
+would end with. Nothing is written, and no Spark is started.
 """
 
 import socket
@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -159,19 +159,17 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
     with checking("data nodes", tell) as finding:
         cluster = look_at_nodes(found, manifest, connection, credentials)
         _require_all_nodes(cluster, finding)
-    vbucket, node = _small_vbucket(cluster)
-    _open_dcp(node, connection, credentials, tell)
-    with checking("stream", tell) as finding:
-        # In no group of a relay's receivers, which might have to wait for us.
-        ungrouped = replace(connection, receiver_group_tag=None)
-        opened = _connection(node, ungrouped, credentials)
-        try:
-            opened.open()
+        vbucket, node = _small_vbucket(cluster)
+    name = unique_name("dcplake-doctor", connection.bucket)
+    opened = NodeConnection(node, connection, credentials, name)
+    try:
+        _open_dcp(opened, tell)
+        with checking("stream", tell) as finding:
             deadline = monotonic() + settings.round.node_deadline_seconds
             wanted = _Wanted(vbucket, cluster.high_seqnos[vbucket], str(node), deadline)
             _stream(opened, wanted, bucket_cure(found.bucket, credentials.username), finding)
-        finally:
-            opened.close()
+    finally:
+        opened.close()
     return CheckedSource(settings, connection, credentials, cluster)
 
 
@@ -394,26 +392,14 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 # --- DCP
 
 
-def _connection(
-    node: NodeAddress, settings: ConnectionSettings, credentials: Credentials
-) -> NodeConnection:
-    name = unique_name("dcplake-doctor", settings.bucket)
-    return NodeConnection(node, settings, credentials, name)
-
-
-def _open_dcp(
-    node: NodeAddress, settings: ConnectionSettings, credentials: Credentials, tell: Tell
-) -> None:
+def _open_dcp(opened: NodeConnection, tell: Tell) -> None:
     """Open DCP with all the settings of a run, and tell what was negotiated."""
-    opened = _connection(node, settings, credentials)
-    set_up = _SetUp(node, tell, is_first=False)
+    set_up = _SetUp(opened.address, tell, is_first=False)
     try:
         opened.open(set_up.begin)
     except DcplakeError as error:
         set_up.fail(error)
         raise
-    finally:
-        opened.close()
     assert set_up.progress is not None
     progress = set_up.progress
     wanted = {name for name, term in CONTROL_TERMS.items() if term.asked == ALWAYS}
@@ -422,7 +408,10 @@ def _open_dcp(
     )
     finding = Finding()
     finding.say(
-        f"opened at {node} as {opened.name}", node=str(node), name=opened.name, refused=refused
+        f"opened at {opened.address} as {opened.name}",
+        node=str(opened.address),
+        name=opened.name,
+        refused=refused,
     )
     finding.warnings += _costs(refused)
     set_up.end(finding)
@@ -457,8 +446,8 @@ def _stream(connection: NodeConnection, wanted: _Wanted, cure: str, finding: Fin
         if delivery is None:
             raise NodeUnavailableError(
                 f"{wanted}: found no rows in time, expected those of a snapshot up to seqno "
-                f"{wanted.high_seqno}: look at the node, or give it longer "
-                "(round.node_deadline_seconds)"
+                f"{wanted.high_seqno}: look at the node (of a relay: is its group complete?), or "
+                "give it longer (round.node_deadline_seconds)"
             )
         delivery.release()
         for event in delivery.events:
