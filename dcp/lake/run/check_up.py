@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
@@ -231,7 +231,8 @@ class _SetUp:
             if self._name and self._is_first:
                 finding = Finding()
                 _DESCRIBED[self._name](step, self._node, finding)
-                self._tell(finding.checked(self._name, self._begun))
+                with suppress(BrokenPipeError):  # this is not its thread: the next line ends it
+                    self._tell(finding.checked(self._name, self._begun))
             self._name, self._begun = name, monotonic()
 
     def end(self, finding: Finding) -> None:
