@@ -1,4 +1,4 @@
-"""Writes the reference pages of docs/ from the code: settings, commands and exit codes.
+"""Writes the reference pages of docs/: settings, commands, exit codes, what is negotiated.
 
 ``python -m conf.reference`` after any of these was changed; a test compares the pages with what
 this writes.
@@ -18,6 +18,7 @@ from dcp.lake.config.setting_keys import describe_expected
 from dcp.lake.config.settings import SECTIONS
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX
+from dcp.protocol.negotiation import CONTROL_TERMS, FEATURE_TERMS
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 _HELP_WIDTH: Final = 100
@@ -47,12 +48,34 @@ says what to do about each.
 """
 
 
+_NEGOTIATION: Final = """\
+# What is negotiated
+
+Written from the code (`dcp/protocol/negotiation.py`): what a consumer asks a server for when it connects, why, and what is lost
+where the server refuses. An old server is replicated all the same, without that; `dcplake doctor` says what a cluster refuses.
+A server that refuses a required control cannot be read, and the error names the control. [All that we speak](protocol.md) of DCP.
+
+## HELLO features
+
+| feature | asked | why | without it |
+|---|---|---|---|
+"""
+_CONTROLS: Final = """\
+
+## DCP controls
+
+| control | value | sent | why | without it |
+|---|---|---|---|---|
+"""
+
+
 def pages() -> dict[str, str]:
     """Return the text of each page, by its name in docs/."""
     return {
         "settings.md": _SETTINGS + "".join(_settings()),
         "commands.md": _COMMANDS + "".join(_commands()),
         "exit-codes.md": _EXIT_CODES + "".join(_exit_codes()),
+        "negotiation.md": "".join((_NEGOTIATION, *_features(), _CONTROLS, *_controls())),
     }
 
 
@@ -84,6 +107,20 @@ def _exit_codes() -> Iterator[str]:
     for error in sorted(ours, key=lambda each: (each.exit_code, each.__name__)):
         text = re.sub(r"\s+", " ", (error.__doc__ or "").strip())
         yield f"| {error.exit_code} | `{error.__name__}` | {_cell(text)} |\n"
+
+
+def _features() -> Iterator[str]:
+    for term in FEATURE_TERMS:
+        name = f"`{term.feature.name}` {term.feature:#04x}"
+        yield f"| {name} | {term.asked} | {_cell(term.why)} | {_cell(term.lost)} |\n"
+
+
+def _controls() -> Iterator[str]:
+    for name, term in CONTROL_TERMS.items():
+        asked = term.asked if not term.since else f"{term.asked}, from {term.since}.0 on"
+        lost = f"required: {term.lost}" if term.is_required else term.lost
+        cells = (f"`{name}`", term.value, asked, term.why, lost)
+        yield f"| {' | '.join(map(_cell, cells))} |\n"
 
 
 def _cell(text: str) -> str:

@@ -34,6 +34,8 @@ COMMANDS: Final = {
     "add-node": ("servers", "start another node of the embedded producer"),
     "rebalance": ("servers", "let the nodes of the embedded producer own evenly many vbuckets"),
     "failover": ("servers", "let a node of the embedded producer be gone, and its replicas go on"),
+    "init": ("lake", "write a configuration file, by asking the cluster"),
+    "doctor": ("lake", "try each step from the configuration to a stream, say what fails"),
     "plan": ("lake", "say what a run would do, without doing it"),
     "run": ("lake", "replicate a bucket into its lake"),
     "apply": ("lake", "merge what was received into the replica tables, where runs do not"),

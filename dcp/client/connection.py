@@ -7,7 +7,7 @@ by a pool, plus the frames being received (one unfinished message and one read b
 ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
@@ -17,6 +17,7 @@ from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.machine import new_machine
 from dcp.client.reader import Command, Reader
+from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
 from dcp.errors import LocalProtocolError
@@ -90,8 +91,10 @@ class NodeConnection:
         """Begin to connect; ``Ready`` or the failure comes through the hand-over."""
         self._reader.start()
 
-    def open(self) -> Ready:
+    def open(self, on_step: Callable[[SetUpStep], None] | None = None) -> Ready:
         """Connect and bootstrap, and return once streams may be opened.
+
+        ``on_step`` hears of each step as it begins, in the reader's thread.
 
         Raises:
             NodeUnavailableError: not reachable, or not ready within the time.
@@ -101,7 +104,7 @@ class NodeConnection:
         """
         awaited = Awaited(Ready)
         self._reader.answers.add(awaited)
-        self.start()
+        self._reader.start(on_step)
         settings = self._settings
         # The reader has both limits of its own; this one only backs them up.
         most = settings.connect_timeout_seconds + settings.bootstrap_timeout_seconds + 1

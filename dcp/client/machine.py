@@ -7,7 +7,6 @@ from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
 from dcp.protocol.bootstrap import (
     CONTROLS,
-    FEATURES,
     METADATA_OPEN_FLAGS,
     OPEN_FLAGS,
     BootstrapSettings,
@@ -16,6 +15,7 @@ from dcp.protocol.bootstrap import (
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.negotiation import FEATURES
 from dcp.protocol.window import FlowSettings
 from dcp.wire.vocabulary import HelloFeature
 

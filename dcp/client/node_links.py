@@ -5,44 +5,23 @@ connected in turn, since the bootstrap brings the map along.
 """
 
 import logging
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
+from dcp.client.connection_names import unique_name
 from dcp.client.delivery import Handover
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
-from dcp.errors import ConfigError, DcplakeError
+from dcp.errors import DcplakeError
 from dcp.protocol.credentials import Credentials
-from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES
 
 _log = logging.getLogger(__name__)
-
-_RANDOM_BYTES: Final = 8
-
-
-def unique_name(prefix: str) -> str:
-    """Return ``<prefix>-<random>``: a server closes an older connection of the same name.
-
-    Raises:
-        ConfigError: the prefix is too long, or has characters that server logs take for JSON.
-    """
-    name = f"{prefix}-{secrets.token_hex(_RANDOM_BYTES)}"
-    if len(name) > MAX_CONNECTION_NAME_BYTES or not name.isascii() or not name.isprintable():
-        raise ConfigError(
-            f"connection name prefix: found {prefix!r}, expected printable ASCII of at most "
-            f"{MAX_CONNECTION_NAME_BYTES - 2 * _RANDOM_BYTES - 1} characters"
-        )
-    if set(name) & set('{}"'):
-        raise ConfigError(f"connection name prefix: found {prefix!r}, expected no braces or quotes")
-    return name
 
 
 @dataclass(slots=True)
@@ -79,7 +58,9 @@ class NodeLinks:
         backoff: Backoff,
     ) -> None:
         """Start without any connection."""
-        unique_name(name_prefix)  # a bad prefix must fail here, not at the first connection
+        unique_name(
+            name_prefix, settings.bucket
+        )  # a bad prefix must fail here, not at the first connection
         self._seeds = tuple(seeds)
         self._settings = settings
         self._credentials = credentials
@@ -104,7 +85,7 @@ class NodeLinks:
         """Return the link to a node, beginning to connect if that is due."""
         link = self.link(address)
         if link.connection is None and now >= link.retry_at:
-            name = unique_name(self._name_prefix)
+            name = unique_name(self._name_prefix, self._settings.bucket)
             link.connection = NodeConnection(
                 address,
                 self._settings,

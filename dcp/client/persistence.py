@@ -7,7 +7,7 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
-from dcp.client.node_links import unique_name
+from dcp.client.connection_names import unique_name
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import AuthenticationError, BucketError, RemoteProtocolError, SourceError
 from dcp.protocol.credentials import Credentials
@@ -42,7 +42,11 @@ def persisted_seqnos(
 
     def ask(address: NodeAddress) -> dict[int, int]:
         connection = NodeConnection(
-            address, settings, credentials, unique_name(_NAME_PREFIX), open_dcp=False
+            address,
+            settings,
+            credentials,
+            unique_name(_NAME_PREFIX, settings.bucket),
+            open_dcp=False,
         )
         try:
             connection.open()

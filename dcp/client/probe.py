@@ -5,7 +5,7 @@ bounded by the connection settings, so the probe takes no longer than one slow n
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,7 +13,8 @@ from typing import Final
 from dcp.client.addresses import NodeAddress, parse_seeds
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
-from dcp.client.node_links import unique_name
+from dcp.client.connection_names import unique_name
+from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
@@ -78,6 +79,21 @@ def probe_cluster(
         RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
     """
     found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials)
+    return look_at_nodes(found, manifest, settings, credentials)
+
+
+def look_at_nodes(
+    found: ClusterMap,
+    manifest: bytes | None,
+    settings: ConnectionSettings,
+    credentials: Credentials,
+) -> ClusterView:
+    """Ask all nodes of a map for what they hold.
+
+    Raises:
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+    """
     high_seqnos: dict[int, int] = {}
     logs: dict[int, FailoverLog] = {}
     unreachable: dict[NodeAddress, str] = {}
@@ -127,9 +143,7 @@ def _ask_nodes(
     """Return what each node holds of the vbuckets in a state, or why it does not answer."""
 
     def ask(address: NodeAddress) -> _Told | str:
-        connection = NodeConnection(
-            address, settings, credentials, unique_name(_NAME_PREFIX), open_dcp=False
-        )
+        connection = _asking(address, settings, credentials)
         try:
             connection.open()
             seqnos = connection.all_vb_seqnos(state=state)
@@ -154,6 +168,36 @@ def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int,
         return {}
 
 
+def ask_seed(
+    seed: NodeAddress,
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    on_step: Callable[[SetUpStep], None] | None = None,
+) -> tuple[ClusterMap, bytes | None]:
+    """Return the cluster map and the collections manifest, None where the bucket has none.
+
+    Raises:
+        SourceError: the seed cannot be reached, or refuses; as ``NodeConnection.open``.
+        RemoteProtocolError: the seed breaks the protocol.
+    """
+    connection = _asking(seed, settings, credentials)
+    try:
+        ready = connection.open(on_step)
+        config = ready.cluster_config or connection.cluster_config()
+        has_collections = HelloFeature.COLLECTIONS in ready.features
+        manifest = connection.collections_manifest() if has_collections else None
+        return ClusterMap.parse(config, seed, tls=settings.tls is not None), manifest
+    finally:
+        connection.close()
+
+
+def _asking(
+    node: NodeAddress, settings: ConnectionSettings, credentials: Credentials
+) -> NodeConnection:
+    name = unique_name(_NAME_PREFIX, settings.bucket)
+    return NodeConnection(node, settings, credentials, name, open_dcp=False)
+
+
 def _first_answer(
     seeds: Sequence[NodeAddress],
     settings: ConnectionSettings,
@@ -161,21 +205,12 @@ def _first_answer(
 ) -> tuple[ClusterMap, bytes | None]:
     failures: list[SourceError | RemoteProtocolError] = []
     for seed in seeds:
-        connection = NodeConnection(
-            seed, settings, credentials, unique_name(_NAME_PREFIX), open_dcp=False
-        )
         try:
-            ready = connection.open()
-            config = ready.cluster_config or connection.cluster_config()
-            has_collections = HelloFeature.COLLECTIONS in ready.features
-            manifest = connection.collections_manifest() if has_collections else None
-            return ClusterMap.parse(config, seed, tls=settings.tls is not None), manifest
+            return ask_seed(seed, settings, credentials)
         except (AuthenticationError, BucketError):
             raise  # no other node would answer differently
         except (SourceError, RemoteProtocolError) as error:
             failures.append(error)
-        finally:
-            connection.close()
     if all(isinstance(error, RemoteProtocolError) for error in failures):
         raise failures[0]
     told = "; ".join(map(str, failures))

@@ -25,6 +25,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.answers import AnswerBoard
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover, Receipt
+from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats, WindowStats
 from dcp.client.transport import ClosedByPeerError, Transport
@@ -111,6 +112,8 @@ class Reader:
         self._handover = handover
         self._buffers = buffers
         self._splitter = FrameSplitter(settings.max_frame_bytes)
+        self._on_step: Callable[[SetUpStep], None] | None = None
+        self._told_step: str | None = None
         self._transport: Transport | None = None
         self._thread = threading.Thread(
             target=self._main, name=f"dcp-reader-{address}", daemon=True
@@ -129,8 +132,9 @@ class Reader:
 
     # --- for other threads -----------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to connect."""
+    def start(self, on_step: Callable[[SetUpStep], None] | None = None) -> None:
+        """Begin to connect; ``on_step`` hears of each step as it begins, in the thread."""
+        self._on_step = on_step
         self._thread.start()
 
     def stop(self) -> None:
@@ -230,15 +234,23 @@ class Reader:
             self.address,
             timeout_seconds=settings.connect_timeout_seconds,
             tls=settings.tls,
+            on_step=self._begin_step,
         )
         self._transport = transport
         try:
             self._machine.start(monotonic())
+            self._begin_step(self._machine.set_up_step)
             while self._goes_on(monotonic()):
                 self._turn(transport)
         finally:
             self._transport = None
             transport.close()
+
+    def _begin_step(self, name: str) -> None:
+        if self._on_step is not None and name != self._told_step:
+            self._told_step = name
+            line = None if self._transport is None else self._transport.line
+            self._on_step(SetUpStep(name, self._machine.set_up_progress, line))
 
     def _goes_on(self, now: float) -> bool:
         """Return whether to take another turn: when closing, until the node has ended its streams.
@@ -308,6 +320,7 @@ class Reader:
         window = self._machine.flow.connection
         before_bytes = window.received
         events = self._machine.receive(block, now)
+        self._begin_step(self._machine.set_up_step)
         if self._splitter.pending_bytes or window.received > before_bytes:
             self.data_heard_at = now
         self._hand_over(events)

@@ -36,7 +36,6 @@ from dcp.errors import (
     NoRelayError,
     RemoteProtocolError,
 )
-from dcp.protocol.bootstrap import STREAM_WINDOW
 from dcp.protocol.events import (
     ClusterConfigReceived,
     Event,
@@ -54,6 +53,7 @@ from dcp.protocol.events import (
     StreamWindowChanged,
     WindowRefused,
 )
+from dcp.protocol.negotiation import STREAM_WINDOW
 from dcp.protocol.refusals import describe_status
 from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status, VbucketState

@@ -7,13 +7,15 @@ Only ``wake`` may be called from other threads. TLS records that OpenSSL holds b
 import selectors
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.set_up import TCP, TLS, Line
 from dcp.client.settings import TlsSettings
 from dcp.errors import NodeUnavailableError
-from dcp.protocol.refusals import tls_cure
+from dcp.protocol.refusals import PORT_CURE, REACH_CURE, tls_cure
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -45,28 +47,41 @@ class Transport:
         *,
         timeout_seconds: float,
         tls: TlsSettings | None,
+        on_step: Callable[[str], None] = lambda _: None,
     ) -> "Transport":
-        """Connect, and shake hands where TLS is asked for.
+        """Connect, and shake hands where TLS is asked for; tell each of these as it begins.
 
         Raises:
             NodeUnavailableError: refused, unreachable, not within the time, or bad certificate.
         """
-        step = "TCP connection"
+        step = TCP
         try:
+            on_step(step)
             connected = socket.create_connection((address.host, address.port), timeout_seconds)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if tls is not None:
-                step = "TLS handshake"
+                step = TLS
+                on_step(step)
                 connected = _encrypted(connected, address, tls)
         except TimeoutError:
+            cure = REACH_CURE if step == TCP else PORT_CURE
             raise NodeUnavailableError(
-                f"waited {timeout_seconds:.1f} s for the {step} with {address}"
+                f"waited {timeout_seconds:.1f} s for the {step} with {address}, {cure}"
             ) from None
         except OSError as error:
-            cure = "" if step == "TCP connection" else f", {tls_cure(error)}"
-            raise NodeUnavailableError(f"{step} with {address}: {_reason(error)}{cure}") from error
+            cure = REACH_CURE if step == TCP else tls_cure(error)
+            raise NodeUnavailableError(
+                f"{step} with {address}: {_reason(error)}, {cure}"
+            ) from error
         return cls(address, connected)
+
+    @property
+    def line(self) -> Line:
+        """The encryption, and who the other side says it is."""
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return Line()
+        return Line(self._socket.version() or "", self._socket.getpeercert() or {})
 
     def wait(self, timeout_seconds: float, *, reading: bool) -> bool:
         """Wait for bytes (if ``reading``), for room, or for ``wake``; return whether to read."""

@@ -9,7 +9,8 @@ from typing import Final
 
 from dcp.errors import SourceError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, STREAM_WINDOW
+from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE
+from dcp.protocol.negotiation import STREAM_WINDOW
 from dcp.protocol.refusals import describe_refusal
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState

@@ -7,11 +7,13 @@ DCP_OPEN and before the first stream, since flow control counts from the moment 
 Source: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/documentation/commands/control.md``.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dcp import __version__
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -22,24 +24,15 @@ from dcp.errors import (
 )
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.negotiation import CONTROL_TERMS, FEATURES, GROUP_TAG, STREAM_WINDOW
 from dcp.protocol.refusals import PORT_CURE, bucket_cure, describe_refusal, login_cure
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
 from dcp.protocol.window import FlowSettings
+from dcp.protocol.window_resize import CONNECTION_WINDOW
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES, HelloFeature, Opcode, OpenFlag, Status
-
-FEATURES: Final = (
-    HelloFeature.XATTR,
-    HelloFeature.XERROR,
-    HelloFeature.SELECT_BUCKET,
-    HelloFeature.JSON,
-    HelloFeature.DUPLEX,
-    HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
-    HelloFeature.COLLECTIONS,
-)
-"""What we ask for by default; with ``SNAPPY`` added, values may arrive compressed."""
 
 OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
 METADATA_OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.NO_VALUE | OpenFlag.INCLUDE_DELETE_TIMES
@@ -60,20 +53,33 @@ class DcpControlRequest:
     since: int = 0
 
 
-STREAM_WINDOW: Final = "stream_buffer_size"
-"""The control that no data server has, only the document: always optional."""
-GROUP_TAG: Final = "receiver_group_tag"
-"""The control of our own relay: which group of its receivers a consumer belongs to."""
-STREAM_END_ON_CLOSE: Final = DcpControlRequest("send_stream_end_on_client_close_stream", "true")
-MARKER_VERSION: Final = DcpControlRequest("max_marker_version", "2.2", since=8)
-"""Such markers tell the purge seqno. Servers know the control since 8.0, and no other value."""
+def control_request(name: str, value: str) -> DcpControlRequest:
+    """Return a control of the table of what is negotiated, with the value that settings give it."""
+    term = CONTROL_TERMS[name]
+    return DcpControlRequest(name, value, not term.is_required, term.since)
+
+
+STREAM_END_ON_CLOSE: Final = control_request("send_stream_end_on_client_close_stream", "true")
 CONTROLS: Final = (
-    DcpControlRequest("enable_expiry_opcode", "true"),
-    DcpControlRequest("supports_cursor_dropping_vulcan", "true"),
+    control_request("enable_expiry_opcode", "true"),
+    control_request("supports_cursor_dropping_vulcan", "true"),
     STREAM_END_ON_CLOSE,
-    MARKER_VERSION,
+    control_request("max_marker_version", "2.2"),
 )
 """Sent after NOOP and flow control, which ``required_controls`` derives from the settings."""
+
+
+_CONNECTION_ID_BYTES: Final = 33
+"""kv_engine ``daemon/connection.h``, MaxSavedConnectionId: of the agent it keeps 32."""
+
+
+def agent_text(product: str, connection_name: str) -> str:
+    """Return the key of HELLO as servers read it: JSON of agent and connection.
+
+    Their logs and statistics show both. Names end with what differs, and that is kept.
+    """
+    known_as = {"a": f"{product}/{__version__}", "i": connection_name[-_CONNECTION_ID_BYTES:]}
+    return json.dumps(known_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,8 @@ class BootstrapSettings:
 
     bucket: str
     connection_name: str
-    agent: str = "dcplake"
+    agent: str | None = None
+    """The whole key of HELLO; None: `agent_text` of the connection."""
     features: tuple[int, ...] = FEATURES
     open_flags: int = OPEN_FLAGS
     controls: tuple[DcpControlRequest, ...] = CONTROLS
@@ -213,7 +220,10 @@ def _cure(kind: type[SourceError], progress: BootstrapProgress) -> str:
 
 def _hello(progress: BootstrapProgress) -> m.Body:
     settings = progress.settings
-    return m.Hello(settings.agent.encode(), tuple(int(code) for code in settings.features))
+    agent = settings.agent
+    if agent is None:
+        agent = agent_text("dcplake", settings.connection_name)
+    return m.Hello(agent.encode(), tuple(int(code) for code in settings.features))
 
 
 def _hello_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
@@ -343,7 +353,7 @@ def control_step(control: DcpControlRequest) -> BootstrapStep:
 
 def group_control(tag: int) -> DcpControlRequest:
     """Return the control that joins a relay's receiver group; other servers refuse it."""
-    return DcpControlRequest(GROUP_TAG, str(tag), optional=False)
+    return control_request(GROUP_TAG, str(tag))
 
 
 def required_controls(
@@ -354,15 +364,13 @@ def required_controls(
     Windows of streams are beside them, and may be refused: then the connection's holds alone.
     """
     controls = [
-        DcpControlRequest("enable_noop", "true", optional=False),
-        DcpControlRequest("set_noop_interval", liveness.interval_text, optional=False),
+        control_request("enable_noop", "true"),
+        control_request("set_noop_interval", liveness.interval_text),
     ]
     if flow.window_bytes:
-        controls.append(
-            DcpControlRequest("connection_buffer_size", str(flow.window_bytes), optional=False)
-        )
+        controls.append(control_request(CONNECTION_WINDOW, str(flow.window_bytes)))
     if flow.stream_window_bytes:
-        controls.append(DcpControlRequest(STREAM_WINDOW, str(flow.stream_window_bytes)))
+        controls.append(control_request(STREAM_WINDOW, str(flow.stream_window_bytes)))
     return tuple(controls)
 
 

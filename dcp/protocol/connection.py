@@ -326,6 +326,16 @@ class ConsumerConnection:
         return f"answers to: {self._state.pending.describe()}"
 
     @property
+    def set_up_step(self) -> str:
+        """The name of the bootstrap's step under way; empty once it is done."""
+        return "" if self.is_ready else self._state.bootstrap.step.name
+
+    @property
+    def set_up_progress(self) -> BootstrapProgress:
+        """The results of the bootstrap so far."""
+        return self._state.bootstrap.progress
+
+    @property
     def flow(self) -> FlowControl:
         """The flow-control windows with their counters."""
         return self._state.flow

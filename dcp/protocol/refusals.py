@@ -89,6 +89,11 @@ PORT_CURE: Final = (
 )
 """What helps where the other side does not talk as a data node does."""
 
+REACH_CURE: Final = (
+    "expected a data node that this machine can reach there: check host, port and firewalls"
+)
+"""What helps where nobody answers."""
+
 
 def tls_cure(failure: OSError) -> str:
     """Return the expected encryption, and the remedy, for a failed TLS handshake."""

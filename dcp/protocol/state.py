@@ -7,8 +7,9 @@ is not used any more then (`connection.ConsumerConnection.receive`).
 from dataclasses import dataclass, field
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap
+from dcp.protocol.bootstrap import Bootstrap
 from dcp.protocol.liveness import Liveness
+from dcp.protocol.negotiation import STREAM_WINDOW
 from dcp.protocol.position import Position
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase

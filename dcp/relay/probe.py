@@ -1,16 +1,13 @@
 """Asks the cluster for the bucket's uuid and vbuckets, before the relay has the bucket."""
 
-import secrets
 from dataclasses import dataclass
-from typing import Final
 
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
+from dcp.client.connection_names import unique_name
 from dcp.errors import NodeUnavailableError
 from dcp.protocol.credentials import Credentials
 from dcp.relay.relay_settings import RelaySettings
-
-_NAME_BYTES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ def ask_cluster(settings: RelaySettings, credentials: Credentials) -> BucketFact
     """
     troubles: list[str] = []
     for address in settings.upstream:
-        name = f"dcplake-relay-probe:{secrets.token_hex(_NAME_BYTES)}"
+        name = unique_name("dcplake-relay-probe", settings.bucket)
         node = NodeConnection(address, settings.connection, credentials, name, open_dcp=False)
         try:
             node.open()

@@ -21,7 +21,7 @@ from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.model.connection_name import shown_name
 from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.producer.streams.stream import ActiveStream
-from dcp.protocol.bootstrap import GROUP_TAG
+from dcp.protocol.negotiation import GROUP_TAG
 from dcp.wire.vocabulary import Status
 
 TAG_CONTROL: Final = GROUP_TAG.encode()

@@ -7,7 +7,6 @@ are tried, too. A map of another bucket ends all links: the relay's data is not 
 
 import asyncio
 import logging
-import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from time import monotonic
@@ -15,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
+from dcp.client.connection_names import unique_name
 from dcp.errors import BucketError, DcplakeError
 from dcp.producer.replication.background import keep_running
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
@@ -29,7 +29,6 @@ from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-_NAME_BYTES: Final = 6
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -57,7 +56,7 @@ class Upstream:
         self._settings = settings
         self._regulator: StreamRegulator | None = None
         self._tls = None if settings.tls is None else settings.tls.context()
-        self._name = f"dcplake-relay:{secrets.token_hex(_NAME_BYTES)}"
+        self._name = unique_name("dcplake-relay", settings.bucket)
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
         self._charged: dict[int, UpstreamLink] = {}

@@ -25,7 +25,7 @@ from dcp.errors import BucketError, RemoteProtocolError
 from dcp.producer.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.producer.replication.passive_streams import PassiveStreams
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.protocol.bootstrap import FEATURES, BootstrapSettings
+from dcp.protocol.bootstrap import BootstrapSettings, agent_text
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
@@ -40,6 +40,7 @@ from dcp.protocol.events import (
     StreamRefused,
 )
 from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.negotiation import FEATURES
 from dcp.protocol.refusals import describe_status
 from dcp.protocol.window import FlowSettings, Window
 from dcp.types import FailoverLog
@@ -104,7 +105,7 @@ class UpstreamConnection:
         bootstrap = BootstrapSettings(
             settings.bucket,
             name,
-            agent="dcplake-relay",
+            agent=agent_text("dcplake-relay", name),
             features=(*FEATURES, HelloFeature.SNAPPY),
             open_flags=OPEN_FLAGS,
             timeout_seconds=_BOOTSTRAP_SECONDS,

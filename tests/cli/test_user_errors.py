@@ -37,7 +37,7 @@ def answering(said_there: bytes) -> Iterator[str]:
 
         def answer() -> None:
             client, _ = server.accept()
-            client.recv(100)
+            client.recv(4096)
             client.sendall(said_there)
             client.close()
 

@@ -62,7 +62,7 @@ def test_node_that_says_nonsense_or_closes(said: bytes) -> None:
 
         def answer() -> None:
             client, _ = server.accept()
-            client.recv(100)
+            client.recv(4096)
             client.sendall(said)
             client.close()
 

@@ -167,12 +167,12 @@ def break_seeds(
     asked: list[str] = []
     really_open = NodeConnection.open
 
-    def fail_once(connection: NodeConnection) -> Ready:
+    def fail_once(connection: NodeConnection, on_step: None = None) -> Ready:
         seed = str(connection.address)
         if seed in broken and seed not in asked:
             asked.append(seed)
             raise failure
-        return really_open(connection)
+        return really_open(connection, on_step)
 
     monkeypatch.setattr(NodeConnection, "open", fail_once)
     return asked

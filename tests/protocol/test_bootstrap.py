@@ -1,9 +1,11 @@
 """The bootstrap against a scripted server: what is said, in which order, and what refusals mean."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 
+from dcp import __version__
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -14,8 +16,9 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import FEATURES, BootstrapSettings
+from dcp.protocol.bootstrap import BootstrapSettings
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials, Secret
+from dcp.protocol.negotiation import FEATURES
 from dcp.protocol.position import Position
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -64,6 +67,9 @@ def test_the_whole_bootstrap() -> None:
     assert opcodes(server) == WHOLE_BOOTSTRAP
     assert ready == e.Ready(frozenset(FEATURES), b'{"rev":1}')
     bodies = {type(body): body for _, body in server.seen}
+    hello = bodies[m.Hello]
+    assert isinstance(hello, m.Hello)
+    assert json.loads(hello.agent) == {"a": f"dcplake/{__version__}", "i": "test-connection"}
     assert bodies[m.SelectBucket] == m.SelectBucket(b"travel")
     flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
     assert bodies[m.DcpOpen] == m.DcpOpen(b"test-connection", flags)
@@ -77,6 +83,17 @@ def test_the_whole_bootstrap() -> None:
         (b"send_stream_end_on_client_close_stream", b"true"),
         (b"max_marker_version", b"2.2"),
     ]
+
+
+def test_servers_keep_the_end_of_a_connections_name() -> None:
+    server = ScriptedServer()
+    name = "dcplake-0a1b2c3d-r7-t2.0:travel:a-long-host-name:4242:17-9f3c21ab"
+    bootstrap(server, settings=BootstrapSettings("travel", name))
+    hello = server.seen[0][1]
+    assert isinstance(hello, m.Hello)
+    kept = json.loads(hello.agent)["i"]
+    assert name.endswith(kept)
+    assert len(kept) == 33
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)

@@ -190,3 +190,17 @@ def test_the_command_shows_it(
     relay.stop()
     assert main(words) == 0
     assert "cannot connect" in capsys.readouterr().out
+
+
+def test_the_doctor_of_a_lake_is_in_the_lakes_group(
+    make_cluster: MakeCluster, make_relay: MakeRelay, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody else is in it, so without the tag there would be no stream."""
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 10)
+    relay = make_relay(cluster, flow_spec=parse_flow_spec("tagged,g:7/1,t:60s"))
+    settings = (f"seeds={relay.seeds[0]}", f"username={USER}", "receiver_group_tag=7")
+    words = [word for each in settings for word in ("--set", f"source.{each}")]
+    assert main(["doctor", "--json", *words]) == 0
+    steps = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["state"] for each in steps] == ["ok"] * 12

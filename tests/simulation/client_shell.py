@@ -86,8 +86,9 @@ class SteppedReader(Reader):
     network: Network
     on_turn: Callable[["SteppedReader"], None] = staticmethod(lambda _: None)
 
-    def start(self) -> None:
-        """Begin to connect."""
+    def start(self, on_step: object = None) -> None:
+        """Begin to connect; nobody asks for the steps."""
+        assert on_step is None
         self._is_scheduled = False
         self._timer: Any = None
         self._is_over = False

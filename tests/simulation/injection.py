@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import count
 from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from scramp import ScramMechanism
 
 import dcp.client.answers
 import dcp.client.connection
+import dcp.client.connection_names
 import dcp.client.consumer
 import dcp.client.delivery
 import dcp.client.probe
@@ -154,7 +156,11 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         return EPOCH_SECONDS + loop.time()
 
     settings = partial(ClusterSettings, clock=clock)
+    names = dcp.client.connection_names
     named: list[tuple[Any, str, Any]] = [
+        (names, "gethostname", lambda: "host"),
+        (names, "getpid", lambda: 1),
+        (names, "_numbers", count(1)),
         (
             dcp.producer.server.cluster_nodes,
             "LoopThread",

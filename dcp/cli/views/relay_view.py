@@ -6,7 +6,6 @@ fails, nor takes long, for what its source does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Thread
 from time import monotonic
@@ -14,15 +13,13 @@ from typing import Any, Final
 
 from dcp.cli.terminal.quantities import size_text
 from dcp.cli.views.producer_metrics import group_stats, upstream_stats
-from dcp.cli.views.server_statistics import group_of_ours, stat_count, stat_memory
-from dcp.client.settings import TlsSettings
+from dcp.cli.views.server_statistics import group_of_ours, signed_in, stat_count, stat_memory
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import source_access
 from dcp.printable import printable
-from dcp.producer.clients.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
-from dcp.seeds import parse_seed
 
 _DEADLINE_SECONDS: Final = 3.0
 _MOST_SEEDS: Final = 8
@@ -66,7 +63,7 @@ def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) 
         return SourceReport(trouble=str(error))
     connection = access.consumer.connection
     questions = [
-        _Question(seed, connection.bucket, credentials, connection.tls, deadline_seconds)
+        _Question(seed, connection, credentials, deadline_seconds)
         for seed in access.seeds[:_MOST_SEEDS]
     ]
     return _first_answer(questions, monotonic() + deadline_seconds)
@@ -90,15 +87,14 @@ class _Question(Thread):
     def __init__(
         self,
         seed: str,
-        bucket: str,
+        settings: ConnectionSettings,
         credentials: Credentials,
-        tls: TlsSettings | None,
         timeout_seconds: float,
     ) -> None:
         super().__init__(name=f"status-{seed}", daemon=True)
         self.seed = seed
         self.report: SourceReport | None = None
-        self._bucket, self._credentials, self._tls = bucket, credentials, tls
+        self._settings, self._credentials = settings, credentials
         self._timeout_seconds = timeout_seconds
 
     def run(self) -> None:
@@ -109,12 +105,9 @@ class _Question(Thread):
             self.report = SourceReport(trouble=str(error))
 
     def _ask(self) -> dict[str, str]:
-        context = None if self._tls is None else self._tls.context()
-        address = parse_seed(self.seed)
-        with closing(KvConnection(*address, self._timeout_seconds, context)) as connection:
-            user, password = self._credentials.username, self._credentials.password.reveal()
-            mechanisms = self._credentials.mechanisms
-            connection.log_in(user, password, self._bucket, mechanisms=mechanisms)
+        with signed_in(
+            self.seed, self._settings, self._credentials, self._timeout_seconds
+        ) as connection:
             return group_of_ours(connection, "relay")
 
 

@@ -1,10 +1,41 @@
 """Reads a node's answers to STAT for the views: groups that only ours have, and numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 
 from dcp.cli.terminal.quantities import memory_text
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import NodeUnavailableError, SourceError
 from dcp.producer.clients.kv_connection import KvConnection
+from dcp.protocol.credentials import Credentials
+from dcp.seeds import parse_seed
+
+
+@contextmanager
+def signed_in(
+    node: str,
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    timeout_seconds: float,
+    *,
+    selects_bucket: bool = True,
+) -> Iterator[KvConnection]:
+    """Give a KV connection with a node, signed in to the bucket as a lake's settings say.
+
+    Raises:
+        NodeUnavailableError: the node cannot be reached, or does not answer in time.
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+    """
+    context = None if settings.tls is None else settings.tls.context()
+    with closing(KvConnection(*parse_seed(node), timeout_seconds, context)) as connection:
+        connection.log_in(
+            credentials.username,
+            credentials.password.reveal(),
+            settings.bucket if selects_bucket else None,
+            mechanisms=credentials.mechanisms,
+        )
+        yield connection
 
 
 def group_of_ours(connection: KvConnection, group: str) -> dict[str, str]:

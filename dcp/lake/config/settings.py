@@ -106,8 +106,10 @@ class SourceSettings(Section):
             "from -9223372036854775808 to 9223372036854775807, or nothing"
         )
 
-    def credentials(self) -> Credentials:
+    def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
         """Return user and password; PLAIN is allowed where nobody can listen, or by the settings.
+
+        ``environment`` is that of this process unless another is given.
 
         Raises:
             ConfigError: no user is named; else as for ``password``.
@@ -119,7 +121,7 @@ class SourceSettings(Section):
                 "Data DCP Reader on the bucket"
             )
         mechanisms = ALL_MECHANISMS if self.tls or self.allow_plain else SCRAM_MECHANISMS
-        return Credentials(self.username, Secret(self.password()), mechanisms)
+        return Credentials(self.username, Secret(self.password(environment)), mechanisms)
 
     def password(self, environment: Mapping[str, str] | None = None) -> str:
         """Read the password where the settings say it is, in the process that asks.

@@ -1,17 +1,18 @@
-"""Writes ``conf/dcplake.toml``: every setting with its meaning, unit and default, commented out.
+"""Writes configuration files: every setting with its meaning, unit and value.
 
 ``python -m dcp.lake.config.settings_document > conf/dcplake.toml`` after a setting was changed; a
-test compares the file with what this writes.
+test compares the file, which has all of them commented out, with what this writes.
 """
 
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, Final
 
-from dcp.lake.config.setting_keys import describe_expected
-from dcp.lake.config.settings import SECTIONS
+from dcp.lake.config.setting_keys import Section, describe_expected
+from dcp.lake.config.settings import SECTIONS, Settings
 
 _HEAD = """\
 # Configuration of dcplake: every key with its meaning, unit and default.
@@ -20,38 +21,65 @@ _HEAD = """\
 """
 
 
+_HEAD_OF_CHOSEN: Final = """\
+# Configuration of dcplake, made by `dcplake init`; what is not here has its default.
+# docs/settings.md lists every key. The environment variable DCPLAKE_<SECTION>_<KEY> wins over this
+# file, an option over both.
+"""
+
+
 def document() -> str:
-    """Return the whole file."""
-    return "\n".join([_HEAD, *_lines()]) + "\n"
-
-
-def _lines() -> Iterator[str]:
+    """Return the whole file of all settings."""
+    lines: list[str] = [_HEAD]
     for name, section in SECTIONS.items():
-        yield f"[{name}]"
-        yield f"# {(section.__doc__ or '').strip()}"
-        yield ""
+        lines += _section_lines(name, section)
         for key in fields(section):
-            default = key.default if key.default is not MISSING else {}
-            expected = describe_expected(default, key.metadata)
-            yield from textwrap.wrap(
-                f"{key.metadata['text']} Value: {expected}.",
-                width=96,
-                initial_indent="# ",
-                subsequent_indent="# ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            yield f"#{key.name} = {toml_value(default)}"
-            yield ""
+            lines += [*_comment(key), f"#{key.name} = {toml_value(_default(key))}", ""]
+    return "\n".join(lines) + "\n"
+
+
+def document_of(settings: Settings) -> str:
+    """Return a file of the settings that are not the defaults."""
+    lines: list[str] = [_HEAD_OF_CHOSEN]
+    for name, section in SECTIONS.items():
+        chosen = getattr(settings, name)
+        keys = [key for key in fields(section) if getattr(chosen, key.name) != _default(key)]
+        lines += _section_lines(name, section) if keys else ()
+        for key in keys:
+            value = getattr(chosen, key.name)
+            lines += [*_comment(key), f"{key.name} = {toml_value(value)}", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section_lines(name: str, section: type[Section]) -> tuple[str, ...]:
+    return f"[{name}]", f"# {(section.__doc__ or '').strip()}", ""
+
+
+def _default(key: "Field[Any]") -> Any:
+    return key.default if key.default is not MISSING else {}
+
+
+def _comment(key: "Field[Any]") -> list[str]:
+    expected = describe_expected(_default(key), key.metadata)
+    return textwrap.wrap(
+        f"{key.metadata['text']} Value: {expected}.",
+        width=96,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def toml_value(value: object) -> str:
     """Return a setting's value as TOML has it."""
     if isinstance(value, Mapping):
-        return "{}"
+        pairs = (f"{toml_value(name)} = {toml_value(part)}" for name, part in value.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 100_000:
         return f"{value:_}"
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    # TOML has the escapes of JSON, but no surrogates.
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
 if __name__ == "__main__":

@@ -87,12 +87,12 @@ class KvConnection:
         self,
         user: str,
         password: str,
-        bucket: str,
+        bucket: str | None,
         *,
         collections: bool = False,
         mechanisms: tuple[str, ...] = SCRAM_MECHANISMS,
     ) -> None:
-        """Negotiate, authenticate with the strongest mechanism offered, select the bucket.
+        """Negotiate, authenticate with the strongest mechanism offered, select the bucket, if any.
 
         ``mechanisms`` are those allowed: by default none that sends the password as it is.
         With ``collections`` keys begin with their collection's id from here on.
@@ -104,6 +104,8 @@ class KvConnection:
         features = (*_FEATURES, HelloFeature.COLLECTIONS) if collections else _FEATURES
         self.call(encode(m.Hello(_AGENT, features), Opcode.HELLO))
         self._authenticate(Credentials(user, Secret(password), mechanisms))
+        if bucket is None:
+            return
         answer = self.call(encode(m.SelectBucket(bucket.encode()), Opcode.SELECT_BUCKET))
         if answer.status != Status.SUCCESS:
             raise BucketError(
@@ -191,6 +193,21 @@ class KvConnection:
                 "expected a collection of the bucket as SCOPE.NAME (case matters): create it first"
             )
         return body.collection_id
+
+    def buckets(self) -> list[str]:
+        """Return the names of the buckets that the user has access to.
+
+        Raises:
+            SourceError: the node does not tell this user.
+        """
+        answer = self.call(encode(m.Empty(), Opcode.LIST_BUCKETS))
+        body = decode(answer)
+        if not isinstance(body, m.Text):
+            raise SourceError(
+                f"KV node {self.name}: LIST_BUCKETS: found {describe_refusal(answer)}, "
+                "expected the buckets"
+            )
+        return body.value.decode("utf-8", "backslashreplace").split()
 
     def statistics(self, group: str, options: bytes = b"") -> dict[str, str]:
         """Return the statistics of a group, by name.

@@ -37,6 +37,7 @@ def general(question: StatisticsRequest) -> Iterator[Statistic]:
     owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
     in_state = Counter(vbucket.shown_state for vbucket in question.vbuckets())
     yield "bucket", bucket.name
+    yield "time", int(bucket.settings.clock())
     for state in _STATES:
         yield f"vb_{state.name.lower()}_num", in_state[state]
     yield "curr_items", sum(sum(v.data.newest.document_counts().values()) for v in owned)

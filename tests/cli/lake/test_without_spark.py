@@ -27,6 +27,7 @@ COMMANDS = {
     ("rollbacks",): "no rollback so far",
     ("cut",): "docs` VERSION AS OF 1;\n",
     ("tail", "--lines", "1"): '{"n": 1}',
+    ("doctor",): "lake: of this bucket",
 }
 
 
@@ -60,6 +61,17 @@ def test_a_command_starts_no_spark(
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(opening, "session", started)
-    asked = options if words[0] in ("run", "plan") else options[-2:]
+    asked = options if words[0] in ("run", "plan", "doctor") else options[-2:]
     assert main([*words, *asked]) == 0
     assert told in "".join(capsys.readouterr())
+
+
+def test_the_lake_of_another_bucket_is_none_of_ours(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ProducerCluster(ClusterSettings(vbuckets=4, seed=8)) as other:
+        seeds = ["--set", f"source.seeds={','.join(other.seeds)}"]
+        assert main(["doctor", *options, *seeds]) == 7
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].startswith("failed   lake ")
+    assert "it was made anew, use another lake for it" in said.err

@@ -1,0 +1,189 @@
+"""``dcplake init``: writes a configuration file, by asking the user and the cluster.
+
+What no option tells is asked on a terminal; anywhere else it has its default. The password is
+asked for too, where it is not found, and written nowhere.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer import Argument, Option
+
+from dcp.cli.terminal.output import say
+from dcp.errors import BucketError, ConfigError, SetupError, SourceError
+
+if TYPE_CHECKING:
+    from dcp.lake.config.settings import Settings
+    from dcp.protocol.credentials import Credentials
+
+EPILOG: Final = """\
+On a terminal it asks for what no option tells; elsewhere the defaults of docs/settings.md hold, and
+--username is needed. The file has no password: it names the variable or the file that has it."""
+
+_FILE: Final = Path("dcplake.toml")
+
+
+def run(  # noqa: PLR0913  (an argument for each option)
+    *,
+    file: Annotated[Path, Argument(metavar="FILE", help="the file to write")] = _FILE,
+    seed: Annotated[
+        list[str] | None,
+        Option("--seed", metavar="HOST:PORT", help="a node of the cluster (repeatable)"),
+    ] = None,
+    bucket: Annotated[str | None, Option(metavar="NAME", help="the bucket to replicate")] = None,
+    username: Annotated[str | None, Option(metavar="NAME", help="the user to sign in as")] = None,
+    password_env: Annotated[
+        str | None, Option(metavar="NAME", help="environment variable with the password")
+    ] = None,
+    password_file: Annotated[
+        str | None, Option(metavar="FILE", help="file whose first line is the password")
+    ] = None,
+    tls: Annotated[bool | None, Option(help="whether to encrypt connections")] = None,
+    tls_ca_file: Annotated[
+        str | None,
+        Option(metavar="FILE", help="PEM file of certificates to trust; encrypts connections"),
+    ] = None,
+    root: Annotated[str | None, Option(metavar="PATH", help="the folder of the tables")] = None,
+) -> int:
+    """Ask, look at the cluster, and write."""
+    from dcp.cli.views.bucket_look import look_at_bucket
+
+    _require_free(file)
+    told = {
+        "seeds": ",".join(seed) if seed else None,
+        "bucket": bucket,
+        "username": username,
+        "password_env": password_env,
+        "password_file": password_file,
+        "tls": "true" if tls or tls_ca_file else "false" if tls is False else None,
+        "tls_ca_file": tls_ca_file,
+    }
+    given = {f"source.{name}": value for name, value in told.items() if value is not None}
+    given |= {"lake.root": root} if root is not None else {}
+    try:
+        settings, credentials = _ask_all(given)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    look = look_at_bucket(settings, credentials)
+    say(str(look))
+    for node, reason in look.cluster.unreachable.items():
+        say(f"node {node} cannot be reached: {reason}")
+    if look.offers_tls and not settings.source.tls:
+        say("the nodes offer TLS: with --tls or --tls-ca-file connections are encrypted")
+    _write(file, settings)
+    _say_next(file, settings)
+    return 0
+
+
+def _require_free(file: Path) -> None:
+    """Raise ConfigError where the file cannot be a new one."""
+    if file.exists():
+        raise ConfigError(f"{file}: found a file, expected none: name another one, or remove it")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: found no folder {file.parent}, expected one: make it")
+
+
+def _ask_all(given: Mapping[str, object]) -> "tuple[Settings, Credentials]":
+    """Return the settings, and with which credentials the cluster was asked for its buckets.
+
+    Raises:
+        ConfigError: something is missing, and there is no terminal to ask on; or it is wrong.
+        SourceError: the cluster cannot be asked, or the bucket is none of its buckets.
+
+    """
+    from dcp.lake.config.settings import SourceSettings
+    from dcp.lake.config.settings_load import load_settings
+
+    values = dict(given)
+    defaults = SourceSettings()
+
+    def ask(key: str, question: str, default: object, **how: Any) -> None:
+        if key not in values and sys.stdin.isatty():
+            values[key] = typer.prompt(question, default=default, **how)
+
+    ask("source.seeds", "Nodes of the cluster, commas between", ",".join(defaults.seeds))
+    if "source.tls" not in values and sys.stdin.isatty():
+        values["source.tls"] = "true" if typer.confirm("Encrypt connections (TLS)") else "false"
+    if values.get("source.tls") == "true":
+        ask("source.tls_ca_file", "PEM file of who to trust (empty: as the system)", "")
+    ask("source.username", "User", None)
+    settings = load_settings(None, {}, values)
+    credentials = _credentials(settings)
+    buckets = _buckets(settings, credentials)
+    default = buckets[0] if len(buckets) == 1 else defaults.bucket
+    known = _known_bucket(buckets)
+    question = f"Bucket ({', '.join(buckets)})" if buckets else "Bucket"
+    ask("source.bucket", question, default, value_proc=known)
+    try:
+        known(str(values.setdefault("source.bucket", default)))
+    except typer.BadParameter as error:
+        raise BucketError(f"source.bucket: {error.message}") from None
+    ask("lake.root", "Folder of the tables", settings.lake.root)
+    return load_settings(None, {}, values), credentials
+
+
+def _credentials(settings: "Settings") -> "Credentials":
+    """Return user and password; a password that is not found is asked for on a terminal."""
+    source = settings.source
+    environment: Mapping[str, str] = os.environ
+    is_missing = not source.password_file and not environment.get(source.password_env)
+    if source.username and is_missing and sys.stdin.isatty():
+        question = f"Password of {source.username} (it is not written)"
+        environment = {source.password_env: typer.prompt(question, hide_input=True)}
+    return source.credentials(environment)
+
+
+def _buckets(settings: "Settings", credentials: "Credentials") -> list[str]:
+    """Return the buckets to choose from; none where the node does not tell."""
+    from dcp.cli.views.bucket_look import list_buckets
+    from dcp.errors import AuthenticationError, NodeUnavailableError
+
+    try:
+        return list_buckets(settings, credentials)
+    except (AuthenticationError, NodeUnavailableError):
+        raise
+    except SourceError:
+        return []
+
+
+def _known_bucket(buckets: list[str]) -> Callable[[str], str]:
+    """Return the check of a bucket's name, for typer to ask again."""
+
+    def check(name: str) -> str:
+        if buckets and name not in buckets:
+            raise typer.BadParameter(
+                f"found {name!r}, expected a bucket that this user has access to: "
+                f"{', '.join(buckets)}"
+            )
+        return name
+
+    return check
+
+
+def _write(file: Path, settings: "Settings") -> None:
+    from dcp.lake.config.settings_document import document_of
+
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(document_of(settings))
+    except FileExistsError:
+        _require_free(file)
+    except OSError as error:
+        raise SetupError(
+            f"{file}: cannot write it: {error.strerror}; expected a folder that this user can "
+            "write to"
+        ) from None
+
+
+def _say_next(file: Path, settings: "Settings") -> None:
+    source = settings.source
+    say(f"wrote {file}; next:")
+    if not source.password_file and not os.environ.get(source.password_env):
+        say(f"  export {source.password_env}=…    # the password of {source.username}")
+    say(f"  dcplake doctor --config {quote(str(file))}")
+    say(f"  dcplake run --config {quote(str(file))} --once")

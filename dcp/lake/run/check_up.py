@@ -1,0 +1,240 @@
+"""Checks the way from this machine to the stream of a bucket, step by step, as a run takes it.
+
+The connections are those of the consumer: the first ones ask a seed and then all nodes, as every
+run does before it plans, and the last one opens DCP and streams a vbucket. So a step that is told
+as done is one that a run gets through. The first that fails ends it, with the error that a run
+would end with. Nothing is written, and no Spark is started.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.connection import NodeConnection
+from dcp.client.connection_names import unique_name
+from dcp.client.probe import ClusterView, ask_seed, look_at_nodes
+from dcp.client.settings import ConnectionSettings
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+)
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.lake_position import require_same_bucket
+from dcp.lake.receive.source_access import source_access
+from dcp.lake.run.checked_step import Finding, StepState, Tell, checking
+from dcp.lake.run.set_up_check import SetUpCheck
+from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
+from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import find_lake
+from dcp.printable import number_ranges
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.refusals import bucket_cure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dcp.client.cluster_map import ClusterMap
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSource:
+    """A source whose every step is done, and what became known of it."""
+
+    settings: Settings
+    connection: ConnectionSettings
+    credentials: Credentials
+    cluster: ClusterView
+
+
+def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
+    """Go from the settings that ``load`` returns to the first rows of a vbucket.
+
+    Raises:
+        DcplakeError: the first step that fails, told before.
+
+    """
+    with checking("configuration", tell) as finding:
+        settings = load()
+        access, source = source_access(settings), settings.source
+        connection, credentials = access.consumer.connection, source.credentials()
+        if connection.tls is not None:
+            connection.tls.context()
+        where = source.password_file or f"the environment variable {source.password_env}"
+        finding.say(
+            f"bucket {source.bucket!r} at {', '.join(access.seeds)}, user {source.username!r}, "
+            f"its password in {where}, {'TLS' if source.tls else 'no TLS'}"
+        )
+    seeds = [NodeAddress.parse(seed) for seed in access.seeds]
+    with checking("name resolution", tell) as finding:
+        _resolve(seeds, finding)
+    found, manifest = _ask_seeds(seeds, connection, credentials, tell)
+    with checking("cluster map", tell) as finding:
+        _look_at_map(found, connection, finding)
+    with checking("data nodes", tell) as finding:
+        cluster = look_at_nodes(found, manifest, connection, credentials)
+        _require_all_nodes(cluster, finding)
+        vbucket, node = _small_vbucket(cluster)
+    name = unique_name("dcplake-doctor", connection.bucket)
+    opened = NodeConnection(node, connection, credentials, name)
+    try:
+        open_dcp(opened, tell)
+        with checking("stream", tell) as finding:
+            deadline = monotonic() + settings.round.node_deadline_seconds
+            wanted = WantedStream(vbucket, cluster.high_seqnos[vbucket], str(node), deadline)
+            try_stream(opened, wanted, bucket_cure(found.bucket, credentials.username), finding)
+    finally:
+        opened.close()
+    return CheckedSource(settings, connection, credentials, cluster)
+
+
+def _resolve(seeds: Sequence[NodeAddress], finding: Finding) -> None:
+    """Look the seeds' names up; one that is found is enough for a run."""
+    found: dict[str, list[str]] = {}
+    unknown: list[str] = []
+    for seed in seeds:
+        try:
+            answers = socket.getaddrinfo(seed.host, seed.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            unknown.append(
+                f"{seed.host}: {error.strerror or error}, expected a name that this machine can "
+                "resolve: check source.seeds and its DNS"
+            )
+        else:
+            found[seed.host] = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    if not found:
+        raise NodeUnavailableError("; ".join(unknown))
+    told = (f"{host}: {', '.join(addresses)}" for host, addresses in found.items())
+    finding.say("; ".join(told), addresses=found)
+    finding.warnings.extend(unknown)
+
+
+def _ask_seeds(
+    seeds: Sequence[NodeAddress],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    tell: Tell,
+) -> "tuple[ClusterMap, bytes | None]":
+    """Return what the first seed says that answers, as the probe of a run does."""
+    for seed in seeds:
+        set_up = SetUpCheck(seed, tell, is_first=True)
+        try:
+            found, manifest = ask_seed(seed, settings, credentials, set_up.begin)
+        except (SourceError, RemoteProtocolError) as error:
+            is_fatal = isinstance(error, AuthenticationError | BucketError)
+            if is_fatal or seed == seeds[-1]:
+                set_up.fail(error)
+                raise
+            set_up.fail(error, StepState.WARNING)
+        else:
+            collections, finding = len(replicas_of(manifest)), Finding()
+            finding.say(
+                f"{found.bucket!r}, uuid {found.bucket_uuid or '(not told)'}, "
+                f"vbuckets: {found.vbucket_count}, collections: {collections}",
+                uuid=found.bucket_uuid,
+                vbuckets=found.vbucket_count,
+                collections=collections,
+            )
+            set_up.end(finding)
+            return found, manifest
+    raise ValueError("seeds: found none, expected at least one")
+
+
+# --- the cluster
+
+
+def _look_at_map(found: "ClusterMap", settings: ConnectionSettings, finding: Finding) -> None:
+    nodes = [str(node) for node in found.addresses]
+    if not nodes:
+        kind = "TLS port of a data node" if settings.tls is not None else "data node"
+        raise NodeUnavailableError(
+            f"cluster map of bucket {found.bucket!r}, revision {found.rev}: found no {kind}, "
+            "expected one: check the cluster, and source.tls"
+        )
+    finding.say(
+        f"revision {found.rev}, data nodes: {', '.join(nodes)}",
+        revision=found.rev,
+        nodes=nodes,
+    )
+    homeless = [each for each in range(found.vbucket_count) if found.owner(each) is None]
+    if homeless:
+        finding.facts["vbuckets_without_node"] = homeless
+        finding.warnings.append(
+            f"vbuckets {number_ranges(homeless)} have no node: a run leaves them out, until the "
+            "cluster fails over or rebalances"
+        )
+
+
+def _require_all_nodes(cluster: ClusterView, finding: Finding) -> None:
+    if cluster.unreachable:
+        told = "; ".join(f"{node}: {reason}" for node, reason in cluster.unreachable.items())
+        raise NodeUnavailableError(
+            f"{len(cluster.unreachable)} of {len(cluster.map.addresses)} data nodes: {told}; "
+            "expected this machine, and those of Spark's executors, to reach every node at the "
+            "address that the cluster map has: check DNS, routes and firewalls for all of them"
+        )
+    seqnos = sum(cluster.high_seqnos.values())
+    finding.say(
+        f"all reached, active vbuckets: {len(cluster.high_seqnos)}, seqnos of all: {seqnos:,}",
+        active_vbuckets=len(cluster.high_seqnos),
+        seqnos=seqnos,
+    )
+
+
+def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
+    """Return the vbucket that is the least to read, but not nothing if there is one, and its node.
+
+    Raises:
+        NodeUnavailableError: no vbucket is active.
+
+    """
+    candidates = [
+        (seqno == 0, seqno, vbucket, node)
+        for vbucket, seqno in cluster.high_seqnos.items()
+        if vbucket < cluster.map.vbucket_count and (node := cluster.map.owner(vbucket)) is not None
+    ]
+    if not candidates:
+        raise NodeUnavailableError(
+            f"bucket {cluster.map.bucket!r}: found no active vbucket, expected some: the bucket is "
+            "still being made, or the cluster is not well"
+        )
+    *_, vbucket, node = min(candidates)
+    return vbucket, node
+
+
+# --- the lake
+
+
+class _NeedsSparkError(Exception):
+    """The lake cannot be read without Spark."""
+
+
+def check_lake(source: CheckedSource, tell: Tell) -> None:
+    """Look if there is a lake at the configured place, and if it is of this bucket.
+
+    Raises:
+        LakeError: it holds another bucket, or what is there is no lake.
+
+    """
+
+    def refuse() -> "SparkSession":
+        raise _NeedsSparkError
+
+    location = lake_location(source.settings)
+    with checking("lake", tell) as finding:
+        try:
+            lake = find_lake(refuse, location)
+        except _NeedsSparkError:
+            finding.say(f"{location}: not looked at, which takes Spark: `dcplake status` does")
+            return
+        if lake is None:
+            finding.say(f"{location}: none yet, the first run makes it")
+            return
+        require_same_bucket(lake, source.cluster, source.settings.source.bucket)
+        finding.say(f"{location}: of this bucket", lake_id=lake.identity.lake_id)

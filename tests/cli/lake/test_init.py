@@ -1,0 +1,191 @@
+"""``dcplake init``: a file that the other commands take, from options or from a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from select import select
+
+import pytest
+
+from dcp.cli.main import main
+from dcp.lake.config.settings_load import load_settings
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.model.manifest_changes import CreateCollection
+from dcp.producer.server.cluster import ProducerCluster
+from tests.client.drained import PATIENCE_SECONDS, fill
+from tests.producer.tls import CERTIFICATE, TLS_FILES
+
+PASSWORD = "secret-of-the-test"
+END_OF_INPUT = "\x04"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProducerCluster]:
+    settings = ClusterSettings(
+        nodes=2, vbuckets=8, bucket="travel", users={"tester": PASSWORD}, tls=TLS_FILES, seed=7
+    )
+    with ProducerCluster(settings) as running:
+        running.change_manifest(CreateCollection("_default", "hotels"))
+        fill(running, 120)
+        yield running
+
+
+def seeds_of(cluster: ProducerCluster) -> list[str]:
+    return [word for seed in cluster.seeds for word in ("--seed", seed)]
+
+
+def test_options_alone_make_a_file_with_what_is_no_default(
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
+    file, root = tmp_path / "travel.toml", str(tmp_path / "la ke \U0001f600")
+    words = ["init", str(file), *seeds_of(cluster), "--username", "tester", "--root", root]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "bucket 'travel': nodes: 2, vbuckets: 8, collections: 2, documents: 120\n" in said
+    assert "the nodes offer TLS" in said
+    assert said.endswith(
+        f"next:\n  dcplake doctor --config {file}\n  dcplake run --config {file} --once\n"
+    )
+    text = file.read_text("utf-8")
+    keys = re.findall(r"^(\w+) = ", text, re.MULTILINE)
+    assert keys == ["seeds", "bucket", "username", "root"]
+    assert "# The bucket to replicate. Value: a text.\nbucket = " in text
+    assert PASSWORD not in text
+    settings = load_settings(file, {})
+    assert settings.source.seeds == tuple(cluster.seeds)
+    assert (settings.source.bucket, settings.lake.root) == ("travel", root)
+
+    assert main(["doctor", "--config", str(file)]) == 0
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "found a file, expected none" in capsys.readouterr().err
+    assert file.read_text("utf-8") == text
+
+
+def test_what_is_encrypted_and_where_the_password_is(
+    cluster: ProducerCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    password = tmp_path / "password"
+    password.write_text(PASSWORD + "\n")
+    file = tmp_path / "travel.toml"
+    words = ["--seed", cluster.tls_seeds[0], "--username", "tester", "--bucket", "travel"]
+    words += ["--password-file", str(password), "--tls-ca-file", CERTIFICATE]
+    assert main(["init", str(file), *words]) == 0
+    assert "the nodes offer TLS" not in capsys.readouterr().out
+    source = load_settings(file, {}).source
+    assert (source.tls, source.tls_ca_file) == (True, CERTIFICATE)
+    assert (source.password_file, source.password()) == (str(password), PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--username", "tester", "--bucket", "nowhere"], 4, "user has access to: travel"),
+        (["--username", "nobody"], 4, "check the name 'nobody'"),
+        ([], 2, "source.username: found none"),
+        (["--username", "tester", "--password-env", "NONE"], 2, "variable NONE is not set"),
+        (["--username", "tester", "--seed", "127.0.0.1:8091"], 2, "found port 8091"),
+        (["--username", "tester", "--seed", "127.0.0.1:1"], 4, "127.0.0.1:1: cannot connect"),
+        (["FOLDER"], 2, "expected one: make it"),
+    ],
+)
+def test_nothing_is_written_where_something_is_wrong(
+    cluster: ProducerCluster,
+    words: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
+    monkeypatch.chdir(tmp_path)
+    file = "nowhere/dcplake.toml" if words == ["FOLDER"] else "dcplake.toml"
+    options = [] if "--seed" in words else seeds_of(cluster)
+    assert main(["init", file, *options, *[word for word in words if word != "FOLDER"]]) == code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+    assert list(tmp_path.iterdir()) == []
+
+
+class Terminal:
+    """A command at a terminal of its own, and somebody who answers its questions."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._keyboard, screen = pty.openpty()
+        self.said = ""
+        self._answered = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dcp.cli.main", *words],
+            stdin=screen,
+            stdout=screen,
+            stderr=screen,
+            cwd=folder,
+            env={k: v for k, v in os.environ.items() if k != "DCPLAKE_PASSWORD"},
+            start_new_session=True,
+        )
+        os.close(screen)
+
+    def answer(self, question: str, text: str, key: str = "\n") -> None:
+        """Wait for the question, and type."""
+        while question not in self.said[self._answered :]:
+            assert self._read(), f"waited for {question!r}: {self.said}"
+        self._answered = len(self.said)
+        os.write(self._keyboard, (text + key).encode())
+
+    def end(self) -> int:
+        """Read to the end; return the exit code."""
+        while self._read():
+            pass
+        os.close(self._keyboard)
+        return self._process.wait(PATIENCE_SECONDS)
+
+    def _read(self) -> bool:
+        """Read what is said; False where nothing comes, or the command has ended."""
+        if not select([self._keyboard], [], [], PATIENCE_SECONDS)[0]:
+            return False
+        try:
+            said = os.read(self._keyboard, 4096)
+        except OSError:  # nobody has the other side open any more
+            return False
+        self.said += said.decode()
+        return bool(said)
+
+
+def test_on_a_terminal_it_asks_for_what_it_was_not_told(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    terminal = Terminal(tmp_path, "init")
+    terminal.answer("Nodes of the cluster", ",".join(cluster.seeds))
+    terminal.answer("Encrypt connections (TLS) [y/N]", "n")
+    terminal.answer("User", "tester")
+    # The space is said when nothing is shown any more; what was typed before is thrown away.
+    terminal.answer("Password of tester (it is not written): ", PASSWORD)
+    terminal.answer("Bucket (travel) [travel]", "treval")
+    terminal.answer("found 'treval', expected a bucket", "")
+    terminal.answer("Folder of the tables [lake]", "tables")
+    assert terminal.end() == 0, terminal.said
+    assert PASSWORD not in terminal.said
+    assert "export DCPLAKE_PASSWORD=…" in terminal.said
+    written = (tmp_path / "dcplake.toml").read_text("utf-8")
+    assert PASSWORD not in written
+    settings = load_settings(tmp_path / "dcplake.toml", {})
+    assert (settings.source.bucket, settings.lake.root) == ("travel", "tables")
+    assert settings.source.seeds == tuple(cluster.seeds)
+
+
+def test_who_ends_the_questions_gets_no_file(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "init")
+    terminal.answer("Nodes of the cluster", "", END_OF_INPUT)
+    assert terminal.end() == 130, terminal.said
+    assert "Traceback" not in terminal.said
+    assert list(tmp_path.iterdir()) == []
