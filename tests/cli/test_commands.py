@@ -181,6 +181,12 @@ def test_sql_writes_only_when_asked_to_and_with_the_lock(
         capsys.readouterr()
         assert main(["sql", *config, "--write", "DELETE FROM docs"]) == 6
         assert "another driver works on it" in capsys.readouterr().err
+        request = "INSERT INTO control (id, action) VALUES ('ours', 'resume')"
+        assert main(["pause", *config]) == 0
+        assert main(["sql", *config, request]) == 2, "it is writing, all the same"
+        assert main(["sql", *config, "--write", request]) == 0, "whom should it ask but the driver"
+        assert main(["resume", *config]) == 0
+        capsys.readouterr()
     assert count() == DOCUMENTS
 
     assert main(["sql", *config, "--write", "DELETE FROM docs WHERE key = 'doc_A0'"]) == 0

@@ -42,6 +42,7 @@ class ActionState(StrEnum):
     CANCELLED = "cancelled"
 
 
+_NOBODY: Final = "(not told)"
 _OPEN: Final = frozenset({ActionState.REQUESTED, ActionState.BEGUN})
 _ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}
 
@@ -150,30 +151,29 @@ def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
     """Return what the rows of ``control`` come to, by request, oldest first.
 
     Rows without an id are nobody's request; one whose state is none that we know says nothing.
+    A cancel that comes before what it names is a request of its own, to be refused.
     """
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=_time_of):
-        if row["id"] is not None:
+        if row["id"]:
             by_id.setdefault(row["id"], []).append(row)
-    return tuple(filter(None, map(_action, by_id.values())))
+    return tuple(map(_action, by_id.values()))
 
 
-def _action(rows: Sequence[Mapping[str, Any]]) -> Action | None:
-    """Return what the rows of one id come to; None where they only cancel."""
-    asked = next((row for row in rows if row["action"] != CANCEL), None)
-    if asked is None:
-        return None
+def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
+    """Return what the rows of one id come to."""
+    asked = next((row for row in rows if row["action"] != CANCEL), rows[0])
     action = Action(
         asked["id"],
         asked["action"] or "",
         asked["vbuckets"],
         asked["options"],
-        asked["who"] or "",
+        asked["who"] or _NOBODY,
         asked["time"],
     )
     for row in rows:
         detail = row["detail"] or ""
-        if row["action"] == CANCEL:
+        if row["action"] == CANCEL and asked["action"] != CANCEL:
             action = replace(action, is_to_be_cancelled=True)
         elif row["state"] not in _ANSWERS or not action.is_open:
             continue

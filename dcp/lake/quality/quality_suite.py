@@ -8,7 +8,7 @@ expectation holds ``name`` (what a report calls it), ``says`` (the rule in words
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -88,12 +88,30 @@ class ExpectationSpec:
                 f"{did_you_mean(self.type, known)}, expected one of Great Expectations'"
             )
         implementation = registry.get_expectation_impl(self.type)
+        where = f"expectation {self.name!r}: kwargs of {self.type}"
         try:
-            implementation(**self.kwargs)
+            made = implementation(**self.kwargs)
+        except OverflowError as error:
+            raise ConfigError(f"{where}: found a number that is too large: {error}") from None
         except ValidationError as error:
             known = sorted(implementation.__fields__)
             told = "; ".join(_told(each, self.kwargs, known) for each in error.errors())
-            raise ConfigError(f"expectation {self.name!r}: kwargs of {self.type}: {told}") from None
+            raise ConfigError(f"{where}: {told}") from None
+        for name, given in self.kwargs.items():
+            for number in _inexact(given, getattr(made, name)):
+                raise ConfigError(
+                    f"{where}: {name}: found {number}, which Great Expectations would round to a "
+                    "float; expected at most 2**53, or the rule as SQL in meta.columns of the suite"
+                )
+
+
+def _inexact(given: object, taken: object) -> Iterator[int]:
+    """Yield the whole numbers of an argument that it was not taken with exactly."""
+    if isinstance(given, list) and isinstance(taken, Collection):
+        if not all(each in taken for each in given):
+            yield from (each for each in given if isinstance(each, int) and each not in taken)
+    elif isinstance(given, int) and isinstance(taken, int | float) and taken != given:
+        yield given
 
 
 def _told(error: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection[str]) -> str:

@@ -120,6 +120,7 @@ def _drive(
     """Be the lake's driver until the backfill has ended."""
     access = source_access(settings)
     cluster = query_cluster(access)
+    request_of(wish.action(), cluster.map.vbucket_count)  # refused before a lake is made for it
     start_spark = spark_of(settings, spark, is_long=lambda: is_large_load(location, cluster))
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)

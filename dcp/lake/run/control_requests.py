@@ -9,7 +9,7 @@ from typing import Final
 
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges, numbers_of
@@ -51,10 +51,16 @@ class Requests:
         return self._control.write(action, ActionState.DONE, newest, detail)
 
     def _do(self, action: Action) -> str:
+        if action.options is not None and action.action in ACTIONS:
+            raise ConfigError(
+                f"options: found {action.options!r:.80}, expected null: {action.action} has none"
+            )
         if action.action in (PAUSE, RESUME):
             return ""
+        if action.action == CANCEL:
+            raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
         if action.action != RESYNC:
-            expected = ", ".join(ACTIONS)
+            expected = ", ".join((*ACTIONS, CANCEL))
             raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
         vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
         done = commit_resync(

@@ -15,7 +15,7 @@ from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from dcp.errors import REREAD_COMMAND, DcplakeError, LakeError, SetupError
+from dcp.errors import REREAD_COMMAND, DcplakeError, LakeError, SetupError, StoppedError
 from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
 
@@ -181,12 +181,18 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
             place = f"{file}: " if file else ""
             what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
             return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
-    if (ended := _ended_jvm(failure)) is not None:
-        return DcplakeError(
-            f"{named}Spark's JVM has ended ({ended}), maybe for want of memory: run again, nothing "
-            "that is committed is lost"
+    if (code := _ended_jvm(failure)) is None:
+        return None
+    if code in _TERMINATED:
+        return StoppedError(
+            f"{named}SIGTERM stopped Spark's JVM, as if sent to the whole process group: run "
+            "again, nothing that is committed is lost"
         )
-    return None
+    ended = f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+    return DcplakeError(
+        f"{named}Spark's JVM has ended ({ended}), maybe for want of memory: run again, nothing "
+        "that is committed is lost"
+    )
 
 
 def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | None:
@@ -265,8 +271,14 @@ _SHUTTING_DOWN: Final = re.compile(
 """What a JVM answers while it ends: by a SIGTERM to the whole process group, say."""
 
 
-def _ended_jvm(failure: BaseException) -> str | None:
-    """Return how the JVM that this process started ended; None where it runs, or is another's."""
+_TERMINATED: Final = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of a process that SIGTERM ended; a JVM ends itself then, with the second."""
+
+
+def _ended_jvm(failure: BaseException) -> int | None:
+    """Return the exit code of the JVM that this process started; None where it runs, or is
+    another's.
+    """
     for process in _jvms:
         is_ending = _SHUTTING_DOWN.search(_told(failure)) is not None
         if not is_ending and not any(map(_is_lost_connection, _chain(failure))):
@@ -275,7 +287,7 @@ def _ended_jvm(failure: BaseException) -> str | None:
             process.wait(_JVM_SECONDS)
         code = process.poll()
         if code is not None:
-            return f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+            return code
     return None
 
 

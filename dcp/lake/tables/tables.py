@@ -379,7 +379,9 @@ def ensure_replica(
         _list_replica(lake, replica)
 
 
-def _ensure_own(lake: LakeTables, name: str, columns: pa.Schema, cluster_by: str) -> LakeTable:
+def _ensure_own(
+    lake: LakeTables, name: str, columns: pa.Schema, cluster_by: str | None
+) -> LakeTable:
     """Return a table of the lake that is no replica, made if it is not there."""
     table = lake.table(name)
     _create(table, _columns_sql(columns, cluster_by), {"dcplake.lake": lake.identity.lake_id})
@@ -404,13 +406,13 @@ def ensure_audit(lake: LakeTables) -> None:
 
 
 def ensure_control(lake: LakeTables) -> LakeTable:
-    """Return the table ``control``, made if it is not there.
+    """Return the table ``control``, made if it is not there; any Delta writer may append to it.
 
     Raises:
         LakeError: a table of that name is there and is not this lake's.
 
     """
-    return _ensure_own(lake, CONTROL_TABLE, CONTROL, "id")
+    return _ensure_own(lake, CONTROL_TABLE, CONTROL, None)
 
 
 def ensure_quality(lake: LakeTables) -> LakeTable:
@@ -544,5 +546,6 @@ def _create(table: LakeTable, columns: str, properties: Mapping[str, str]) -> No
                 raise
 
 
-def _columns_sql(schema: pa.Schema, cluster_by: str) -> str:
-    return f"({spark_ddl(schema)}) USING delta CLUSTER BY ({cluster_by})"
+def _columns_sql(schema: pa.Schema, cluster_by: str | None) -> str:
+    clustered = "" if cluster_by is None else f" CLUSTER BY ({cluster_by})"
+    return f"({spark_ddl(schema)}) USING delta{clustered}"

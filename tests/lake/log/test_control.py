@@ -64,10 +64,19 @@ def test_the_rows_of_a_request(
     assert action.is_open is (state in {"requested", "begun"})
 
 
-def test_rows_without_an_id_or_that_only_cancel_are_no_request() -> None:
-    nobody = rows(("backfill", None))
-    nobody[0]["id"] = None
-    assert actions_of([*nobody, *rows(("cancel", None))]) == ()
+@pytest.mark.parametrize("no_id", [None, ""])
+def test_rows_without_an_id_are_no_request(no_id: str | None) -> None:
+    assert actions_of(row | {"id": no_id} for row in rows(("backfill", None))) == ()
+
+
+def test_a_cancel_of_nothing_is_a_request_to_be_refused() -> None:
+    [action] = actions_of(rows(("cancel", None)))
+    assert (action.action, action.is_open, action.is_to_be_cancelled) == ("cancel", True, False)
+
+
+def test_who_did_not_tell_their_name_is_nobody_else() -> None:
+    [action] = actions_of(row | {"who": None} for row in rows(("pause", None)))
+    assert action.who == "(not told)"
 
 
 def test_requests_come_oldest_first() -> None:

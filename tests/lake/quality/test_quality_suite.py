@@ -22,6 +22,15 @@ EXPECTATION = {
 SUITE: dict[str, Any] = {"name": "mine", "expectations": [EXPECTATION]}
 
 
+def of_bound(most: int) -> dict[str, Any]:
+    """Return a suite that bounds the CAS."""
+    expectation = EXPECTATION | {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": "cas", "max_value": most},
+    }
+    return SUITE | {"expectations": [expectation]}
+
+
 def of_meta(**different: str) -> dict[str, Any]:
     """The suite, with something else said in the expectation's ``meta``."""
     meta = {"name": "key_present", "says": "every row has a key", **different}
@@ -96,6 +105,11 @@ def test_suites_with_other_rules_have_other_digests() -> None:
             SUITE | {"expectations": [EXPECTATION | {"kwargs": {"column": "key", "mostly": 2}}]},
             "mostly: found 2, expected otherwise: ",
         ),
+        (of_bound(10**400), "kwargs of expect_column_values_to_be_between: found a number that is"),
+        (
+            of_bound(1795664817024008191),
+            "max_value: found 1795664817024008191, which Great Expectations would round to a float",
+        ),
         (of_meta(severity="warn"), "meta.severity: found 'warn', expected one of error, warning"),
         (of_meta(about="tables"), "meta.about: found 'tables', expected one of rows, table"),
         (
@@ -110,6 +124,12 @@ def test_malformed_suite_is_refused(content: object, told: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         parse_suite(content)
     assert told in str(refusal.value)
+
+
+def test_whole_numbers_that_a_float_holds_are_taken() -> None:
+    for most in (0, 7, 2**53, 2**60):
+        [expectation] = parse_suite(of_bound(most)).expectations
+        assert expectation.kwargs["max_value"] == most
 
 
 def test_unreadable_suite_file_is_named(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 import signal
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import ApplySettings
@@ -22,6 +25,7 @@ from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.schema import CONTROL
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -265,6 +269,8 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
             "e": ("backfill", None, '{"megabytes_per_second": 0}', "found 0, expected 0.01 to 1"),
             "g": ("backfill", None, '{"megabytes_per_second": Infinity}', "found inf, expected 0"),
             "f": ("backfill", None, "[1]", "options: found '[1]', expected a JSON object"),
+            "h": ("pause", None, '{"x": 1}', "options: found '{\"x\": 1}', expected null"),
+            "nobody": ("cancel", None, None, "cancel: found no request of id 'nobody' before it"),
         }
         backfill(settings, wish, spark=spark)  # which makes the table
 
@@ -283,7 +289,10 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
         for name, (*_, detail) in bad.items():
             assert found[name].state is ActionState.REFUSED
             assert detail in found[name].detail
-        insert("sql", "backfill", "3", '{"megabytes_per_second": 20}')
+        row = {"id": "sql", "time": datetime.now(UTC), "who": "delta-rs", "action": "backfill"}
+        row |= {"vbuckets": "3", "options": '{"megabytes_per_second": 20}'}
+        asked_by_others = pa.Table.from_pylist([row], schema=CONTROL)
+        write_deltalake(lake.location.path("control"), asked_by_others, mode="append")
         same = backfill(settings, BackfillWish(frozenset({3}), REPLICAS, 20.0), spark=spark)
         assert (same.id, same.state) == ("sql", ActionState.DONE)
         other = BackfillWish(frozenset({4}), REPLICAS)
