@@ -15,14 +15,14 @@ from typing import Any, Final
 from dcp.cli.terminal.quantities import size_text
 from dcp.cli.views.producer_metrics import group_stats, upstream_stats
 from dcp.cli.views.server_statistics import group_of_ours, stat_count, stat_memory
+from dcp.client.addresses import NodeAddress
 from dcp.client.settings import TlsSettings
 from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.source_access import source_access
+from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
 from dcp.producer.clients.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
-from dcp.seeds import parse_seed
 
 _DEADLINE_SECONDS: Final = 3.0
 _MOST_SEEDS: Final = 8
@@ -57,17 +57,18 @@ def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) 
 
     Settings without a user name no source: nobody is asked.
     """
-    if not settings.source.username:
+    source = settings.source
+    place = source.connection_string()
+    if not (source.username or source.credentials_folder) or place.over_http:
         return SourceReport()
     try:
-        access = source_access(settings)
-        credentials = settings.source.credentials()
+        credentials = source.credentials()
     except DcplakeError as error:
         return SourceReport(trouble=str(error))
-    connection = access.consumer.connection
+    connection = connection_settings(source, settings.flow_control)
     questions = [
-        _Question(seed, connection.bucket, credentials, connection.tls, deadline_seconds)
-        for seed in access.seeds[:_MOST_SEEDS]
+        _Question(address, connection.bucket, credentials, connection.tls, deadline_seconds)
+        for address in place.addresses[:_MOST_SEEDS]
     ]
     return _first_answer(questions, monotonic() + deadline_seconds)
 
@@ -89,14 +90,15 @@ class _Question(Thread):
 
     def __init__(
         self,
-        seed: str,
+        address: tuple[str, int],
         bucket: str,
         credentials: Credentials,
         tls: TlsSettings | None,
         timeout_seconds: float,
     ) -> None:
-        super().__init__(name=f"status-{seed}", daemon=True)
-        self.seed = seed
+        self.seed = str(NodeAddress(*address))
+        super().__init__(name=f"status-{self.seed}", daemon=True)
+        self._address = address
         self.report: SourceReport | None = None
         self._bucket, self._credentials, self._tls = bucket, credentials, tls
         self._timeout_seconds = timeout_seconds
@@ -110,8 +112,7 @@ class _Question(Thread):
 
     def _ask(self) -> dict[str, str]:
         context = None if self._tls is None else self._tls.context()
-        address = parse_seed(self.seed)
-        with closing(KvConnection(*address, self._timeout_seconds, context)) as connection:
+        with closing(KvConnection(*self._address, self._timeout_seconds, context)) as connection:
             user, password = self._credentials.username, self._credentials.password.reveal()
             mechanisms = self._credentials.mechanisms
             connection.log_in(user, password, self._bucket, mechanisms=mechanisms)

@@ -46,6 +46,9 @@ from dcp.lake.tables.tables import LakeTables, ReplicaTable, ensure_replica, rep
 
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
+_ROTATION_SECONDS: Final = 300.0
+"""How long a secret in files may be refused until that ends a run which it was good for: Kubernetes
+takes a minute or two to bring a new one to each of the pods, the cluster has it at once."""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ class Driver:
             lake, control, self.writer_id, keeps_dropped=settings.policy.dropped == "keep"
         )
         self._backfills = Backfills(lake, control, access, observer)
+        self._refused_at: float | None = None
 
     def once(
         self,
@@ -140,7 +144,8 @@ class Driver:
 
         Beside it another thread applies: what it is to apply to is handed over, and not waited for.
         When ``stop`` is set, the round under way ends, and is applied if that is due.
-        A cluster that cannot be looked at is looked at again, until it refuses us for good.
+        A cluster that cannot be looked at is looked at again, until it refuses us for good; a
+        secret from files may be replaced meanwhile.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
@@ -172,6 +177,24 @@ class Driver:
         if (pause := self._requests.carry_out()) is not None:
             applying.hand_over(self.received())
             return f"{PAUSED}: {_paused(pause)}"
+        try:
+            reason = self._look_at_cluster(applying)
+        except AuthenticationError as error:
+            if not self._may_be_replaced(monotonic()):
+                raise
+            applying.hand_over(self.received())
+            return f"the secret that source names to be replaced: {error}"
+        self._refused_at = None
+        return reason
+
+    def _may_be_replaced(self, now: float) -> bool:
+        """Return whether a secret that is refused may just not have come here, or there, yet."""
+        if self._refused_at is None:
+            self._refused_at = now
+        is_early = now - self._refused_at < _ROTATION_SECONDS
+        return self._settings.source.has_secret_files and is_early
+
+    def _look_at_cluster(self, applying: ApplyThread) -> str:
         try:
             cluster = query_cluster(self._access)
         except (AuthenticationError, BucketError):
