@@ -8,7 +8,7 @@ TLS ports. A missing host name, and the placeholder ``$HOST``, stand for the hos
 
 Nodes may have other addresses for clients elsewhere: ``alternateAddresses``, by network (gocbcore
 ``config.go``). Unless one is asked for, it is the network in which the sender was found by host and
-port, else by host, else the default one.
+port, else the alternate one that has its host, else the default one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -232,10 +232,10 @@ def _network(
             f"{wanted!r}, which the connection string asks for (?network=)"
         )
     at_host = [(name, ports) for name, host, ports in places if host == source.host]
-    for name, ports in at_host:
-        if source.port in ports.values.values():
-            return name
-    return at_host[0][0] if at_host else DEFAULT_NETWORK
+    exact = [name for name, ports in at_host if source.port in ports.values.values()]
+    # A default host that is not written is everywhere; what is behind a balancer has other ports.
+    alternates = [name for name, _ in at_host if name != DEFAULT_NETWORK]
+    return next(iter(exact + alternates), DEFAULT_NETWORK)
 
 
 def _listed_nodes(

@@ -262,7 +262,7 @@ def _make_lake(
         "dcplake.bucket": identity.bucket,
         "dcplake.bucketUuid": identity.bucket_uuid,
         "dcplake.vbuckets": str(identity.vbucket_count),
-        _CLUSTER_UUID: identity.cluster_uuid,
+        **({_CLUSTER_UUID: identity.cluster_uuid} if identity.cluster_uuid else {}),
         RECORDED: horizon.recorded,
     }
     if location.schema is not None:
