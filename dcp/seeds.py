@@ -31,7 +31,7 @@ _BOOTSTRAPS: Final = ("cccp", "http")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """Where a cluster is: ``hosts`` in the order written, each with its port, None where none is.
+    """The place of a cluster: ``hosts`` as they are written, each with its port or None.
 
     ``network`` is the one whose addresses of nodes are taken. ``over_http``: the hosts are asked
     for the cluster map at their HTTP ports, and not at the data service's.

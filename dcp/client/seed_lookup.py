@@ -74,13 +74,18 @@ def _srv_targets(
 ) -> list[NodeAddress]:
     """Return what the records name, by priority and weight; nothing where there are none."""
     from dns.exception import DNSException
+    from dns.rdtypes.IN.SRV import SRV
     from dns.resolver import Resolver
 
     try:
         asked = resolver or Resolver()
         answer = asked.resolve(name, "SRV", search=True, lifetime=settings.connect_timeout_seconds)
         records = answer.rrset.processing_order() if answer.rrset is not None else []
-        return [NodeAddress(str(each.target).rstrip("."), each.port) for each in records]
+        return [
+            NodeAddress(str(each.target).rstrip("."), each.port)
+            for each in records
+            if isinstance(each, SRV)
+        ]
     except (DNSException, ValueError) as error:  # ValueError: no host that one can connect to
         _log.debug("found no SRV records %s: %s", name, error)
         return []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, SecretError
 from dcp.seeds import AUTO_NETWORK
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
 
@@ -33,18 +33,18 @@ class TlsSettings:
         """Return Python's default client context: verified certificates, checked host names.
 
         Raises:
-            ConfigError: a file cannot be read, or does not hold what it should.
+            SecretError: a file cannot be read, or does not hold what it should.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:  # ssl.SSLError is one
-            raise ConfigError(f"tls ca_file {self.ca_file!r}: {error}") from None
+            raise SecretError(f"tls ca_file {self.ca_file!r}: {error}") from None
         if self.cert_file is not None:
             try:
                 # Without a password OpenSSL would ask the terminal for that of an encrypted key.
                 context.load_cert_chain(self.cert_file, self.key_file, password="")
             except OSError as error:
-                raise ConfigError(
+                raise SecretError(
                     f"tls cert_file {self.cert_file!r} and its key: {error}, expected a "
                     "certificate and its key, not encrypted, in PEM"
                 ) from None

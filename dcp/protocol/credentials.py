@@ -75,7 +75,7 @@ class Credentials:
 
     @property
     def who(self) -> str:
-        """Who signs in, for messages."""
+        """The user who signs in, in words for messages."""
         if self.by_certificate:
             return "the user that the client certificate names"
         return f"user {self.username!r}"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from dcp.errors import ConfigError
+from dcp.errors import SecretError
 
 _NEWEST: Final = "..data"
 """Kubernetes replaces this link in a mounted folder, whose files are links through it."""
@@ -13,14 +13,14 @@ def read_secret(path: Path, setting: str) -> str:
     """Return the first line of the file that a setting names.
 
     Raises:
-        ConfigError: it cannot be read; without its path, which may be the secret by a mistake.
+        SecretError: it cannot be read; without its path, which may be the secret by a mistake.
 
     """
     try:
         text = path.expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "found no UTF-8"
-        raise ConfigError(f"source.{setting}: cannot read the file that it names: {why}") from None
+        raise SecretError(f"source.{setting}: cannot read the file that it names: {why}") from None
     return text.split("\n", 1)[0].removesuffix("\r")
 
 
@@ -28,7 +28,7 @@ def read_account(folder: Path) -> tuple[str, str]:
     """Return user and password of a folder with these two files, both of one state of it.
 
     Raises:
-        ConfigError: one cannot be read, or is empty.
+        SecretError: one cannot be read, or is empty.
 
     """
     place = folder.expanduser()
@@ -39,7 +39,7 @@ def read_account(folder: Path) -> tuple[str, str]:
     for name in ("username", "password"):
         text = read_secret(place / name, "credentials_folder")
         if not text:
-            raise ConfigError(
+            raise SecretError(
                 f"source.credentials_folder: the first line of the file {name} is empty, expected "
                 f"the {name} in it"
             )

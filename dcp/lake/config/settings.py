@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
@@ -175,7 +175,7 @@ class SourceSettings(Section):
         """Read the password where the settings say it is, in the process that asks.
 
         Raises:
-            ConfigError: the file cannot be read; or it is empty, or the environment variable is
+            SecretError: the file cannot be read; or it is empty, or the environment variable is
                 empty or not set, although a user is named.
 
         """
@@ -193,7 +193,7 @@ class SourceSettings(Section):
 
     def _require(self, key_name: str, password: str | None, found: str) -> None:
         if self.username and not password:
-            raise ConfigError(
+            raise SecretError(
                 f"source.{key_name}: {found}, expected the password of user {self.username!r} in it"
             )
 

@@ -226,7 +226,7 @@ class TaskReceiver:
         try:
             return self._access.source.credentials()
         except ConfigError as error:
-            raise ConfigError(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
+            raise type(error)(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
 
     def _consume(self) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())

@@ -16,6 +16,7 @@ from dcp.errors import (
     BucketError,
     IncompleteRunError,
     RemoteProtocolError,
+    SecretError,
     SourceError,
     StoppedError,
 )
@@ -47,8 +48,8 @@ from dcp.lake.tables.tables import LakeTables, ReplicaTable, ensure_replica, rep
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
 _ROTATION_SECONDS: Final = 300.0
-"""How long a secret in files may be refused until that ends a run which it was good for: Kubernetes
-takes a minute or two to bring a new one to each of the pods, the cluster has it at once."""
+"""How long a secret in files may be refused, or half written, until that ends a run: Kubernetes
+takes a minute or two to bring a new one to each pod, the cluster has it at once."""
 
 
 @dataclass(slots=True)
@@ -179,7 +180,7 @@ class Driver:
             return f"{PAUSED}: {_paused(pause)}"
         try:
             reason = self._look_at_cluster(applying)
-        except AuthenticationError as error:
+        except (AuthenticationError, SecretError) as error:
             if not self._may_be_replaced(monotonic()):
                 raise
             applying.hand_over(self.received())

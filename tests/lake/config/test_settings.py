@@ -303,7 +303,7 @@ def test_plain_is_for_lines_that_nobody_listens_to(monkeypatch: pytest.MonkeyPat
         ({"tls": True}, True),
         ({"seeds": ("couchbases://cb",)}, True),
     ):
-        source = replace(SourceSettings(username="u"), **change)  # type: ignore[arg-type]  # fields by name
+        source = replace(SourceSettings(username="u"), **change)
         assert ("PLAIN" in source.credentials().mechanisms) == is_allowed
 
 

@@ -17,6 +17,7 @@ from dcp.errors import (
     IncompleteRunError,
     NodeUnavailableError,
     RemoteProtocolError,
+    SecretError,
     SourceError,
     StoppedError,
 )
@@ -215,7 +216,7 @@ def test_a_secret_in_files_may_be_refused_for_a_while(
     looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no = AuthenticationError("no")
-    looks += [no, no, view(10), no, view(10)]
+    looks += [no, SecretError("the file is empty"), view(10), no, view(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target), FROM_FILES)
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
