@@ -231,7 +231,8 @@ def _network(
             f"{fields.where}: found addresses of network {', '.join(known)}, expected "
             f"{wanted!r}, which the connection string asks for (?network=)"
         )
-    at_host = [(name, ports) for name, host, ports in places if host == source.host]
+    sender = source.host.lower()
+    at_host = [(name, ports) for name, host, ports in places if host.lower() == sender]
     exact = [name for name, ports in at_host if source.port in ports.values.values()]
     # A default host that is not written is everywhere; what is behind a balancer has other ports.
     alternates = [name for name, _ in at_host if name != DEFAULT_NETWORK]

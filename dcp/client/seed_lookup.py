@@ -132,8 +132,8 @@ def _ask(host: NodeAddress, settings: ConnectionSettings, credentials: Credentia
             f"/pools/default/b/{quote(settings.bucket, safe='')}",
             headers=_authorization(credentials),
         )
-        answer = connection.getresponse()
-        body = answer.read(MAX_FRAME_BYTES)
+        with connection.getresponse() as answer:
+            body = answer.read(MAX_FRAME_BYTES)
     except (OSError, HTTPException) as error:
         cure = "" if settings.tls is None else f", {tls_cure(error)}"
         raise NodeUnavailableError(
@@ -144,7 +144,13 @@ def _ask(host: NodeAddress, settings: ConnectionSettings, credentials: Credentia
     if answer.status != 200:
         raise _refusal(host, answer.status, body, settings.bucket, credentials)
     tls = settings.tls is not None
-    return ClusterMap.parse(body, host, tls=tls, network=settings.network)
+    found = ClusterMap.parse(body, host, tls=tls, network=settings.network)
+    if not found.addresses:
+        raise NodeUnavailableError(
+            f"cluster map from {host}: found no data node {'with' if tls else 'without'} TLS in "
+            f"network {found.network!r}, expected one or more"
+        )
+    return found
 
 
 def _authorization(credentials: Credentials) -> dict[str, str]:

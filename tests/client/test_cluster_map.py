@@ -100,7 +100,7 @@ INSIDE = (NodeAddress("10.0.0.9", 11210), NodeAddress("b", 12000))
         (SOURCE, "auto", INSIDE),
         (NodeAddress("b", 12000), "auto", (NodeAddress("b", 11210), INSIDE[1])),
         (OUTSIDE[0], "auto", OUTSIDE),
-        (OUTSIDE[1], "auto", OUTSIDE),
+        (NodeAddress("OUT2.example", 12000), "auto", OUTSIDE),
         (NodeAddress("out.example", 32790), "auto", OUTSIDE),
         (NodeAddress("out.example", 443), "auto", OUTSIDE),
         (OUTSIDE[0], "default", (NodeAddress("out.example", 11210), INSIDE[1])),

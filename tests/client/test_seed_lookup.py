@@ -1,8 +1,11 @@
 """Data nodes to begin with: by DNS SRV records, and by the map that a node tells over HTTP."""
 
+import json
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -10,7 +13,13 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.probe import probe_cluster
 from dcp.client.seed_lookup import find_seeds
 from dcp.client.settings import ConnectionSettings, TlsSettings
-from dcp.errors import AuthenticationError, BucketError, ConfigError, NodeUnavailableError
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    ConfigError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+)
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from tests.client.conftest import MakeCluster
@@ -128,6 +137,45 @@ def test_refusals_over_http_are_told(
     with pytest.raises(error, match=message) as caught:
         find_seeds(over_http(cluster.http_seeds), settings, wrong if user else PLAINLY)
     assert "not-the-password" not in str(caught.value)
+
+
+NO_DATA_NODES = {
+    "name": "default",
+    "rev": 1,
+    "nodes": [{}],
+    "nodesExt": [{"services": {"mgmt": 8091}}],
+    "vBucketServerMap": {"vBucketMap": [[0]]},
+}
+FORBIDDEN = b'{"message":"Forbidden. User needs one of the following permissions"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "message"),
+    [
+        (403, FORBIDDEN, BucketError, "User needs one of .* Data DCP Reader"),
+        (500, b"\x1b[2J", NodeUnavailableError, r"status 500 \('\\x1b\[2J'\), expected status 200"),
+        (200, b"<html>", RemoteProtocolError, "found 6 bytes that are no JSON"),
+        (200, json.dumps(NO_DATA_NODES).encode(), NodeUnavailableError, "found no data node with"),
+    ],
+)
+def test_answers_over_http_that_are_no_map(
+    status: int, body: bytes, error: type[Exception], message: str
+) -> None:
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing goes to the terminal."""
+
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(error, match=message):
+            find_seeds(over_http([f"127.0.0.1:{server.server_port}"]), SETTINGS, PLAINLY)
+        thread.join()
 
 
 def test_a_port_without_http_is_told(make_cluster: MakeCluster) -> None:
