@@ -4,6 +4,7 @@
       SetupError              something this machine lacks (Java, room on a disk, a right to write)
       ConfigError             a setting that is unknown, missing or of the wrong type
         FlowSpecError           a text that is no flow control parameter (fc=)
+        SecretError             a secret or certificate that is not where a setting says
       LocalProtocolError      our caller misused a protocol object
       RemoteProtocolError     the peer broke the protocol
         FrameError              bytes that are no valid frame or message
@@ -52,6 +53,10 @@ class ConfigError(DcplakeError):
 
 class FlowSpecError(ConfigError):
     """A text that is no flow control parameter: where in it, found and expected."""
+
+
+class SecretError(ConfigError):
+    """A secret or a certificate is not where a setting says, or cannot be used."""
 
 
 class LocalProtocolError(DcplakeError):

@@ -1,17 +1,97 @@
-"""Parses a node's address as people write it: ``host``, ``host:port``, ``couchbase://host:port``.
+"""Parses where a cluster is, as people write it: node addresses and connection strings.
 
-IPv6 hosts stand in brackets (``[::1]:11210``) and are returned without them.
+A node is ``host``, ``host:port`` or ``couchbase://host:port``; a connection string has several of
+them, and options: ``couchbases://h1,h2:11207?network=external`` (Couchbase's SDK-RFC 11). IPv6
+hosts stand in brackets (``[::1]:11210``) and are returned without them.
 """
 
-from ipaddress import IPv6Address
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from dcp.errors import ConfigError
 
 PLAIN_PORT: Final = 11210
 TLS_PORT: Final = 11207
-_HTTP_PORTS: Final = (8091, 18091)
+HTTP_PORT: Final = 8091
+HTTPS_PORT: Final = 18091
+_HTTP_PORTS: Final = (HTTP_PORT, HTTPS_PORT)
 _NEVER_IN_HOSTS: Final = "[]/@,\"'"
+
+AUTO_NETWORK: Final = "auto"
+"""The network in which the node that tells the addresses was found."""
+DEFAULT_NETWORK: Final = "default"
+"""The addresses by which a cluster's nodes know one another."""
+_NETWORK: Final = "network"
+_BOOTSTRAP: Final = "bootstrap_on"
+_BOOTSTRAPS: Final = ("cccp", "http")
+"""What gocbcore calls a map from the data service's port, and one over HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionString:
+    """The place of a cluster: ``hosts`` as they are written, each with its port or None.
+
+    ``network`` is the one whose addresses of nodes are taken. ``over_http``: the hosts are asked
+    for the cluster map at their HTTP ports, and not at the data service's.
+    """
+
+    hosts: tuple[tuple[str, int | None], ...]
+    tls: bool = False
+    has_scheme: bool = False
+    network: str = AUTO_NETWORK
+    over_http: bool = False
+
+    @classmethod
+    def parse(cls, seeds: Sequence[str], *, tls: bool = False) -> "ConnectionString":
+        """Read a list of addresses, or of parts of one connection string.
+
+        ``couchbases://`` is TLS, as ``tls`` is, which is for hosts without a scheme.
+
+        Raises:
+            ConfigError: a part is no address, parts contradict one another, or an option that we
+                do not have.
+        """
+        if not seeds:
+            raise ConfigError("seeds: found none, expected at least one host:port")
+        text = ",".join(seeds)
+        if "@" in text:  # looked for first: a comma may be part of a password
+            _read(text)
+        parts = [_read(part) for part in text.split(",")]
+        schemes = {part.scheme for part in parts if part.scheme}
+        if len(schemes) > 1:
+            raise ConfigError("seeds: found couchbase:// and couchbases://, expected one of them")
+        options: dict[str, str] = {}
+        for part in parts:
+            options |= _options(part)
+        tls = tls or "couchbases" in schemes
+        return cls(
+            hosts=tuple((part.host, part.port) for part in parts),
+            tls=tls,
+            has_scheme=bool(schemes),
+            network=options.get(_NETWORK, AUTO_NETWORK),
+            over_http=_speaks_http([part.port for part in parts], options, tls=tls),
+        )
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Hosts and ports; where none is written it is the service's own."""
+        plain, encrypted = _HTTP_PORTS if self.over_http else (PLAIN_PORT, TLS_PORT)
+        return tuple(
+            (host, port or (encrypted if self.tls else plain)) for host, port in self.hosts
+        )
+
+    @property
+    def srv_name(self) -> str:
+        """The DNS name whose SRV records may tell the nodes; empty where there is nothing to ask.
+
+        That is for one host name without a port, behind a scheme.
+        """
+        host, port = self.hosts[0]
+        if not self.has_scheme or self.over_http or len(self.hosts) > 1 or port or _is_ip(host):
+            return ""
+        return f"_couchbase{'s' if self.tls else ''}._tcp.{host}"
 
 
 def parse_seed(text: str, *, tls: bool = False) -> tuple[str, int]:
@@ -20,37 +100,23 @@ def parse_seed(text: str, *, tls: bool = False) -> tuple[str, int]:
     Raises:
         ConfigError: the text is no address, or one where no data service can be.
     """
-    shown = text.rpartition("@")[2]  # what stands before it may be a password
-    try:
-        scheme, mark, rest = text.strip().rpartition("://")
-        if mark and scheme not in ("couchbase", "couchbases"):
-            raise ValueError(f"found {scheme}://, expected couchbase:// or nothing")
-        if scheme == "couchbases" and not tls:
-            raise ValueError(
-                "found couchbases://, which is TLS, expected that to be switched on too "
-                "(source.tls = true, or --tls where the command has it)"
-            )
-        if "@" in rest:
-            raise ValueError("found a user in it, expected the user and password apart from it")
-        address, sign, more = _behind(rest.removesuffix("/") if mark else rest)
-        if sign:
-            raise ValueError(
-                f"found {sign + more!r} behind the address, expected nothing: bucket and options "
-                "have settings of their own"
-            )
-        host, written = _split(address)
-        port = _port(written) if written is not None else TLS_PORT if tls else PLAIN_PORT
-        check_address(host, port)
-    except ValueError as error:
-        raise ConfigError(
-            f"node address {shown!r}: {error}; write host:port, for example 127.0.0.1:{PLAIN_PORT}"
-        ) from None
-    if port in _HTTP_PORTS:
-        raise ConfigError(
-            f"node address {shown!r}: found port {port}, where nodes speak HTTP, expected the data "
-            f"service's: {PLAIN_PORT}, or {TLS_PORT} with TLS"
+    part = _read(text)
+    if part.scheme == "couchbases" and not tls:
+        raise part.wrong(
+            "found couchbases://, which is TLS, expected that to be switched on too "
+            "(source.tls = true, or --tls where the command has it)"
         )
-    return host, port
+    if part.behind:
+        raise part.wrong(
+            f"found {part.behind!r} behind the address, expected nothing: bucket and options "
+            "have settings of their own"
+        )
+    if part.port in _HTTP_PORTS:
+        raise ConfigError(
+            f"node address {part.shown!r}: found port {part.port}, where nodes speak HTTP, "
+            f"expected the data service's: {PLAIN_PORT}, or {TLS_PORT} with TLS"
+        )
+    return part.host, part.port or (TLS_PORT if tls else PLAIN_PORT)
 
 
 def check_address(host: str, port: int) -> None:
@@ -59,6 +125,89 @@ def check_address(host: str, port: int) -> None:
         raise ValueError(f"found host {host!r}, expected a host name or IP")
     if type(port) is not int or not 1 <= port <= 65535:
         raise ValueError(f"found port {port!r}, expected 1 to 65535")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One address as it was written; ``behind`` is what follows it, from ``/`` or ``?`` on."""
+
+    shown: str
+    scheme: str = ""
+    host: str = ""
+    port: int | None = None
+    behind: str = ""
+
+    def wrong(self, why: object) -> ConfigError:
+        """Return the error that says so."""
+        return ConfigError(
+            f"node address {self.shown!r}: {why}; write host:port, for example "
+            f"127.0.0.1:{PLAIN_PORT}"
+        )
+
+
+def _read(text: str) -> _Part:
+    shown = text.rpartition("@")[2]  # what stands before it may be a password
+    try:
+        scheme, mark, rest = text.strip().rpartition("://")
+        if mark and scheme not in ("couchbase", "couchbases"):
+            raise ValueError(f"found {scheme}://, expected couchbase:// or nothing")
+        if "@" in rest:
+            raise ValueError("found a user in it, expected the user and password apart from it")
+        end = min((rest.index(sign) for sign in "/?" if sign in rest), default=len(rest))
+        behind = rest[end:]
+        if mark and behind.partition("?")[0] == "/":
+            behind = behind[1:]
+        host, written = _split(rest[:end])
+        port = None if written is None else _port(written)
+        check_address(host, PLAIN_PORT if port is None else port)
+    except ValueError as error:
+        raise _Part(shown).wrong(error) from None
+    return _Part(shown, scheme, host, port, behind)
+
+
+def _options(part: _Part) -> dict[str, str]:
+    """Return the options behind an address."""
+    if not part.behind:
+        return {}
+    if not part.behind.startswith("?"):
+        raise part.wrong(
+            f"found {part.behind!r} behind the address, expected nothing: the bucket has a setting "
+            "of its own"
+        )
+    found: dict[str, str] = {}
+    for option in part.behind[1:].split("&"):
+        name, _, value = option.partition("=")
+        if name not in (_NETWORK, _BOOTSTRAP):
+            raise part.wrong(f"found option {name!r}, expected {_NETWORK} or {_BOOTSTRAP}")
+        if not value or (name == _BOOTSTRAP and value not in _BOOTSTRAPS):
+            expected = (
+                " or ".join(_BOOTSTRAPS) if name == _BOOTSTRAP else "auto, default or external"
+            )
+            raise part.wrong(f"option {name}: found {value!r}, expected {expected}")
+        found[name] = value
+    return found
+
+
+def _speaks_http(ports: Sequence[int | None], options: dict[str, str], *, tls: bool) -> bool:
+    """Return whether the hosts are asked over HTTP: by option, or since the ports are HTTP's."""
+    of_http = [port for port in ports if port in _HTTP_PORTS]
+    wrong = HTTP_PORT if tls else HTTPS_PORT
+    if wrong in of_http:
+        words = ("without TLS", "with TLS") if tls else ("with TLS", "without TLS")
+        right = HTTPS_PORT if tls else HTTP_PORT
+        raise ConfigError(
+            f"seeds: found port {wrong}, where nodes speak HTTP {words[0]}, expected {right}, "
+            f"which is HTTP {words[1]}"
+        )
+    if not of_http:
+        return options.get(_BOOTSTRAP) == "http"
+    if len(of_http) < len(ports) or options.get(_BOOTSTRAP) == "cccp":
+        raise ConfigError(
+            f"seeds: found port {of_http[0]}, where nodes speak HTTP, among ports of the data "
+            f"service, expected all of one kind (without a port it is {PLAIN_PORT}, or {TLS_PORT} "
+            "with TLS)"
+        )
+    return True
 
 
 def _is_host(text: str) -> bool:
@@ -70,10 +219,13 @@ def _is_host(text: str) -> bool:
         return False
 
 
-def _behind(text: str) -> tuple[str, str, str]:
-    """Return an address, and the sign and the rest of what stands behind it."""
-    end = min((text.index(sign) for sign in "/?" if sign in text), default=len(text))
-    return text[:end], text[end : end + 1], text[end + 1 :]
+def _is_ip(host: str) -> bool:
+    if ":" in host:
+        return True
+    try:
+        return bool(IPv4Address(host))
+    except ValueError:
+        return False
 
 
 def _split(text: str) -> tuple[str, str | None]:

@@ -44,7 +44,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "schemas",
         }
     ),
-    "relay": frozenset({"types", "errors", "printable", "wire", "protocol", "client", "producer"}),
+    "relay": frozenset(
+        {"types", "errors", "printable", "seeds", "wire", "protocol", "client", "producer"}
+    ),
     "cli": frozenset(
         {
             "types",

@@ -33,7 +33,9 @@ class NodeAddress:
 def parse_seeds(
     seeds: list[str] | tuple[str, ...], *, tls: bool = False
 ) -> tuple[NodeAddress, ...]:
-    """Read a list of seed addresses, without repeating one.
+    """Read a list of addresses of data nodes, without repeating one.
+
+    `dcp.client.seed_lookup.find_seeds` reads whole connection strings.
 
     Raises:
         ConfigError: the list is empty, or an entry is no address.

@@ -5,13 +5,19 @@ pushes carry. ``nodesExt`` (its first ``len(nodes)`` entries, in the order that 
 counts) gives the addresses; servers without it give ``vBucketServerMap.serverList``, which knows no
 TLS ports. A missing host name, and the placeholder ``$HOST``, stand for the host that sent the map
 (kv_engine ``docs/BinaryProtocol.md``, gocbcore ``routeconfig.go``).
+
+Nodes may have other addresses for clients elsewhere: ``alternateAddresses``, by network (gocbcore
+``config.go``). Unless one is asked for, it is the network in which the sender was found by host and
+port, else the alternate one that has its host, else the default one.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, RemoteProtocolError
+from dcp.seeds import AUTO_NETWORK, DEFAULT_NETWORK
 from dcp.wire.json_tree import json_tree
 
 
@@ -22,7 +28,8 @@ class ClusterMap:
     ``nodes`` are in the map's own order; None where the node offers no data service of the kind
     that was asked for (plain or TLS). ``active`` holds, by vbucket, an index into ``nodes``, or -1
     where no node serves the vbucket now; ``replicas`` likewise those of its replicas, in the map's
-    order.
+    order. ``network`` is the one that the addresses are of. ``cluster_uuid`` is empty where the
+    server does not tell it, as before 7.6.
     """
 
     bucket: str
@@ -32,6 +39,8 @@ class ClusterMap:
     nodes: tuple[NodeAddress | None, ...]
     active: tuple[int, ...]
     replicas: tuple[tuple[int, ...], ...] = ()
+    network: str = DEFAULT_NETWORK
+    cluster_uuid: str = ""
 
     @property
     def vbucket_count(self) -> int:
@@ -78,12 +87,19 @@ class ClusterMap:
         return (self.epoch, self.rev) > (other.epoch, other.rev)
 
     @classmethod
-    def parse(cls, config: bytes, source: NodeAddress, *, tls: bool = False) -> "ClusterMap":
+    def parse(
+        cls,
+        config: bytes,
+        source: NodeAddress,
+        *,
+        tls: bool = False,
+        network: str = AUTO_NETWORK,
+    ) -> "ClusterMap":
         """Read the configuration JSON that ``source`` sent.
 
         Raises:
-            RemoteProtocolError: no JSON, or a field is missing or of the wrong shape; the message
-                names the field.
+            RemoteProtocolError: no JSON, or a field is missing or of the wrong shape, or no node
+                has an address in ``network``; the message names the field.
         """
         fields = _Fields(_document(config, source), f"cluster map from {source}")
         locator = fields.optional("nodeLocator", str, "vbucket")
@@ -92,7 +108,16 @@ class ClusterMap:
         server_map = _Fields(
             fields.required("vBucketServerMap", dict), f"{fields.where}", "vBucketServerMap."
         )
-        nodes = _nodes(fields, server_map, source, tls=tls)
+        extended = [
+            _extended_node(fields, f"nodesExt[{index}]", entry, source)
+            for index, entry in enumerate(fields.optional("nodesExt", list, []))
+        ]
+        network = _network(network, fields, extended, source)
+        if extended:
+            count = len(fields.optional("nodes", list, extended)) or len(extended)
+            nodes = tuple(each.address(network, tls=tls) for each in extended[:count])
+        else:
+            nodes = _listed_nodes(fields, server_map, source, tls=tls)
         rows = _vbucket_rows(server_map, len(nodes))
         return cls(
             bucket=fields.required("name", str),
@@ -102,6 +127,8 @@ class ClusterMap:
             nodes=nodes,
             active=tuple(row[0] for row in rows),
             replicas=tuple(row[1:] for row in rows),
+            network=network,
+            cluster_uuid=fields.optional("clusterUUID", str, ""),
         )
 
 
@@ -151,16 +178,75 @@ def _document(config: bytes, source: NodeAddress) -> dict[str, Any]:
     return document
 
 
-def _nodes(
-    fields: _Fields, server_map: _Fields, source: NodeAddress, *, tls: bool
-) -> tuple[NodeAddress | None, ...]:
-    extended = fields.optional("nodesExt", list, [])
-    if extended:
-        count = len(fields.optional("nodes", list, extended)) or len(extended)
-        return tuple(
-            _extended_node(fields, index, entry, source, tls=tls)
-            for index, entry in enumerate(extended[:count])
+@dataclass(frozen=True, slots=True)
+class _ExtendedNode:
+    """One entry of ``nodesExt``: host and ports of services, in the default network and others."""
+
+    default: tuple[str, _Fields]
+    alternates: Mapping[str, tuple[str, _Fields]]
+    wrong: Callable[[object], RemoteProtocolError]
+
+    def address(self, network: str, *, tls: bool) -> NodeAddress | None:
+        """Return the data service's address; None where the node offers none there."""
+        place = self.default if network == DEFAULT_NETWORK else self.alternates.get(network)
+        port = place and place[1].optional("kvSSL" if tls else "kv", int, None)
+        if place is None or port is None:
+            return None
+        try:
+            return NodeAddress(place[0], port)
+        except ValueError as error:
+            raise self.wrong(error) from None
+
+
+def _extended_node(fields: _Fields, name: str, entry: object, source: NodeAddress) -> _ExtendedNode:
+    def wrong(why: object) -> RemoteProtocolError:
+        return fields.wrong(name, entry, f"host and port ({why})")
+
+    def fields_of(value: object, where: str) -> _Fields:
+        if not isinstance(value, dict):
+            raise fields.wrong(where, value, "a JSON object")
+        return _Fields(value, fields.where, f"{where}.")
+
+    node = fields_of(entry, name)
+    services = fields_of(node.required("services", dict), f"{name}.services")
+    alternates = {}
+    for network, value in node.optional("alternateAddresses", dict, {}).items():
+        where = f"{name}.alternateAddresses.{network}"
+        other = fields_of(value, where)
+        ports = other.optional("ports", dict, None)  # without them they are the default's
+        alternates[network] = (
+            _host(other.optional("hostname", str, ""), source),
+            services if ports is None else fields_of(ports, f"{where}.ports"),
         )
+    host = _host(node.optional("hostname", str, ""), source)
+    return _ExtendedNode((host, services), alternates, wrong)
+
+
+def _network(
+    wanted: str, fields: _Fields, nodes: Sequence[_ExtendedNode], source: NodeAddress
+) -> str:
+    """Return the network whose addresses to take: the wanted one, or that of ``source``."""
+    places = [(DEFAULT_NETWORK, *each.default) for each in nodes]
+    places += [(name, *place) for each in nodes for name, place in each.alternates.items()]
+    if wanted != AUTO_NETWORK:
+        known = dict.fromkeys([DEFAULT_NETWORK, *(name for name, *_ in places)])
+        if wanted in known:
+            return wanted
+        raise RemoteProtocolError(
+            f"{fields.where}: found addresses of network {', '.join(known)}, expected "
+            f"{wanted!r}, which the connection string asks for (?network=)"
+        )
+    sender = source.host.lower()
+    at_host = [(name, ports) for name, host, ports in places if host.lower() == sender]
+    exact = [name for name, ports in at_host if source.port in ports.values.values()]
+    # A default host that is not written is everywhere; what is behind a balancer has other ports.
+    alternates = [name for name, _ in at_host if name != DEFAULT_NETWORK]
+    return next(iter(exact + alternates), DEFAULT_NETWORK)
+
+
+def _listed_nodes(
+    fields: _Fields, server_map: _Fields, source: NodeAddress, *, tls: bool
+) -> tuple[NodeAddress, ...]:
     if tls:
         raise RemoteProtocolError(
             f"{fields.where}: field 'nodesExt' is missing, and only it names the TLS ports"
@@ -169,24 +255,6 @@ def _nodes(
         _listed_node(server_map, index, entry, source)
         for index, entry in enumerate(server_map.required("serverList", list))
     )
-
-
-def _extended_node(
-    fields: _Fields, index: int, entry: object, source: NodeAddress, *, tls: bool
-) -> NodeAddress | None:
-    where = f"nodesExt[{index}]."
-    if not isinstance(entry, dict):
-        raise fields.wrong(where[:-1], entry, "a JSON object")
-    node = _Fields(entry, fields.where, where)
-    services = _Fields(node.required("services", dict), fields.where, f"{where}services.")
-    port = services.optional("kvSSL" if tls else "kv", int, None)
-    if port is None:
-        return None
-    host = node.optional("hostname", str, "")
-    try:
-        return NodeAddress(_host(host, source), port)
-    except ValueError as error:
-        raise fields.wrong(where[:-1], entry, f"host and port ({error})") from None
 
 
 def _listed_node(

@@ -179,10 +179,14 @@ class NodeLinks:
     def adopt(self, config: bytes, source: NodeAddress) -> bool:
         """Take over a received map if it is newer; return whether it was.
 
+        The network stays: who leaves the cluster sends a map without its own address.
+
         Raises:
             RemoteProtocolError: it is no valid map.
         """
-        found = ClusterMap.parse(config, source, tls=self._settings.tls is not None)
+        network = self._settings.network if self.map is None else self.map.network
+        tls = self._settings.tls is not None
+        found = ClusterMap.parse(config, source, tls=tls, network=network)
         if not found.supersedes(self.map):
             return False
         changed = self.map is None or found != self.map

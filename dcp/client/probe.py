@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from dcp.client.addresses import NodeAddress, parse_seeds
+from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
+from dcp.client.seed_lookup import find_seeds
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
@@ -72,13 +73,16 @@ def probe_cluster(
 ) -> ClusterView:
     """Ask the first seed that answers for the map, and all its nodes for what they hold.
 
+    ``seeds`` are addresses, or the parts of one connection string (`find_seeds`).
+
     Raises:
+        ConfigError: the seeds cannot be understood.
         NodeUnavailableError: no seed answers; the message says why, seed by seed.
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
         RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
     """
-    found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials)
+    found, manifest = _first_answer(find_seeds(seeds, settings, credentials), settings, credentials)
     return look_at_nodes(found, manifest, settings, credentials)
 
 
@@ -186,7 +190,8 @@ def ask_seed(
         config = ready.cluster_config or connection.cluster_config()
         has_collections = HelloFeature.COLLECTIONS in ready.features
         manifest = connection.collections_manifest() if has_collections else None
-        return ClusterMap.parse(config, seed, tls=settings.tls is not None), manifest
+        tls, network = settings.tls is not None, settings.network
+        return ClusterMap.parse(config, seed, tls=tls, network=network), manifest
     finally:
         connection.close()
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, SecretError
+from dcp.seeds import AUTO_NETWORK
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
 
 MIB: Final = 1024 * 1024
@@ -19,21 +20,35 @@ MIB: Final = 1024 * 1024
 class TlsSettings:
     """Encrypt the connection; certificates are always verified.
 
-    ``ca_file`` is a PEM file of the authorities to trust; None means the system's.
+    ``ca_file`` is a PEM file of the authorities to trust; None means the system's. ``cert_file`` is
+    the client's own certificate, with its chain, and ``key_file`` its key (None: in the same file),
+    PEM and not encrypted. Each connection reads the files, so they may be replaced at any time.
     """
 
     ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
         """Return Python's default client context: verified certificates, checked host names.
 
         Raises:
-            ConfigError: ``ca_file`` cannot be read or holds no certificate.
+            SecretError: a file cannot be read, or does not hold what it should.
         """
         try:
-            return ssl.create_default_context(cafile=self.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"tls ca_file {self.ca_file!r}: {error}") from None
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:  # ssl.SSLError is one
+            raise SecretError(f"tls ca_file {self.ca_file!r}: {error}") from None
+        if self.cert_file is not None:
+            try:
+                # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+                context.load_cert_chain(self.cert_file, self.key_file, password="")
+            except OSError as error:
+                raise SecretError(
+                    f"tls cert_file {self.cert_file!r} and its key: {error}, expected a "
+                    "certificate and its key, not encrypted, in PEM"
+                ) from None
+        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,7 @@ class ConnectionSettings:
     metadata_only: bool = False
     receiver_group_tag: int | None = None
     tls: TlsSettings | None = None
+    network: str = AUTO_NETWORK
 
     def __post_init__(self) -> None:
         """Reject values that cannot work."""

@@ -54,7 +54,7 @@ from dcp.protocol.events import (
     WindowRefused,
 )
 from dcp.protocol.negotiation import STREAM_WINDOW
-from dcp.protocol.refusals import describe_status
+from dcp.protocol.refusals import ROLE_CURE, describe_status, error_context
 from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -341,7 +341,7 @@ class StreamKeeper:
                     REFUSALS.get(event.status, Reaction.RETRY),
                     track,
                     StopReason.REFUSED,
-                    f"stream refused with {describe_status(event.status)}",
+                    f"stream refused with {_described(event)}",
                     now,
                 )
                 return ()
@@ -371,7 +371,9 @@ class StreamKeeper:
             case Reaction.STOP:
                 self._stop(track, reason, f"{track.address}: {detail}")
             case Reaction.FAIL_BUCKET:
-                raise BucketError(f"{track.address}: vbucket {track.vbucket}: {detail}")
+                raise BucketError(
+                    f"{track.address}: vbucket {track.vbucket}: {detail}; {ROLE_CURE}"
+                )
             case Reaction.RETRY:
                 self._trouble(track, reason, detail, now, now + delay_seconds)
             case Reaction.REOPEN:
@@ -450,3 +452,8 @@ def _audible(items: Items, is_muted: NDArray[np.bool_]) -> Sequence[Event]:
         return (items,)
     rows = np.flatnonzero(~is_dropped)
     return (Items(items.columns.take(rows)),) if len(rows) else ()
+
+
+def _described(refused: StreamRefused) -> str:
+    words = error_context(refused.body)
+    return describe_status(refused.status) + (f" ({words!r})" if words else "")

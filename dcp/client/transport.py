@@ -15,7 +15,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.set_up import TCP, TLS, Line
 from dcp.client.settings import TlsSettings
 from dcp.errors import NodeUnavailableError
-from dcp.protocol.refusals import PORT_CURE, REACH_CURE, tls_cure
+from dcp.protocol.refusals import PORT_CURE, REACH_CURE, certificate_cure, tls_cure
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -115,8 +115,10 @@ class Transport:
             except OSError as error:
                 if filled:
                     break
+                # With TLS 1.3 a server that refuses our certificate says so after the handshake.
+                parts = (_reason(error), certificate_cure(error))
                 raise NodeUnavailableError(
-                    f"connection to {self._address} broke: {_reason(error)}"
+                    f"connection to {self._address} broke: {', '.join(filter(None, parts))}"
                 ) from error
             if count == 0:
                 if filled:

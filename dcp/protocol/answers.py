@@ -7,11 +7,11 @@ While the bootstrap is under way every answer belongs to it. Source of the statu
 from collections.abc import Callable
 from typing import Final
 
-from dcp.errors import SourceError
+from dcp.errors import BucketError, SourceError
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE
 from dcp.protocol.negotiation import STREAM_WINDOW
-from dcp.protocol.refusals import describe_refusal
+from dcp.protocol.refusals import ROLE_CURE, describe_refusal, privilege_cure
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
@@ -239,6 +239,7 @@ def _map_in(frame: Frame) -> list[e.Event]:
 
 
 def _refused(frame: Frame) -> SourceError:
-    return SourceError(
-        f"{opcode_name(frame.opcode)}: found {describe_refusal(frame)}, expected success"
-    )
+    found = f"{opcode_name(frame.opcode)}: found {describe_refusal(frame)}"
+    if frame.status == Status.EACCESS:
+        return BucketError(f"{found}, {privilege_cure(frame.value) or ROLE_CURE}")
+    return SourceError(f"{found}, expected success")

@@ -25,7 +25,13 @@ from dcp.errors import (
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.negotiation import CONTROL_TERMS, FEATURES, GROUP_TAG, STREAM_WINDOW
-from dcp.protocol.refusals import PORT_CURE, bucket_cure, describe_refusal, login_cure
+from dcp.protocol.refusals import (
+    PORT_CURE,
+    bucket_cure,
+    describe_refusal,
+    login_cure,
+    privilege_cure,
+)
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
 from dcp.protocol.window import FlowSettings
 from dcp.protocol.window_resize import CONNECTION_WINDOW
@@ -165,7 +171,8 @@ class BootstrapStep:
         if self.refused is not None and frame.status in _OPTIONAL_REFUSALS:
             return self.refused(progress)
         kind = self.refusals.get(frame.status) or _ANY_REFUSAL.get(frame.status, SourceError)
-        raise kind(f"{self.name}: found {describe_refusal(frame)}, {_cure(kind, progress)}")
+        cure = privilege_cure(frame.value) or _cure(kind, progress)
+        raise kind(f"{self.name}: found {describe_refusal(frame)}, {cure}")
 
 
 _OPTIONAL_REFUSALS: Final = frozenset(
@@ -210,11 +217,10 @@ _NO_RELAY: Final[dict[int, type[SourceError]]] = {
 
 def _cure(kind: type[SourceError], progress: BootstrapProgress) -> str:
     """Return the expectation that a refusal breaks, and the remedy."""
-    user = progress.credentials.username
     if kind is AuthenticationError:
-        return login_cure(user)
+        return login_cure(progress.credentials)
     if kind is BucketError:
-        return bucket_cure(progress.settings.bucket, user)
+        return bucket_cure(progress.settings.bucket, progress.credentials)
     return "expected a relay" if kind is NoRelayError else "expected success"
 
 
@@ -280,16 +286,31 @@ def _open_flags(progress: BootstrapProgress) -> int:
     return int(flags)
 
 
+def _signs_in(progress: BootstrapProgress) -> bool:
+    return not progress.authenticated
+
+
 def _nothing_new(progress: BootstrapProgress, _: m.Body, __: int) -> BootstrapProgress:
     return progress
 
 
 HELLO: Final = BootstrapStep("HELLO", Opcode.HELLO, _hello, _hello_answer)
 LIST_MECHANISMS: Final = BootstrapStep(
-    "SASL_LIST_MECHS", Opcode.SASL_LIST_MECHS, lambda _: m.Empty(), _mechanisms_answer, _NO_LOGIN
+    "SASL_LIST_MECHS",
+    Opcode.SASL_LIST_MECHS,
+    lambda _: m.Empty(),
+    _mechanisms_answer,
+    _NO_LOGIN,
+    applies=_signs_in,
 )
 AUTHENTICATE: Final = BootstrapStep(
-    "SASL_AUTH", Opcode.SASL_AUTH, _sasl, _sasl_answer, _NO_LOGIN, continues=True
+    "SASL_AUTH",
+    Opcode.SASL_AUTH,
+    _sasl,
+    _sasl_answer,
+    _NO_LOGIN,
+    applies=_signs_in,
+    continues=True,
 )
 CONTINUE_AUTHENTICATION: Final = BootstrapStep(
     "SASL_STEP",
@@ -297,7 +318,7 @@ CONTINUE_AUTHENTICATION: Final = BootstrapStep(
     _sasl,
     _sasl_answer,
     _NO_LOGIN,
-    applies=lambda progress: not progress.authenticated,
+    applies=_signs_in,
 )
 SELECT_BUCKET: Final = BootstrapStep(
     "SELECT_BUCKET",
@@ -429,4 +450,6 @@ class Bootstrap:
         cure = "expected an answer" if kind is NodeUnavailableError else _cure(kind, self.progress)
         if self.step is HELLO:
             cure = PORT_CURE
+            if self.progress.credentials.by_certificate:
+                cure += f"; or {login_cure(self.progress.credentials)}"
         return kind(f"{self.step.name}: the server closed the connection, {cure}")

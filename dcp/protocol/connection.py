@@ -54,7 +54,9 @@ class ConsumerConnection:
         """
         self._settings = bootstrap
         self._steps = steps_for(bootstrap, flow, liveness)
-        progress = BootstrapProgress(bootstrap, credentials, nonce)
+        progress = BootstrapProgress(
+            bootstrap, credentials, nonce, authenticated=credentials.by_certificate
+        )
         self._state = ConnectionState(
             Bootstrap(self._steps, progress),
             FlowControl(flow, 0.0),

@@ -55,7 +55,8 @@ class Secret:
 class Credentials:
     """User, password and the mechanisms allowed, strongest first.
 
-    Connections that share one share what SCRAM derives from the password.
+    Connections that share one share what SCRAM derives from the password. ``by_certificate``: the
+    client's TLS certificate says who signs in, and SASL is left out; see ``of_certificate``.
 
     Raises:
         ValueError: a mechanism that we do not know, or none at all.
@@ -65,6 +66,19 @@ class Credentials:
     password: Secret
     mechanisms: tuple[str, ...] = SCRAM_MECHANISMS
     salted: SaltedPasswords = field(default_factory=SaltedPasswords, repr=False, compare=False)
+    by_certificate: bool = False
+
+    @classmethod
+    def of_certificate(cls) -> "Credentials":
+        """Return those of a client that its certificate authenticates."""
+        return cls("", Secret(""), by_certificate=True)
+
+    @property
+    def who(self) -> str:
+        """The user who signs in, in words for messages."""
+        if self.by_certificate:
+            return "the user that the client certificate names"
+        return f"user {self.username!r}"
 
     def __post_init__(self) -> None:
         """Reject unknown mechanisms."""

@@ -3,11 +3,13 @@
 Source of the meanings: kv_engine ``include/mcbp/protocol/status.h``, ``docs/BinaryProtocol.md``.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from dcp.errors import NodeUnavailableError
 from dcp.printable import printable
+from dcp.protocol.credentials import Credentials
 from dcp.wire.frame import Frame
 from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import Status
@@ -43,6 +45,13 @@ MEANINGS: Final[Mapping[int, str]] = {
 }
 """Of the statuses that a client of ours can meet."""
 _MOST_TEXT: Final = 300
+_MISSING_PRIVILEGE: Final = re.compile(r"without the (\w+) privilege")
+_REFUSED_CERTIFICATE: Final = re.compile(
+    r"ALERT_(CERTIFICATE|BAD_CERTIFICATE|UNSUPPORTED_CERTIFICATE|UNKNOWN_CA)"
+)
+"""In the names of OpenSSL's errors: what the other side has against our certificate."""
+ROLE_CURE: Final = "give the user the role Data DCP Reader on the bucket (data_dcp_reader)"
+"""What brings all privileges that a consumer needs."""
 
 
 def describe_status(status: int) -> str:
@@ -55,32 +64,48 @@ def describe_status(status: int) -> str:
 
 def describe_refusal(frame: Frame) -> str:
     """Return the status of an unsuccessful answer and the server's own words."""
-    text = error_context(frame) or frame.value[:_MOST_TEXT].decode("utf-8", "backslashreplace")
+    value = frame.value
+    text = error_context(value) or value[:_MOST_TEXT].decode("utf-8", "backslashreplace")
     return describe_status(frame.status) + (f" ({printable(text)})" if text else "")
 
 
-def error_context(frame: Frame) -> str:
-    """Return the words of a refusal; empty where it has none."""
+def error_context(value: bytes) -> str:
+    """Return the words in the value of a refusal; empty where it has none."""
     try:
-        return str(json_tree(frame.value)["error"]["context"])[:_MOST_TEXT]
+        return str(json_tree(value)["error"]["context"])[:_MOST_TEXT]
     except (ValueError, KeyError, TypeError):
         return ""
 
 
-def login_cure(user: str) -> str:
+def login_cure(credentials: Credentials) -> str:
     """Return the expected credentials, and the remedy, for a refused login."""
+    if credentials.by_certificate:
+        return (
+            f"expected {credentials.who} to be one of the cluster: check the certificate, and how "
+            "the cluster finds users in certificates"
+        )
     return (
-        f"expected a user of the cluster, with its password: check the name {user!r} and the "
-        "password"
+        "expected a user of the cluster, with its password: check the name "
+        f"{credentials.username!r} and the password"
     )
 
 
-def bucket_cure(bucket: str, user: str) -> str:
+def bucket_cure(bucket: str, credentials: Credentials) -> str:
     """Return the expected bucket and access, and the remedy, for a refused bucket."""
     return (
-        f"expected bucket {bucket!r} to be there, and user {user!r} to have a role on it (for "
+        f"expected bucket {bucket!r} to be there, and {credentials.who} to have a role on it (for "
         "streams: Data DCP Reader): check the bucket's name (case matters) and the roles"
     )
+
+
+def privilege_cure(value: bytes) -> str:
+    """Return the privilege that a refusal says is missing, and the role that brings it.
+
+    Empty where it names none. kv_engine ``daemon/cookie.cc`` has the words; the role has all
+    privileges that a consumer needs (ns_server ``menelaus_roles.erl``).
+    """
+    found = _MISSING_PRIVILEGE.search(error_context(value))
+    return f"expected the privilege {found[1]}: {ROLE_CURE}" if found else ""
 
 
 PORT_CURE: Final = (
@@ -95,8 +120,20 @@ REACH_CURE: Final = (
 """What helps where nobody answers."""
 
 
-def tls_cure(failure: OSError) -> str:
+def certificate_cure(failure: Exception) -> str:
+    """Return what helps where the server refuses the client's certificate; empty: it does not."""
+    if not _REFUSED_CERTIFICATE.search(str(failure)):
+        return ""
+    return (
+        "expected it to take the client's certificate: name one that its authorities have signed "
+        "and that has not expired (source.tls_cert_file, source.tls_key_file)"
+    )
+
+
+def tls_cure(failure: Exception) -> str:
     """Return the expected encryption, and the remedy, for a failed TLS handshake."""
+    if cure := certificate_cure(failure):
+        return cure
     if "CERTIFICATE_VERIFY_FAILED" in str(failure):
         return (
             "expected a certificate of that host name, by an authority that is trusted: name its "

@@ -25,6 +25,7 @@ from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection, UpstreamSettings
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
+from dcp.seeds import AUTO_NETWORK
 from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
@@ -159,7 +160,8 @@ class Upstream:
             RemoteProtocolError: no such JSON.
             BucketError: the map of another bucket; there will be no link any more.
         """
-        found = ClusterMap.parse(config, source, tls=self._tls is not None)
+        network = AUTO_NETWORK if self._map is None else self._map.network
+        found = ClusterMap.parse(config, source, tls=self._tls is not None, network=network)
         self._require_same(found)
         if found.supersedes(self._map):
             self._map = found

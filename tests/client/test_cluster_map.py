@@ -37,8 +37,9 @@ def config(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in document.items() if value is not ...}
 
 
-def parse(document: object, *, tls: bool = False) -> ClusterMap:
-    return ClusterMap.parse(json.dumps(document).encode(), SOURCE, tls=tls)
+def parse(document: object, *, tls: bool = False, **more: Any) -> ClusterMap:
+    source = more.pop("source", SOURCE)
+    return ClusterMap.parse(json.dumps(document).encode(), source, tls=tls, **more)
 
 
 def test_reads_owners_revision_and_identity() -> None:
@@ -74,6 +75,70 @@ def test_a_node_without_the_wanted_port_owns_nothing_that_can_be_reached() -> No
     del document["nodesExt"][1]["services"]["kvSSL"]
     assert parse(document, tls=True).owner(1) is None
     assert parse(document, tls=True).addresses == (NodeAddress("10.0.0.9", 11207),)
+
+
+def with_alternates() -> dict[str, Any]:
+    """Two data nodes behind one host with mapped ports, and another name without ports."""
+    document = config()
+    first, second = document["nodesExt"][:2]
+    ports = {"mgmt": 32790, "kv": 32775, "kvSSL": 32776}
+    first["alternateAddresses"] = {"external": {"hostname": "out.example", "ports": ports}}
+    second["alternateAddresses"] = {
+        "external": {"hostname": "out2.example"},
+        "vpn": {"hostname": "vpn.example", "ports": {"mgmt": 1}},
+    }
+    return document
+
+
+OUTSIDE = (NodeAddress("out.example", 32775), NodeAddress("out2.example", 12000))
+INSIDE = (NodeAddress("10.0.0.9", 11210), NodeAddress("b", 12000))
+
+
+@pytest.mark.parametrize(
+    ("source", "network", "nodes"),
+    [
+        (SOURCE, "auto", INSIDE),
+        (NodeAddress("b", 12000), "auto", (NodeAddress("b", 11210), INSIDE[1])),
+        (OUTSIDE[0], "auto", OUTSIDE),
+        (NodeAddress("OUT2.example", 12000), "auto", OUTSIDE),
+        (NodeAddress("out.example", 32790), "auto", OUTSIDE),
+        (NodeAddress("out.example", 443), "auto", OUTSIDE),
+        (OUTSIDE[0], "default", (NodeAddress("out.example", 11210), INSIDE[1])),
+        (SOURCE, "external", OUTSIDE),
+        (SOURCE, "vpn", (None, None)),
+        (NodeAddress("elsewhere", 11210), "auto", (NodeAddress("elsewhere", 11210), INSIDE[1])),
+    ],
+)
+def test_addresses_are_those_of_the_network_where_the_sender_is_found(
+    source: NodeAddress, network: str, nodes: tuple[NodeAddress | None, ...]
+) -> None:
+    assert parse(with_alternates(), source=source, network=network).nodes == nodes
+
+
+def test_one_host_in_both_networks_is_told_apart_by_its_ports() -> None:
+    document = with_alternates()
+    del document["nodesExt"][1], document["nodes"][1], document["nodesExt"][0]["thisNode"]
+    document["vBucketServerMap"]["vBucketMap"] = [[0]]
+    document["nodesExt"][0]["alternateAddresses"]["external"]["hostname"] = "10.0.0.9"
+    for port, mapped in ((11210, 11210), (32775, 32775), (32790, 32775)):
+        source = NodeAddress("10.0.0.9", port)
+        assert parse(document, source=source).nodes == (NodeAddress("10.0.0.9", mapped),)
+
+
+def test_alternate_addresses_have_tls_ports_too() -> None:
+    found = parse(with_alternates(), tls=True, network="external")
+    assert found.nodes == (NodeAddress("out.example", 32776), NodeAddress("out2.example", 12007))
+
+
+@pytest.mark.parametrize("document", [with_alternates(), config(nodesExt=...)])
+def test_a_network_that_no_node_is_in_is_named(document: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"found addresses of network default.*'lan'"):
+        parse(document, network="lan")
+
+
+def test_the_cluster_is_named_where_the_server_does() -> None:
+    assert parse(config()).cluster_uuid == ""
+    assert parse(config(clusterUUID="c0ffee")).cluster_uuid == "c0ffee"
 
 
 @pytest.mark.parametrize("hostname", [..., "$HOST", "10.0.0.9"])
@@ -135,6 +200,11 @@ SERVER_MAP = config()["vBucketServerMap"]
         ({"nodesExt": [1]}, r"nodesExt\[0\]"),
         ({"nodesExt": [{}]}, r"'nodesExt\[0\].services' is missing"),
         ({"nodesExt": [{"services": {"kv": 99999}}]}, r"nodesExt\[0\]"),
+        (
+            {"nodesExt": [{"services": {}, "alternateAddresses": {"external": "b"}}]},
+            r"nodesExt\[0\].alternateAddresses.external",
+        ),
+        ({"clusterUUID": 7}, "'clusterUUID'"),
     ],
 )
 def test_errors_name_the_field(changes: dict[str, Any], field: str) -> None:

@@ -31,6 +31,19 @@ def test_unknown_bucket(make_cluster: MakeCluster) -> None:
         NodeConnection(address, settings(bucket="no-such-bucket"), CREDENTIALS, "test").open()
 
 
+def test_a_missing_privilege_is_named_with_the_role_that_brings_it(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(users_without_streams=frozenset({"reader"}))
+    address = NodeAddress.parse(cluster.seeds[0])
+    with pytest.raises(
+        BucketError,
+        match=r"DCP_OPEN: .*without the DcpProducer privilege\), expected the privilege "
+        r"DcpProducer: give the user the role Data DCP Reader on the bucket",
+    ):
+        NodeConnection(address, settings(), CREDENTIALS, "test").open()
+
+
 def test_refusing_node() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -2,8 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from dcp.client.addresses import NodeAddress
+from dcp.client.backoff import Backoff
+from dcp.client.consumer import Consumer
+from dcp.client.delivery import Handover
+from dcp.client.node_links import NodeLinks
 from dcp.client.vbucket_track import StreamStart
+from dcp.producer.commands.map_notifier import MapNotifier
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START
 from tests.client.consuming import (
@@ -14,7 +21,14 @@ from tests.client.consuming import (
     settings,
     starts,
 )
-from tests.client.drained import Drained, all_of, assert_same_state, caught_up, fill
+from tests.client.drained import (
+    CREDENTIALS,
+    Drained,
+    all_of,
+    assert_same_state,
+    caught_up,
+    fill,
+)
 
 
 def test_finds_owners_by_the_map_when_no_address_is_known(make_cluster: MakeCluster) -> None:
@@ -38,7 +52,13 @@ def test_a_moved_vbucket_is_followed(make_cluster: MakeCluster) -> None:
     assert_nothing_sent_twice(cluster, drained)
 
 
-def test_a_stale_plan_is_corrected_by_not_my_vbucket(make_cluster: MakeCluster) -> None:
+@pytest.mark.parametrize("has_body", [True, False])
+def test_a_stale_plan_is_corrected_by_not_my_vbucket(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, has_body: bool
+) -> None:
+    """A refusal that brings no map lets the consumer ask for it."""
+    if not has_body:
+        monkeypatch.setattr(MapNotifier, "for_refusal", lambda *_: b"")
     cluster = make_cluster(nodes=2)
     fill(cluster, 100)
     streams = starts(cluster)
@@ -46,6 +66,34 @@ def test_a_stale_plan_is_corrected_by_not_my_vbucket(make_cluster: MakeCluster) 
         cluster.move_vbucket(vbucket, 1 - cluster.vbucket_owner(vbucket))
     with consuming(cluster, streams) as consumer:
         assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
+
+
+def test_moves_are_followed_in_the_network_of_the_seeds(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(nodes=2, external_host="localhost")
+    fill(cluster, 200)
+    seeds = [seed.replace("127.0.0.1", "localhost") for seed in cluster.seeds]
+    streams = [StreamStart(vbucket, None, START) for vbucket in all_of(cluster)]
+    with Consumer(streams, seeds, settings(), CREDENTIALS) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster))
+        for vbucket in all_of(cluster):
+            cluster.move_vbucket(vbucket, 1 - cluster.vbucket_owner(vbucket))
+        fill(cluster, 200, prefix="later")
+        drained.run(consumer, caught_up(cluster))
+        assert_same_state(cluster, drained)
+        assert {each.node.host for each in consumer.stats()} == {"localhost"}
+
+
+def test_a_map_of_who_leaves_the_cluster_is_read_in_the_same_network(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(nodes=2, external_host="localhost")
+    leaving, staying = (replace(node, host="localhost") for node in node_addresses(cluster))
+    backoff = Backoff(0.01, 0.1, lambda: 0.5)
+    links = NodeLinks([leaving], settings().connection, CREDENTIALS, "t", Handover(), backoff)
+    links.adopt(cluster.bucket.map.as_json(0), leaving)
+    cluster.failover(0)
+    links.adopt(cluster.bucket.map.as_json(1), leaving)
+    assert links.map is not None and links.map.addresses == (staying,)
 
 
 REPLICAS = replace(settings(), reads_replicas=True)

@@ -26,7 +26,8 @@ from dcp.wire.frame import Frame
 from dcp.wire.messages import Body
 from dcp.wire.vocabulary import Opcode, Status
 from tests.client.conftest import MakeCluster
-from tests.client.drained import CREDENTIALS, all_of, fill
+from tests.client.consuming import consuming
+from tests.client.drained import CREDENTIALS, Drained, all_of, assert_same_state, caught_up, fill
 
 SETTINGS = ConnectionSettings("default")
 QUICK = replace(SETTINGS, bootstrap_timeout_seconds=3.0, request_timeout_seconds=3.0)
@@ -68,6 +69,17 @@ def test_tells_what_each_node_holds_as_a_replica(make_cluster: MakeCluster) -> N
             assert each.failover_log == cluster.failover_log(vbucket)
 
 
+@pytest.mark.parametrize("vbuckets", [64, 128, 1024])
+def test_buckets_of_every_size(make_cluster: MakeCluster, vbuckets: int) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=vbuckets)
+    fill(cluster, 2 * vbuckets)
+    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert view.map.vbucket_count == vbuckets
+    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in range(vbuckets)}
+    with consuming(cluster) as consumer:
+        assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
+
+
 @pytest.mark.parametrize("fault", ["kill_node", "hang_node"])
 def test_names_a_node_that_is_missing(make_cluster: MakeCluster, fault: str) -> None:
     cluster = make_cluster(nodes=2)
@@ -90,6 +102,29 @@ def test_a_failover_log_that_cannot_be_true_is_left_out(make_cluster: MakeCluste
     assert set(view.high_seqnos) == set(all_of(cluster))
     assert not view.unreachable
     assert set(view.failover_logs) == set(all_of(cluster)) - {3}
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        ("", "no access, give the user the role Data DCP Reader"),
+        (
+            "Authorization failure: can't execute GET_ALL_VB_SEQNOS operation without the MetaRead "
+            "privilege",
+            "expected the privilege MetaRead: give the user the role Data DCP Reader",
+        ),
+    ],
+)
+def test_a_missing_privilege_is_named(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, context: str, expected: str
+) -> None:
+    def refuse(session: Session, frame: Frame, _: Body, __: float) -> None:
+        session.refuse(frame, Status.EACCESS, context)
+
+    monkeypatch.setitem(COMMANDS, Opcode.GET_ALL_VB_SEQNOS, CommandHandler(Access.BUCKET, refuse))
+    cluster = make_cluster()
+    with pytest.raises(BucketError, match=expected):
+        probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
 
 
 @pytest.mark.parametrize("status", [Status.UNKNOWN_COMMAND, Status.EACCESS, None])

@@ -9,6 +9,7 @@ class ScriptedChannel:
     def __init__(self, *said: bytes) -> None:
         self._said = list(reversed(said))
         self.is_closed = False
+        self.certificate_name = ""
 
     @property
     def taken_bytes(self) -> int:

@@ -60,6 +60,8 @@ class Port:
 class ServedChannel:
     """Stands for ``dcp.producer.server.channels.PlainChannel``."""
 
+    certificate_name = ""
+
     def __init__(self, accepted: AcceptedSocket) -> None:
         self._link = accepted.link
         self._in, self._out = self._link.up, self._link.down

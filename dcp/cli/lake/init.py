@@ -33,7 +33,11 @@ def run(  # noqa: PLR0913  (an argument for each option)
     file: Annotated[Path, Argument(metavar="FILE", help="the file to write")] = _FILE,
     seed: Annotated[
         list[str] | None,
-        Option("--seed", metavar="HOST:PORT", help="a node of the cluster (repeatable)"),
+        Option(
+            "--seed",
+            metavar="HOST:PORT",
+            help="a node of the cluster (repeatable), or a connection string",
+        ),
     ] = None,
     bucket: Annotated[str | None, Option(metavar="NAME", help="the bucket to replicate")] = None,
     username: Annotated[str | None, Option(metavar="NAME", help="the user to sign in as")] = None,
@@ -73,7 +77,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     say(str(look))
     for node, reason in look.cluster.unreachable.items():
         say(f"node {node} cannot be reached: {reason}")
-    if look.offers_tls and not settings.source.tls:
+    if look.offers_tls and not settings.source.connection_string().tls:
         say("the nodes offer TLS: with --tls or --tls-ca-file connections are encrypted")
     _write(file, settings)
     _say_next(file, settings)

@@ -7,6 +7,7 @@ from dcp.cli.views.server_statistics import signed_in, stat_number
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView, probe_cluster
+from dcp.client.seed_lookup import find_seeds
 from dcp.errors import NodeUnavailableError, SourceError
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import source_access
@@ -45,10 +46,10 @@ def list_buckets(settings: Settings, credentials: Credentials) -> list[str]:
     access = source_access(settings)
     connection = access.consumer.connection
     troubles = []
-    for seed in access.seeds:
+    for seed in find_seeds(access.seeds, connection, credentials):
         try:
             with signed_in(
-                seed, connection, credentials, _TIMEOUT_SECONDS, selects_bucket=False
+                str(seed), connection, credentials, _TIMEOUT_SECONDS, selects_bucket=False
             ) as node:
                 return node.buckets()
         except NodeUnavailableError as error:

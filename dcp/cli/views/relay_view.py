@@ -14,10 +14,11 @@ from typing import Any, Final
 from dcp.cli.terminal.quantities import size_text
 from dcp.cli.views.producer_metrics import group_stats, upstream_stats
 from dcp.cli.views.server_statistics import group_of_ours, signed_in, stat_count, stat_memory
+from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.source_access import source_access
+from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
 
@@ -54,17 +55,18 @@ def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) 
 
     Settings without a user name no source: nobody is asked.
     """
-    if not settings.source.username:
+    source = settings.source
+    place = source.connection_string()
+    if not (source.username or source.credentials_folder) or place.over_http:
         return SourceReport()
     try:
-        access = source_access(settings)
-        credentials = settings.source.credentials()
+        credentials = source.credentials()
     except DcplakeError as error:
         return SourceReport(trouble=str(error))
-    connection = access.consumer.connection
+    connection = connection_settings(source, settings.flow_control)
     questions = [
-        _Question(seed, connection, credentials, deadline_seconds)
-        for seed in access.seeds[:_MOST_SEEDS]
+        _Question(NodeAddress(*address), connection, credentials, deadline_seconds)
+        for address in place.addresses[:_MOST_SEEDS]
     ]
     return _first_answer(questions, monotonic() + deadline_seconds)
 
@@ -86,13 +88,13 @@ class _Question(Thread):
 
     def __init__(
         self,
-        seed: str,
+        address: NodeAddress,
         settings: ConnectionSettings,
         credentials: Credentials,
         timeout_seconds: float,
     ) -> None:
-        super().__init__(name=f"status-{seed}", daemon=True)
-        self.seed = seed
+        self.seed = str(address)
+        super().__init__(name=f"status-{self.seed}", daemon=True)
         self.report: SourceReport | None = None
         self._settings, self._credentials = settings, credentials
         self._timeout_seconds = timeout_seconds

@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
+from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.setting_keys import Section, key
 from dcp.lake.config.spark_master import slots_of
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.seeds import parse_seed
+from dcp.seeds import ConnectionString
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,13 @@ class SourceSettings(Section):
 
     seeds: tuple[str, ...] = key(
         ("127.0.0.1:11210",),
-        "Nodes to ask for the cluster map: host, or host:port of the data service, perhaps behind "
-        "couchbase://; couchbases:// needs `tls`.",
+        "Nodes to ask for the cluster map: host, host:port, or a connection string such as "
+        "couchbases://h1,h2?network=external (docs/connect.md).",
     )
     bucket: str = key("default", "The bucket to replicate.")
-    username: str = key("", "The user to sign in as.")
+    username: str = key(
+        "", "The user to sign in as; none where `credentials_folder` or a certificate says who."
+    )
     password_env: str = key(
         "DCPLAKE_PASSWORD",
         "Name of the environment variable that holds the password.",
@@ -44,17 +47,32 @@ class SourceSettings(Section):
     )
     password_file: str = key(
         "",
-        "File that holds the password (its first line); preferred when set.",
+        "File that holds the password (its first line); preferred when set. Each round reads it.",
         may_be_secret=True,
     )
+    credentials_folder: str = key(
+        "",
+        "Folder with the files username and password (the first line of each), such as a mounted "
+        "Kubernetes secret, in place of `username` and `password_file`. Each round reads them.",
+    )
     allow_plain: bool = key(
-        False, "Whether the password may be sent as it is (SASL PLAIN) over an unencrypted line."
+        False,
+        "Whether the password may be sent as it is (SASL PLAIN, HTTP) over an unencrypted line.",
     )
     tls: bool = key(
         False,
-        "Whether to encrypt connections; seeds without a port are then at 11207, and not 11210.",
+        "Whether to encrypt connections, as couchbases:// does for seeds with it; seeds without a "
+        "port are then at 11207, and not 11210.",
     )
     tls_ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.")
+    tls_cert_file: str = key(
+        "", "The client's own certificate, PEM; without a user it says who signs in."
+    )
+    tls_key_file: str = key(
+        "",
+        "Its private key, PEM, not encrypted; in `tls_cert_file` too when empty.",
+        may_be_secret=True,
+    )
     connect_timeout_seconds: float = key(
         10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
     )
@@ -79,14 +97,38 @@ class SourceSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that the seeds are addresses and the tag is one."""
+        """Check that the seeds are addresses, the tag is one, and who signs in is said once."""
         Section.__post_init__(self)
         try:
-            for seed in self.seeds:
-                parse_seed(seed, tls=self.tls)
+            encrypts = self.connection_string().tls
         except ConfigError as error:
-            raise ConfigError(f"seeds: {error}") from None
+            raise ConfigError(f"seeds: {str(error).removeprefix('seeds: ')}") from None
         self.group_tag()
+        if self.credentials_folder and (self.username or self.password_file):
+            raise ConfigError(
+                "credentials_folder: found username or password_file beside it, expected neither: "
+                "both are in the folder"
+            )
+        if self.tls_key_file and not self.tls_cert_file:
+            raise ConfigError("tls_key_file: found no tls_cert_file, expected its certificate")
+        if self.tls_cert_file and not encrypts:
+            raise ConfigError(
+                "tls_cert_file: found no encryption, expected couchbases:// or tls = true"
+            )
+
+    def connection_string(self) -> ConnectionString:
+        """Return what the seeds say.
+
+        Raises:
+            ConfigError: they cannot be understood.
+
+        """
+        return ConnectionString.parse(self.seeds, tls=self.tls)
+
+    @property
+    def has_secret_files(self) -> bool:
+        """True if what signs in is in files, which may be replaced while a run goes on."""
+        return bool(self.password_file or self.credentials_folder or self.tls_cert_file)
 
     def group_tag(self) -> int | None:
         """Return the tag; None where there is none.
@@ -107,39 +149,40 @@ class SourceSettings(Section):
         )
 
     def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
-        """Return user and password; PLAIN is allowed where nobody can listen, or by the settings.
+        """Return who signs in, as files and environment say now.
 
-        ``environment`` is that of this process unless another is given.
+        PLAIN is allowed where nobody can listen, or by the settings. ``environment`` is that of
+        this process unless another is given.
 
         Raises:
             ConfigError: no user is named; else as for ``password``.
 
         """
-        if not self.username:
+        if self.credentials_folder:
+            username, password = read_account(Path(self.credentials_folder))
+        elif self.username:
+            username, password = self.username, self.password(environment)
+        elif self.tls_cert_file:
+            return Credentials.of_certificate()
+        else:
             raise ConfigError(
                 "source.username: found none, expected the user to sign in as; it needs the role "
                 "Data DCP Reader on the bucket"
             )
-        mechanisms = ALL_MECHANISMS if self.tls or self.allow_plain else SCRAM_MECHANISMS
-        return Credentials(self.username, Secret(self.password(environment)), mechanisms)
+        is_private = self.allow_plain or self.connection_string().tls
+        mechanisms = ALL_MECHANISMS if is_private else SCRAM_MECHANISMS
+        return Credentials(username, Secret(password), mechanisms)
 
     def password(self, environment: Mapping[str, str] | None = None) -> str:
         """Read the password where the settings say it is, in the process that asks.
 
         Raises:
-            ConfigError: the file cannot be read; or it is empty, or the environment variable is
+            SecretError: the file cannot be read; or it is empty, or the environment variable is
                 empty or not set, although a user is named.
 
         """
         if self.password_file:
-            try:
-                text = Path(self.password_file).expanduser().read_text("utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or "found no UTF-8"
-                raise ConfigError(
-                    f"source.password_file: cannot read the file that it names: {why}"
-                ) from None
-            first_line = text.split("\n", 1)[0].removesuffix("\r")
+            first_line = read_secret(Path(self.password_file), "password_file")
             self._require("password_file", first_line, "the first line of the file is empty")
             return first_line
         found = (os.environ if environment is None else environment).get(self.password_env)
@@ -152,7 +195,7 @@ class SourceSettings(Section):
 
     def _require(self, key_name: str, password: str | None, found: str) -> None:
         if self.username and not password:
-            raise ConfigError(
+            raise SecretError(
                 f"source.{key_name}: {found}, expected the password of user {self.username!r} in it"
             )
 

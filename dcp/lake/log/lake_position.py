@@ -1,6 +1,7 @@
 """Tells where a lake stands: the states of its vbuckets, and which of them must begin anew."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
@@ -90,14 +91,28 @@ def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> 
     """Refuse a cluster whose bucket is not the one that the lake holds.
 
     Raises:
-        LakeError: uuid or number of vbuckets differ: the bucket was made anew.
+        LakeError: it is another cluster; or uuid or number of vbuckets differ: the bucket was made
+            anew.
 
     """
-    identity = lake.identity
-    found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
-    if found != (identity.bucket_uuid, identity.vbucket_count):
+    identity, found = lake.identity, cluster.map
+    difference = identity.difference(
+        replace(
+            identity,
+            bucket_uuid=found.bucket_uuid,
+            vbucket_count=found.vbucket_count,
+            cluster_uuid=found.cluster_uuid,
+        )
+    )
+    if difference == "cluster_uuid":
         raise LakeError(
-            f"{lake.location}: found bucket {bucket!r} with uuid {found[0]!r} and {found[1]} "
-            f"vbuckets, expected uuid {identity.bucket_uuid!r} and {identity.vbucket_count}; "
-            "it was made anew, use another lake for it"
+            f"{lake.location}: found bucket {bucket!r} in the cluster with uuid "
+            f"{found.cluster_uuid!r}, expected the cluster with uuid {identity.cluster_uuid!r}; "
+            "it is another one: check source.seeds, or use another lake for it"
+        )
+    if difference:
+        raise LakeError(
+            f"{lake.location}: found bucket {bucket!r} with uuid {found.bucket_uuid!r} and "
+            f"{found.vbucket_count} vbuckets, expected uuid {identity.bucket_uuid!r} and "
+            f"{identity.vbucket_count}; it was made anew, use another lake for it"
         )

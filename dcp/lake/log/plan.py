@@ -137,7 +137,7 @@ def plan_round(
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_tasks(shares, carried, left_out, flow, source, position.wanted),
+        tasks=_tasks(cluster, shares, carried, left_out, flow, source, position.wanted),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=min(settings.target_seconds, most_seconds),
@@ -250,6 +250,7 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
 
 
 def _tasks(
+    cluster: "ClusterView",
     shares: Sequence[tuple[StreamPlan, ...]],
     carried: Sequence[VbucketProgress],
     left_out: Sequence[LeftOut],
@@ -264,6 +265,7 @@ def _tasks(
     connections = sum(len({stream.node for stream in share}) for share in shares)
     windows = WindowPlan.of(flow, connections)
     backfill = source and source.shared_by(sum(share[0].is_backfill for share in shares))
+    seeds = tuple(node for node in cluster.map.addresses if node not in cluster.unreachable)
     tasks = []
     for index, share in enumerate(shares):
         carries = tuple(carried[index :: len(shares)])
@@ -271,7 +273,16 @@ def _tasks(
         misses = tuple(left for left in left_out if left.vbucket in vbuckets)
         reads = backfill if share[0].is_backfill else None
         tasks.append(
-            TaskPlan(index, share, carries, windows, misses, backfill=reads, wanted=wanted)
+            TaskPlan(
+                index,
+                share,
+                carries,
+                windows,
+                misses,
+                backfill=reads,
+                seeds=seeds,
+                wanted=wanted,
+            )
         )
     return tuple(tasks)
 

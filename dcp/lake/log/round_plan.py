@@ -73,8 +73,9 @@ class TaskPlan:
 
     ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
     have been; ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
-    where all its streams are a backfill's, with the task's part of the rate. ``wanted`` is what of
-    the streams goes to the lake.
+    where all its streams are a backfill's, with the task's part of the rate. ``seeds`` are the
+    nodes of the cluster when it was planned, which it may ask for a newer map. ``wanted`` is what
+    of the streams goes to the lake.
     """
 
     index: int
@@ -84,6 +85,7 @@ class TaskPlan:
     left_out: "tuple[LeftOut, ...]" = ()
     applied: tuple[AppliedVersion, ...] = ()
     backfill: BackfillSource | None = None
+    seeds: tuple[NodeAddress, ...] = ()
     wanted: DocumentFilter = EVERYTHING
 
     @property

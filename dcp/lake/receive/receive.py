@@ -74,6 +74,7 @@ class SourceAccess:
     """The connection settings that a task needs besides its plan.
 
     The password is not among them: the task reads it where it runs, since Spark serves task data.
+    ``seeds`` are as the settings have them: the driver finds nodes by them, tasks by their plan.
     """
 
     seeds: tuple[str, ...]
@@ -224,7 +225,7 @@ class TaskReceiver:
                 )
                 for stream in self._plan.streams
             ],
-            self._access.seeds,
+            [str(node) for node in self._plan.seeds],
             replace(settings, connection=connection, reads_replicas=reads_replicas),
             self._credentials(),
             self._name,
@@ -234,7 +235,7 @@ class TaskReceiver:
         try:
             return self._access.source.credentials()
         except ConfigError as error:
-            raise ConfigError(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
+            raise type(error)(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
 
     def _consume(self) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())

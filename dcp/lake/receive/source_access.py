@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from dcp.client.addresses import parse_seeds
 from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -16,15 +15,10 @@ if TYPE_CHECKING:
 
 
 def source_access(settings: Settings) -> SourceAccess:
-    """Return what tasks need to connect.
-
-    Raises:
-        ConfigError: a seed is no address.
-
-    """
+    """Return what driver and tasks need to connect."""
     source = settings.source
     return SourceAccess(
-        seeds=tuple(str(address) for address in parse_seeds(source.seeds, tls=source.tls)),
+        seeds=source.seeds,
         consumer=ConsumerSettings(
             connection=connection_settings(source, settings.flow_control),
             node_deadline_seconds=settings.round.node_deadline_seconds,
@@ -39,6 +33,7 @@ def source_access(settings: Settings) -> SourceAccess:
 
 def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> ConnectionSettings:
     """Return how one connection is made and kept."""
+    place = source.connection_string()
     return ConnectionSettings(
         bucket=source.bucket,
         window_bytes=flow.fixed_window_bytes,
@@ -51,7 +46,14 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         connect_timeout_seconds=source.connect_timeout_seconds,
         bootstrap_timeout_seconds=source.bootstrap_timeout_seconds,
         receiver_group_tag=source.group_tag(),
-        tls=TlsSettings(source.tls_ca_file or None) if source.tls else None,
+        tls=_tls_settings(source) if place.tls else None,
+        network=place.network,
+    )
+
+
+def _tls_settings(source: SourceSettings) -> TlsSettings:
+    return TlsSettings(
+        source.tls_ca_file or None, source.tls_cert_file or None, source.tls_key_file or None
     )
 
 

@@ -7,7 +7,6 @@ be out of reach, unless ``policy.persist_to`` lets it ask what is on disks.
 import secrets
 from contextlib import closing
 from dataclasses import replace
-from threading import Event
 from typing import TYPE_CHECKING
 
 from dcp.lake.apply.applier import Applier
@@ -58,7 +57,7 @@ def apply_pending(
             applier.know(replicas_in(lake))
             persistence = PersistenceGate(lake, settings, source_access(settings))
             newest = latest_round(lake)
-            may = persistence.lets_pass(applier.applied_round, newest, Event())
+            may = persistence.lets_pass(applier.applied_round, newest)
             made = applier.apply(newest, force=True) if may else []
         persistence.refuse_held()
         gate.refuse_held()

@@ -16,6 +16,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
 from dcp.client.probe import ClusterView, ask_seed, look_at_nodes
+from dcp.client.seed_lookup import find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
@@ -24,7 +25,7 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.log.lake_position import require_same_bucket
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.run.checked_step import Finding, StepState, Tell, checking
@@ -66,13 +67,12 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
         connection, credentials = access.consumer.connection, source.credentials()
         if connection.tls is not None:
             connection.tls.context()
-        where = source.password_file or f"the environment variable {source.password_env}"
         finding.say(
-            f"bucket {source.bucket!r} at {', '.join(access.seeds)}, user {source.username!r}, "
-            f"its password in {where}, {'TLS' if source.tls else 'no TLS'}"
+            f"bucket {source.bucket!r} at {', '.join(access.seeds)}, {credentials.who}"
+            f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"
         )
-    seeds = [NodeAddress.parse(seed) for seed in access.seeds]
     with checking("name resolution", tell) as finding:
+        seeds = find_seeds(access.seeds, connection, credentials)
         _resolve(seeds, finding)
     found, manifest = _ask_seeds(seeds, connection, credentials, tell)
     with checking("cluster map", tell) as finding:
@@ -88,10 +88,20 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
         with checking("stream", tell) as finding:
             deadline = monotonic() + settings.round.node_deadline_seconds
             wanted = WantedStream(vbucket, cluster.high_seqnos[vbucket], str(node), deadline)
-            try_stream(opened, wanted, bucket_cure(found.bucket, credentials.username), finding)
+            try_stream(opened, wanted, bucket_cure(found.bucket, credentials), finding)
     finally:
         opened.close()
     return CheckedSource(settings, connection, credentials, cluster)
+
+
+def _whence(source: SourceSettings) -> str:
+    """Return where the password comes from; nothing where a certificate signs in."""
+    if source.credentials_folder:
+        return f", told by {source.credentials_folder}"
+    if not source.username:
+        return ""
+    where = source.password_file or f"the environment variable {source.password_env}"
+    return f", the password in {where}"
 
 
 def _resolve(seeds: Sequence[NodeAddress], finding: Finding) -> None:

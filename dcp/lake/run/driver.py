@@ -16,6 +16,7 @@ from dcp.errors import (
     BucketError,
     IncompleteRunError,
     RemoteProtocolError,
+    SecretError,
     SourceError,
     StoppedError,
 )
@@ -48,6 +49,9 @@ from dcp.lake.tables.tables import LakeTables, ReplicaTable, ensure_replica, rep
 
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
+_ROTATION_SECONDS: Final = 300.0
+"""How long a secret in files may be refused, or half written, until that ends a run: Kubernetes
+takes a minute or two to bring a new one to each pod, the cluster has it at once."""
 
 
 @dataclass(slots=True)
@@ -83,13 +87,13 @@ class Driver:
             self._gate.may_publish,
         )
         self._persistence = PersistenceGate(lake, settings, access)
-        self._stop = threading.Event()
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
         self._requests = Requests(
             lake, control, self.writer_id, keeps_dropped=settings.policy.dropped == "keep"
         )
         self._backfills = Backfills(lake, control, access, observer)
+        self._refused_at: float | None = None
 
     def once(
         self,
@@ -110,7 +114,7 @@ class Driver:
             QualityError: ``quality.gate`` holds an apply back; what was read is committed.
 
         """
-        self._stop = stop
+        self._persistence.heed(stop)
         bounds = BoundedRun(cluster)
         while True:
             if (pause := self._requests.carry_out()) is not None:
@@ -146,13 +150,14 @@ class Driver:
 
         Beside it another thread applies: what it is to apply to is handed over, and not waited for.
         When ``stop`` is set, the round under way ends, and is applied if that is due.
-        A cluster that cannot be looked at is looked at again, until it refuses us for good.
+        A cluster that cannot be looked at is looked at again, until it refuses us for good; a
+        secret from files may be replaced meanwhile.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
 
         """
-        self._stop = stop
+        self._persistence.heed(stop)
         with ApplyThread(self._apply_newest, self._applier.leave_the_rest) as applying:
             self._is_applying = applying.is_busy
             while not stop.is_set():
@@ -179,6 +184,24 @@ class Driver:
         if (pause := self._requests.carry_out()) is not None:
             applying.hand_over(self.received())
             return f"{PAUSED}: {_paused(pause)}"
+        try:
+            reason = self._look_at_cluster(applying)
+        except (AuthenticationError, SecretError) as error:
+            if not self._may_be_replaced(monotonic()):
+                raise
+            applying.hand_over(self.received())
+            return f"the secret that source names to be replaced: {error}"
+        self._refused_at = None
+        return reason
+
+    def _may_be_replaced(self, now: float) -> bool:
+        """Return whether a secret that is refused may just not have come here, or there, yet."""
+        if self._refused_at is None:
+            self._refused_at = now
+        is_early = now - self._refused_at < _ROTATION_SECONDS
+        return self._settings.source.has_secret_files and is_early
+
+    def _look_at_cluster(self, applying: ApplyThread) -> str:
         try:
             cluster = query_cluster(self._access)
         except (AuthenticationError, BucketError):
@@ -265,10 +288,8 @@ class Driver:
 
         ``force`` makes it due unless `when` is never.
         """
-        held = self._applier.applied_round
-        if self._settings.apply.when != "never" and not self._persistence.lets_pass(
-            held, to_round, self._stop
-        ):
+        applies = self._settings.apply.when != "never"
+        if applies and not self._persistence.lets_pass(self._applier.applied_round, to_round):
             return []
         made = self._applier.apply(to_round, force=force)
         self._report.applied += made

@@ -217,8 +217,9 @@ class LineageEvents:
         )
 
     def _bucket(self) -> tuple[str, str]:
-        seed = self._source.seeds[0].split("://")[-1]
-        return f"couchbase://{seed}", self._source.bucket
+        host, port = self._source.connection_string().hosts[0]
+        place = f"[{host}]" if ":" in host else host
+        return f"couchbase://{place}{f':{port}' if port else ''}", self._source.bucket
 
 
 def table_name(location: LakeLocation, table: str) -> tuple[str, str]:

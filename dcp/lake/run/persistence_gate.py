@@ -49,12 +49,17 @@ class PersistenceGate:
         """The newest state of each vbucket that is on enough disks."""
         self._missing: frozenset[int] = frozenset()
         self._cure = ""
+        self._stop = Event()
 
-    def lets_pass(self, from_round: int, to_round: int, stop: Event) -> bool:
+    def heed(self, stop: Event) -> None:
+        """Wait for no disk any more when ``stop`` is set."""
+        self._stop = stop
+
+    def lets_pass(self, from_round: int, to_round: int) -> bool:
         """Return whether the rows up to ``to_round`` are on enough disks; wait until they are.
 
         All tables hold ``from_round``: what was published is not asked for again. False where that
-        takes too long, or when ``stop`` is set: a later call asks again.
+        takes too long, or the run is to stop: a later call asks again.
 
         Raises:
             ConfigError: the bucket has fewer copies than that.
@@ -69,7 +74,7 @@ class PersistenceGate:
         until, wait_seconds = monotonic() + self._patience_seconds, _FIRST_WAIT_SECONDS
         while missing := self._not_persisted(states):
             self._missing = frozenset(missing)
-            if monotonic() >= until or stop.wait(wait_seconds):
+            if monotonic() >= until or self._stop.wait(wait_seconds):
                 _LOG.warning("%s", self._told())
                 return False
             wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)

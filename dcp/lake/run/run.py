@@ -83,6 +83,7 @@ def open_or_create(
         bucket=settings.source.bucket,
         bucket_uuid=cluster.map.bucket_uuid,
         vbucket_count=cluster.map.vbucket_count,
+        cluster_uuid=cluster.map.cluster_uuid,
     )
     return create_lake(
         start_spark,

@@ -59,6 +59,9 @@ _UNREADABLE: Final = frozenset("%\\")
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
 
+_CLUSTER_UUID: Final = "dcplake.clusterUuid"
+"""Lakes that were made before it was told have none."""
+
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
@@ -92,12 +95,27 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
 
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
-    """The bucket that a lake holds; fixed when the lake is made."""
+    """The bucket that a lake holds; fixed when the lake is made.
+
+    ``cluster_uuid`` is empty where the server did not tell it then, as before 7.6.
+    """
 
     lake_id: str
     bucket: str
     bucket_uuid: str
     vbucket_count: int
+    cluster_uuid: str = ""
+
+    def difference(self, other: "LakeIdentity") -> str:
+        """Return the first of these names in which another bucket differs; empty: it is the same.
+
+        A cluster that one of both does not know makes no difference.
+        """
+        for name in ("bucket", "cluster_uuid", "bucket_uuid", "vbucket_count"):
+            one, two = getattr(self, name), getattr(other, name)
+            if one != two and (name != "cluster_uuid" or (one and two)):
+                return name
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +237,11 @@ def create_lake(
         refuse_unsafe_store(start_spark(), detail["location"])
     lake = open_lake(start_spark, location)
     found = lake.identity
-    for name in ("bucket", "bucket_uuid", "vbucket_count"):
-        if getattr(found, name) != getattr(identity, name):
-            raise LakeError(
-                f"{location}: found a lake with {name} {getattr(found, name)!r}, expected "
-                f"{getattr(identity, name)!r}; a lake holds one bucket, use another place"
-            )
+    if name := found.difference(identity):
+        raise LakeError(
+            f"{location}: found a lake with {name} {getattr(found, name)!r}, expected "
+            f"{getattr(identity, name)!r}; a lake holds one bucket, use another place"
+        )
     _require_deletion_vectors(lake.changes, deletion_vectors)
     return lake
 
@@ -245,6 +262,7 @@ def _make_lake(
         "dcplake.bucket": identity.bucket,
         "dcplake.bucketUuid": identity.bucket_uuid,
         "dcplake.vbuckets": str(identity.vbucket_count),
+        **({_CLUSTER_UUID: identity.cluster_uuid} if identity.cluster_uuid else {}),
         RECORDED: horizon.recorded,
     }
     if location.schema is not None:
@@ -302,6 +320,7 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
         properties.get("dcplake.bucket", ""),
         properties.get("dcplake.bucketUuid", ""),
         int(properties.get("dcplake.vbuckets", "0")),
+        properties.get(_CLUSTER_UUID, ""),
     )
     return LakeTables(start_spark, location, identity)
 

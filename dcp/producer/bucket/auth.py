@@ -75,6 +75,10 @@ class UserStore:
     def __repr__(self) -> str:
         return f"UserStore({sorted(self._passwords)})"
 
+    def certified(self, name: str) -> str | None:
+        """Return the user whom a client's certificate names; None where there is none such."""
+        return name if name in self._passwords else None
+
     def check_plain(self, payload: bytes) -> Outcome:
         """Check ``authzid NUL user NUL password``."""
         parts = payload.split(b"\0")

@@ -73,6 +73,7 @@ class Bucket:
             settings.vbuckets,
             settings.replicas,
             settings.bucket_type,
+            settings.cluster_uuid,
         )
         self.counters = Counters(record_seqnos=settings.record_seqnos)
         self.changes = ChangedVbuckets()

@@ -157,7 +157,9 @@ class AdminClient:
         where = f"{what}: refused by {self._connection.name}"
         if answer.status == Status.UNKNOWN_COMMAND:
             raise SourceError(f"{where}: it takes no such orders; is it a `dcplake serve`?")
-        raise SourceError(f"{where}: {error_context(answer) or describe_status(answer.status)}")
+        raise SourceError(
+            f"{where}: {error_context(answer.value) or describe_status(answer.status)}"
+        )
 
 
 def _first_that_answers(seeds: Sequence[str], timeout_seconds: float) -> KvConnection:

@@ -103,14 +103,15 @@ class KvConnection:
         """
         features = (*_FEATURES, HelloFeature.COLLECTIONS) if collections else _FEATURES
         self.call(encode(m.Hello(_AGENT, features), Opcode.HELLO))
-        self._authenticate(Credentials(user, Secret(password), mechanisms))
+        credentials = Credentials(user, Secret(password), mechanisms)
+        self._authenticate(credentials)
         if bucket is None:
             return
         answer = self.call(encode(m.SelectBucket(bucket.encode()), Opcode.SELECT_BUCKET))
         if answer.status != Status.SUCCESS:
             raise BucketError(
                 f"KV node {self.name}: found {describe_refusal(answer)}, "
-                f"{bucket_cure(bucket, user)}"
+                f"{bucket_cure(bucket, credentials)}"
             )
 
     def _authenticate(self, credentials: Credentials) -> None:
@@ -128,8 +129,7 @@ class KvConnection:
             raise AuthenticationError(f"KV node {self.name}: {error}") from None
         if answer.status != Status.SUCCESS:
             raise AuthenticationError(
-                f"KV node {self.name}: found {describe_refusal(answer)}, "
-                f"{login_cure(credentials.username)}"
+                f"KV node {self.name}: found {describe_refusal(answer)}, {login_cure(credentials)}"
             )
 
     def _say(self, exchange: SaslExchange, opcode: Opcode) -> Frame:

@@ -33,6 +33,10 @@ _KNOWN_OPEN_FLAGS: Final = int(
     | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
     | OpenFlag.INCLUDE_DELETED_USER_XATTRS
 )
+_NO_PRODUCER: Final = (
+    "Authorization failure: can't execute DCP_OPEN operation without the DcpProducer privilege"
+)
+"""The words of servers (``tests/data/captures/08-errors.jsonl``)."""
 _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 
 
@@ -51,7 +55,7 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         expected = f"Request must include a name of 1 to {most_name_bytes} bytes"
         session.refuse(frame, Status.EINVAL, f"{expected}, found {len(request.name)}")
     elif session.login.user in settings.users_without_streams:
-        session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpProducer privilege")
+        session.refuse_access(frame, Status.EACCESS, _NO_PRODUCER)
     else:
         client = DcpClient(
             (session.node, request.name),

@@ -6,7 +6,7 @@ from typing import Final, cast
 from dcp.producer.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
 from dcp.producer.commands.error_map import error_map
 from dcp.producer.commands.manifest_commands import refuse_unknown_id
-from dcp.producer.commands.session import Access, CommandHandler, Session
+from dcp.producer.commands.session import Access, CommandHandler, Handler, Session
 from dcp.producer.commands.stat_groups import statistics_of
 from dcp.producer.commands.stat_request import StatisticsRefusedError, text_of
 from dcp.wire import messages as m
@@ -87,6 +87,18 @@ def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
         case Rejected(reason, is_malformed):
             status = Status.EINVAL if is_malformed else Status.AUTH_ERROR
             session.refuse(frame, status, reason)
+
+
+def _without_certificate(handler: Handler) -> Handler:
+    """Refuse SASL to a client whose certificate says who it is (kv_engine ``sasl_*``)."""
+
+    def handle(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+        if session.login.has_certificate:
+            session.refuse(frame, Status.NOT_SUPPORTED)
+        else:
+            handler(session, frame, body, now)
+
+    return handle
 
 
 def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -180,9 +192,15 @@ def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 SETUP_COMMANDS: Final[dict[int, CommandHandler]] = {
     Opcode.HELLO: CommandHandler(Access.ANYBODY, hello, before_dcp_open=True),
-    Opcode.SASL_LIST_MECHS: CommandHandler(Access.ANYBODY, sasl_mechanisms, before_dcp_open=True),
-    Opcode.SASL_AUTH: CommandHandler(Access.ANYBODY, sasl_auth, before_dcp_open=True),
-    Opcode.SASL_STEP: CommandHandler(Access.ANYBODY, sasl_step, before_dcp_open=True),
+    Opcode.SASL_LIST_MECHS: CommandHandler(
+        Access.ANYBODY, _without_certificate(sasl_mechanisms), before_dcp_open=True
+    ),
+    Opcode.SASL_AUTH: CommandHandler(
+        Access.ANYBODY, _without_certificate(sasl_auth), before_dcp_open=True
+    ),
+    Opcode.SASL_STEP: CommandHandler(
+        Access.ANYBODY, _without_certificate(sasl_step), before_dcp_open=True
+    ),
     Opcode.GET_ERROR_MAP: CommandHandler(Access.ANYBODY, get_error_map),
     Opcode.SELECT_BUCKET: CommandHandler(Access.USER, select_bucket, before_dcp_open=True),
     _ADJUST_TIME: CommandHandler(Access.ANYBODY, adjust_time),

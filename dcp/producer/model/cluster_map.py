@@ -20,13 +20,17 @@ _CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt"
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """A node's address: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both."""
+    """A node's address: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both.
+
+    ``external_host``: its name for clients elsewhere, empty where it has none.
+    """
 
     host: str = "127.0.0.1"
     kv: int = 0
     mgmt: int = 0
     kv_tls: int | None = None
     mgmt_tls: int | None = None
+    external_host: str = ""
 
     def at(self, port: int | None) -> str:
         """Return ``host:port``, an IPv6 host in brackets."""
@@ -58,9 +62,11 @@ class ServedClusterMap:
         vbuckets: int,
         replica_count: int = 0,
         bucket_type: BucketType = BucketType.COUCHBASE,
+        cluster_uuid: str = "",
     ) -> None:
         self.bucket = bucket
         self.bucket_uuid = bucket_uuid
+        self.cluster_uuid = cluster_uuid
         self.bucket_type = bucket_type
         self.rev = 1
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
@@ -233,7 +239,11 @@ class ServedClusterMap:
         extended: list[dict[str, object]] = []
         for node in self._member_nodes:
             address = self._addresses[node]
-            entry: dict[str, object] = {"services": address.services(), "hostname": address.host}
+            services = address.services()
+            entry: dict[str, object] = {"services": services, "hostname": address.host}
+            if address.external_host:
+                external = {"hostname": address.external_host, "ports": services}
+                entry["alternateAddresses"] = {"external": external}
             extended.append(entry | ({"thisNode": True} if node == this_node else {}))
         return extended
 
@@ -241,7 +251,9 @@ class ServedClusterMap:
         members = self._member_nodes
         place = {node: index for index, node in enumerate(members)}
         addresses = [self._addresses[node] for node in members]
+        cluster = {"clusterUUID": self.cluster_uuid} if self.cluster_uuid else {}
         return {
+            **cluster,
             "rev": self.rev,
             "revEpoch": EPOCH,
             "name": self.bucket,

@@ -25,13 +25,20 @@ MAX_REPLICAS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The nodes' certificate (a chain is fine) and its private key, as PEM files."""
+    """The nodes' certificate (a chain is fine) and its private key, as PEM files.
+
+    Clients may show a certificate of the authorities in ``client_ca_file``, whose common name is
+    their user; they must where one is required. (ns_server's ``clientCertAuth``: ``enable`` and
+    ``mandatory``, with the path ``subject.cn``.) Empty: they are asked for none.
+    """
 
     certificate_file: str
     key_file: str
+    client_ca_file: str = ""
+    requires_client_certificate: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Return a server's context: TLS 1.2 or newer, clients need no certificate.
+        """Return a server's context: TLS 1.2 or newer.
 
         Raises:
             ConfigError: a file cannot be read, or the two do not belong together.
@@ -40,6 +47,10 @@ class TlsFiles:
         context.options |= ssl.OP_NO_RENEGOTIATION
         try:
             context.load_cert_chain(self.certificate_file, self.key_file)
+            if self.client_ca_file:
+                context.load_verify_locations(self.client_ca_file)
+                must = self.requires_client_certificate
+                context.verify_mode = ssl.CERT_REQUIRED if must else ssl.CERT_OPTIONAL
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(
                 f"producer tls certificate {self.certificate_file!r}, key {self.key_file!r}: "
@@ -61,7 +72,10 @@ class ClusterSettings:
     ``memory_quota_bytes``: what the documents may take whose values are in memory though they are
     on disk; the others' are read when they are asked for. 0: no limit. (``record_branches`` keeps
     all values anyway.)
-    ``bucket_uuid`` names the bucket for good; empty: any.
+    ``bucket_uuid`` names the bucket for good; empty: any. ``cluster_uuid`` is told with the map, as
+    servers do from 7.6 on; empty: not.
+    ``external_host`` is told with the map as each node's external address, with the same ports;
+    empty: none.
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
     ``idle_timeout_seconds``, ``authentication_seconds``: how long a client may be silent that takes
@@ -116,6 +130,8 @@ class ClusterSettings:
     users_without_streams: frozenset[str] = frozenset()
     administrators: frozenset[str] | None = None
     bucket_uuid: str = ""
+    cluster_uuid: str = ""
+    external_host: str = ""
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024

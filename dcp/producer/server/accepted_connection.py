@@ -73,7 +73,17 @@ class AcceptedConnection:
             await self._channel.open()
         except OSError:
             return
-        await self._read_and_write()
+        if self._takes_certificate():
+            await self._read_and_write()
+
+    def _takes_certificate(self) -> bool:
+        """Sign in the user of a certificate; False where there must be one, and it names nobody.
+
+        Where there may be one, whom it does not name signs in (kv_engine ``daemon/connection.cc``).
+        """
+        name, tls = self._channel.certificate_name, self._bucket.settings.tls
+        is_user = bool(name) and self.session.login.take_certificate(name)
+        return is_user or tls is None or not tls.requires_client_certificate
 
     async def _read_and_write(self) -> None:
         reader = self._reader = asyncio.ensure_future(self._read())

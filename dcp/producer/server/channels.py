@@ -11,7 +11,7 @@ import ssl
 import sys
 import termios
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 _READ_BYTES: Final = 256 * 1024
 _MOST_RECORDS: Final = 256
@@ -38,6 +38,10 @@ class Channel(Protocol):
 
     async def open(self) -> None:
         """Do what comes before the first byte; raises OSError where the client cannot."""
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name in the certificate that the client showed; empty where it showed none."""
 
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
@@ -77,6 +81,11 @@ class PlainChannel:
 
     async def open(self) -> None:
         """Nothing comes first."""
+
+    @property
+    def certificate_name(self) -> str:
+        """Nothing: only TLS has certificates."""
+        return ""
 
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
@@ -155,9 +164,19 @@ class TlsChannel:
                 except ssl.SSLWantReadError:
                     await self._flush()
                     await self._fill()
+                except ssl.SSLError:
+                    await self._flush()  # the alert that says what is wrong
+                    raise
                 else:
                     await self._flush()
                     return
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name of the certificate's subject, where the client showed one."""
+        shown: Any = self._tls.getpeercert() or {}  # typed for all that a certificate may have
+        subject = dict(entry for part in shown.get("subject", ()) for entry in part)
+        return str(subject.get("commonName", ""))
 
     async def receive(self) -> bytes:
         """Return the content of the records that are there, of some of them where they are many.

@@ -81,9 +81,11 @@ class ClusterNodes:
     def tell_addresses(self) -> None:
         """Let the map know the ports that were taken: of some nodes only now."""
         found = list(self.bucket.map.addresses)
+        external = self.bucket.settings.external_host
         for number, node in self._nodes.items():
+            address = replace(node.address, external_host=external)
             host = self._shown_host
-            found[number] = node.address if host is None else replace(node.address, host=host)
+            found[number] = address if host is None else replace(address, host=host)
         self.bucket.map.set_addresses(found)
 
     def add(self) -> int:

@@ -36,6 +36,7 @@ class HttpConnection:
         self._channel = channel
         self._awake = awake
         self._map_is_new = asyncio.Event()
+        self._certified: str | None = None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     def map_changed(self) -> None:
@@ -51,6 +52,7 @@ class HttpConnection:
         await self._awake.wait()
         try:
             await self._channel.open()
+            self._certified = self._bucket.users.certified(self._channel.certificate_name)
             while await self._serve_request():
                 pass
         except h11.RemoteProtocolError as error:
@@ -75,7 +77,7 @@ class HttpConnection:
         if request is None:
             return False
         with self._bucket.lock:
-            response = respond(request, self._bucket, self._node)
+            response = respond(request, self._bucket, self._node, self._certified)
         if request.method == "HEAD":
             await self._send(response.head, h11.EndOfMessage())
         elif response.streams_map:

@@ -2,8 +2,9 @@
 
 gocbcore reads the cluster map from ``/pools/default/bs/<bucket>``, one response that never ends and
 in which a document follows at every change (four newlines between them); what stands on gocbcore
-asks for the others too. All need a user (Basic); as in Couchbase, one who is not known learns
-nothing about what exists.
+asks for the others too. dcplake asks for one document, from ``/pools/default/b/<bucket>``. All need
+a user (Basic, or a certificate); as in Couchbase, one who is not known learns nothing about what
+exists.
 """
 
 import base64
@@ -26,9 +27,14 @@ _NAME: Final = None
 """Stands for the bucket's name in a path."""
 
 
-def respond(request: HttpRequest, bucket: Bucket, node: int) -> HttpResponse:
-    """Return the answer of ``node``; the bucket's lock is held."""
-    user = user_of(request.authorization, bucket.users)
+def respond(
+    request: HttpRequest, bucket: Bucket, node: int, certified: str | None = None
+) -> HttpResponse:
+    """Return the answer of ``node``; the bucket's lock is held.
+
+    ``certified`` is the user whom the client's certificate names, if it has one.
+    """
+    user = certified or user_of(request.authorization, bucket.users)
     if user is None:
         fields = {"WWW-Authenticate": 'Basic realm="Couchbase", charset="UTF-8"'}
         return _refusal(HTTPStatus.UNAUTHORIZED, "expected Basic credentials of a user", fields)
@@ -94,6 +100,10 @@ def _bucket(bucket: Bucket, node: int, _user: str) -> HttpResponse:
     )
 
 
+def _terse_map(bucket: Bucket, node: int, _user: str) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, bucket.map.as_json(node), _JSON_FIELDS)
+
+
 def _map_stream(_bucket: Bucket, _node: int, _user: str) -> HttpResponse:
     return HttpResponse(HTTPStatus.OK, fields=_JSON_FIELDS, streams_map=True)
 
@@ -104,6 +114,7 @@ _ENDPOINTS: Final[dict[tuple[str | None, ...], _Endpoint]] = {
     ("whoami",): _whoami,
     ("pools",): _pools,
     ("pools", "default", "buckets", _NAME): _bucket,
+    ("pools", "default", "b", _NAME): _terse_map,
     ("pools", "default", "bs", _NAME): _map_stream,
 }
 

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.client.settings import TlsSettings
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import LEAST_WINDOW_BYTES, FlowControlSettings
 from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.config.settings_document import document
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.receive.source_access import connection_settings
+from dcp.protocol.credentials import Credentials
 
 CONF = Path(__file__).parents[3] / "conf" / "dcplake.toml"
 
@@ -245,6 +248,65 @@ def test_the_password_is_read_by_reference(tmp_path: Path) -> None:
         SourceSettings(password_file=str(tmp_path / "none")).password({})
 
 
+def test_a_mounted_folder_says_who_signs_in_as_it_is_now(tmp_path: Path) -> None:
+    """Kubernetes changes all files at once, by another target of the link ``..data``."""
+    source = SourceSettings(credentials_folder=str(tmp_path))
+    for user in ("ada", "ben"):
+        state = tmp_path / f"..{user}"
+        state.mkdir()
+        (state / "username").write_text(f"{user}\n")
+        (state / "password").write_text(f"secret of {user}\n")
+        (tmp_path / "..new").symlink_to(state.name)
+        (tmp_path / "..new").rename(tmp_path / "..data")
+        for name in ("username", "password"):
+            if not (tmp_path / name).is_symlink():
+                (tmp_path / name).symlink_to(f"..data/{name}")
+        found = source.credentials()
+        assert (found.username, found.password.reveal()) == (user, f"secret of {user}")
+    (tmp_path / "..ben" / "password").write_text("\n")
+    with pytest.raises(ConfigError, match=r"credentials_folder: .* file password is empty"):
+        source.credentials()
+    (tmp_path / "..ben" / "username").unlink()
+    with pytest.raises(ConfigError, match=r"credentials_folder: cannot read .* No such file"):
+        source.credentials()
+
+
+def test_a_folder_need_not_be_of_kubernetes(tmp_path: Path) -> None:
+    (tmp_path / "username").write_text("ada")
+    (tmp_path / "password").write_text("secret of ada")
+    assert SourceSettings(credentials_folder=str(tmp_path)).credentials().username == "ada"
+
+
+def test_a_certificate_signs_in_where_no_user_is_named(tmp_path: Path) -> None:
+    certificate = SourceSettings(seeds=("couchbases://cb",), tls_cert_file="client.pem")
+    assert certificate.credentials() == Credentials.of_certificate()
+    (tmp_path / "password").write_text("secret")
+    both = replace(certificate, username="ada", password_file=str(tmp_path / "password"))
+    assert both.credentials().username == "ada"
+
+
+def test_a_connection_string_is_settings_too() -> None:
+    text = "couchbases://cb1,cb2:1?network=external"
+    source = load_settings(None, {}, {"source.seeds": text}).source
+    assert source == load_settings(None, {"DCPLAKE_SOURCE_SEEDS": text}).source
+    connection = connection_settings(source, FlowControlSettings())
+    assert connection.network == "external"
+    assert connection.tls == TlsSettings()
+    assert source.connection_string().addresses == (("cb1", 11207), ("cb2", 1))
+
+
+def test_plain_is_for_lines_that_nobody_listens_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", "secret")
+    for change, is_allowed in (
+        ({}, False),
+        ({"allow_plain": True}, True),
+        ({"tls": True}, True),
+        ({"seeds": ("couchbases://cb",)}, True),
+    ):
+        source = replace(SourceSettings(username="u"), **change)
+        assert ("PLAIN" in source.credentials().mechanisms) == is_allowed
+
+
 _SECRET = "abc/SECRET+xyz"
 
 
@@ -278,6 +340,32 @@ def test_secrets_of_the_environment_and_of_options_are_not_shown(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"option spark\.conf: .*a value of type str") as caught:
         load_settings(None, {}, {"spark.conf": _SECRET})
     assert _SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            'credentials_folder = "/s"\nusername = "u"',
+            "source.credentials_folder: found username or password_file beside it",
+        ),
+        (
+            'credentials_folder = "/s"\npassword_file = "p"',
+            "source.credentials_folder: found username or password_file beside it",
+        ),
+        ('tls_key_file = "k"\ntls = true', "source.tls_key_file: found no tls_cert_file"),
+        (
+            'tls_cert_file = "c"',
+            "source.tls_cert_file: found no encryption, expected couchbases://",
+        ),
+        ('seeds = ["couchbase://a?x=1"]', "source.seeds: node address 'couchbase://a?x=1': found"),
+        ('seeds = ["a:8091", "b"]', "source.seeds: found port 8091, where nodes speak HTTP"),
+    ],
+)
+def test_ways_to_connect_that_contradict_one_another(tmp_path: Path, lines: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"[source]\n{lines}\n")
+    assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["password_env", "password_file"])

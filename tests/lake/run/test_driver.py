@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,12 @@ from dcp.errors import (
     IncompleteRunError,
     NodeUnavailableError,
     RemoteProtocolError,
+    SecretError,
     SourceError,
     StoppedError,
 )
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.settings import RoundSettings, Settings
+from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.observer import Observer
 from dcp.lake.log.plan import LakePosition, plan_round
@@ -54,13 +55,18 @@ def no_spark() -> "SparkSession":
 class Scripted(Driver):
     """A driver whose rounds end each vbucket as ``outcome_of`` says."""
 
-    def __init__(self, outcome_of: Callable[[int, int], tuple[Outcome, int]]) -> None:
+    def __init__(
+        self,
+        outcome_of: Callable[[int, int], tuple[Outcome, int]],
+        source: SourceSettings | None = None,
+    ) -> None:
         quick = RoundSettings(minimum_interval_seconds=0.001)
         lake = LakeTables(
             no_spark, LakeLocation(root="/nowhere"), LakeIdentity("lake", "b", "uuid", 1)
         )
         access: Any = None  # only look_at_cluster would use it
-        super().__init__(lake, replace(Settings(), round=quick), access, Observer())
+        settings = Settings(source or SourceSettings(), round=quick)
+        super().__init__(lake, settings, access, Observer())
         self._outcome_of = outcome_of
         self.states: dict[int, VbucketProgress] = {}
         self.keeps_states = False
@@ -201,6 +207,44 @@ def test_a_continuous_run_ends_when_it_is_refused(
     looks.append(AuthenticationError("no"))
     with pytest.raises(AuthenticationError):
         Scripted(lambda _, target: (Outcome.REACHED, target)).continuously(threading.Event())
+
+
+FROM_FILES = SourceSettings(password_file="/secret")
+
+
+def test_a_secret_in_files_may_be_refused_for_a_while(
+    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no = AuthenticationError("no")
+    looks += [no, SecretError("the file is empty"), view(10), no, view(10)]
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target), FROM_FILES)
+    driver.continuously(after_plans(driver, 2))
+    assert driver.rounds == [{0}]
+    assert driver.handed_over == 3, "what was received before is applied meanwhile"
+    monkeypatch.setattr(driver_module, "_ROTATION_SECONDS", 0.1)
+    looks[:] = [no]
+    began = monotonic()
+    with pytest.raises(AuthenticationError):
+        driver.continuously(threading.Event())
+    assert monotonic() - began >= 0.1
+
+
+def test_a_round_that_is_refused_is_made_again_with_the_new_secret(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    """An executor may have the files of before for a minute."""
+    looks.append(view(10))
+    tried: list[int] = []
+
+    def outcome_of(_: int, target: int) -> tuple[Outcome, int]:
+        tried.append(target)
+        if len(tried) == 1:
+            raise AuthenticationError("no")
+        return Outcome.REACHED, target
+
+    driver = Scripted(outcome_of, FROM_FILES)
+    driver.continuously(after_plans(driver, 3))
+    assert driver.rounds == [{0}, {0}]
 
 
 def test_a_goal_that_its_node_lost_is_lowered(looks: list[ClusterView | DcplakeError]) -> None:

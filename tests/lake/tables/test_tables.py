@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING
@@ -57,6 +58,21 @@ def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) 
     assert again.identity == IDENTITY
     with pytest.raises(LakeError, match=r"found a lake with bucket 'default', expected 'beer'"):
         create_lake(lambda: spark, location, LakeIdentity("lake-2", "beer", "bucket-uuid", 2))
+
+
+def test_a_lake_knows_its_cluster_from_when_it_was_made(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    ours, others = (replace(IDENTITY, cluster_uuid=name) for name in ("ours", "others"))
+    older = LakeLocation(root=str(tmp_path / "older"))
+    create_lake(lambda: spark, older, IDENTITY)
+    assert create_lake(lambda: spark, older, others).identity == IDENTITY
+    location = LakeLocation(root=str(tmp_path / "lake"))
+    create_lake(lambda: spark, location, ours)
+    for same in (IDENTITY, ours):
+        assert create_lake(lambda: spark, location, same).identity == ours
+    with pytest.raises(LakeError, match=r"found a lake with cluster_uuid 'ours', .*'others'"):
+        create_lake(lambda: spark, location, others)
 
 
 def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_path: Path) -> None:

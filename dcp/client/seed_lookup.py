@@ -1,0 +1,172 @@
+"""Finds data nodes to begin with: those of a connection string, of DNS SRV records, or over HTTP.
+
+A lookup in DNS that finds nothing is no failure: the host itself is a node then (SDK-RFC 11). Over
+HTTP (``couchbase://host:8091``) a node's cluster manager tells the cluster map, and with it the
+data nodes; who signs in there sends the password as it is, as with PLAIN.
+"""
+
+import logging
+from base64 import b64encode
+from collections.abc import Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.cluster_map import ClusterMap
+from dcp.client.settings import ConnectionSettings
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    ConfigError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+)
+from dcp.protocol.credentials import PLAIN, Credentials
+from dcp.protocol.refusals import bucket_cure, login_cure, tls_cure
+from dcp.seeds import ConnectionString
+from dcp.wire.vocabulary import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from dns.resolver import Resolver
+
+_log = logging.getLogger(__name__)
+
+_MOST_TEXT: Final = 300
+
+
+def find_seeds(
+    seeds: Sequence[str],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    resolver: "Resolver | None" = None,
+) -> tuple[NodeAddress, ...]:
+    """Return addresses of data nodes, without repeating one.
+
+    Args:
+        seeds: addresses, or the parts of one connection string.
+        settings: whether to encrypt, and how long an attempt may take.
+        credentials: who signs in over HTTP.
+        resolver: asks for SRV records; None: as the system is set.
+
+    Raises:
+        ConfigError: the seeds cannot be understood; or the password would be sent over plain HTTP.
+        NodeUnavailableError: no node answers over HTTP.
+        AuthenticationError: user or password refused there.
+        BucketError: no such bucket there, or no access to it.
+        RemoteProtocolError: what they answer is no cluster map; this is the first one's.
+    """
+    tls = settings.tls is not None
+    wanted = ConnectionString.parse(seeds, tls=tls)
+    if wanted.tls and not tls:
+        raise ConfigError("seeds: found couchbases://, expected settings that encrypt connections")
+    addresses = [NodeAddress(*address) for address in wanted.addresses]
+    if wanted.over_http:
+        addresses = _nodes_over_http(addresses, settings, credentials)
+    elif wanted.srv_name:
+        addresses = _srv_targets(wanted.srv_name, settings, resolver) or addresses
+    return tuple(dict.fromkeys(addresses))
+
+
+def _srv_targets(
+    name: str, settings: ConnectionSettings, resolver: "Resolver | None"
+) -> list[NodeAddress]:
+    """Return what the records name, by priority and weight; nothing where there are none."""
+    from dns.exception import DNSException
+    from dns.rdtypes.IN.SRV import SRV
+    from dns.resolver import Resolver
+
+    try:
+        asked = resolver or Resolver()
+        answer = asked.resolve(name, "SRV", search=True, lifetime=settings.connect_timeout_seconds)
+        records = answer.rrset.processing_order() if answer.rrset is not None else []
+        return [
+            NodeAddress(str(each.target).rstrip("."), each.port)
+            for each in records
+            if isinstance(each, SRV)
+        ]
+    except (DNSException, ValueError) as error:  # ValueError: no host that one can connect to
+        _log.debug("found no SRV records %s: %s", name, error)
+        return []
+
+
+def _nodes_over_http(
+    hosts: Sequence[NodeAddress], settings: ConnectionSettings, credentials: Credentials
+) -> list[NodeAddress]:
+    """Return the data nodes of the map that the first host tells which answers."""
+    if settings.tls is None and PLAIN not in credentials.mechanisms:
+        raise ConfigError(
+            f"seeds: found port {hosts[0].port}, where nodes speak HTTP, which sends the password "
+            "as it is, expected encryption (couchbases:// and port 18091), the data service's "
+            "port, or source.allow_plain = true"
+        )
+    failures: list[SourceError | RemoteProtocolError] = []
+    for host in hosts:
+        try:
+            return list(_ask(host, settings, credentials).addresses)
+        except (AuthenticationError, BucketError):
+            raise  # no other node would answer differently
+        except (SourceError, RemoteProtocolError) as error:
+            failures.append(error)
+    if isinstance(failures[0], RemoteProtocolError):
+        raise failures[0]
+    told = "; ".join(map(str, failures))
+    raise NodeUnavailableError(
+        f"none of {len(hosts)} seeds answers: {told}; expected the cluster manager there: check "
+        "source.seeds"
+    )
+
+
+def _ask(host: NodeAddress, settings: ConnectionSettings, credentials: Credentials) -> ClusterMap:
+    seconds = settings.connect_timeout_seconds
+    if settings.tls is None:
+        connection = HTTPConnection(host.host, host.port, timeout=seconds)
+    else:
+        connection = HTTPSConnection(
+            host.host, host.port, timeout=seconds, context=settings.tls.context()
+        )
+    try:
+        connection.request(
+            "GET",
+            f"/pools/default/b/{quote(settings.bucket, safe='')}",
+            headers=_authorization(credentials),
+        )
+        with connection.getresponse() as answer:
+            body = answer.read(MAX_FRAME_BYTES)
+    except (OSError, HTTPException) as error:
+        cure = "" if settings.tls is None else f", {tls_cure(error)}"
+        raise NodeUnavailableError(
+            f"HTTP with {host}: {str(error) or type(error).__name__}{cure}"
+        ) from error
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise _refusal(host, answer.status, body, settings.bucket, credentials)
+    tls = settings.tls is not None
+    found = ClusterMap.parse(body, host, tls=tls, network=settings.network)
+    if not found.addresses:
+        raise NodeUnavailableError(
+            f"cluster map from {host}: found no data node {'with' if tls else 'without'} TLS in "
+            f"network {found.network!r}, expected one or more"
+        )
+    return found
+
+
+def _authorization(credentials: Credentials) -> dict[str, str]:
+    if credentials.by_certificate:
+        return {}
+    account = f"{credentials.username}:{credentials.password.reveal()}"
+    return {"Authorization": f"Basic {b64encode(account.encode()).decode()}"}
+
+
+def _refusal(
+    host: NodeAddress, status: int, body: bytes, bucket: str, credentials: Credentials
+) -> SourceError:
+    said = body[:_MOST_TEXT].decode("utf-8", "backslashreplace")
+    where = f"{host}, bucket {bucket!r}: HTTP: found status {status} ({said!r})"
+    if status == 401:
+        return AuthenticationError(f"{where}, {login_cure(credentials)}")
+    if status in (403, 404):
+        return BucketError(f"{where}, {bucket_cure(bucket, credentials)}")
+    return NodeUnavailableError(f"{where}, expected status 200")

@@ -1,0 +1,47 @@
+"""Reads secrets from files as they are now; a mounted secret may be replaced at any time."""
+
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import SecretError
+
+_NEWEST: Final = "..data"
+"""Kubernetes replaces this link in a mounted folder, whose files are links through it."""
+
+
+def read_secret(path: Path, setting: str) -> str:
+    """Return the first line of the file that a setting names.
+
+    Raises:
+        SecretError: it cannot be read; without its path, which may be the secret by a mistake.
+
+    """
+    try:
+        text = path.expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "found no UTF-8"
+        raise SecretError(f"source.{setting}: cannot read the file that it names: {why}") from None
+    return text.split("\n", 1)[0].removesuffix("\r")
+
+
+def read_account(folder: Path) -> tuple[str, str]:
+    """Return user and password of a folder with these two files, both of one state of it.
+
+    Raises:
+        SecretError: one cannot be read, or is empty.
+
+    """
+    place = folder.expanduser()
+    newest = place / _NEWEST
+    if newest.exists():
+        place = newest.resolve()
+    found = []
+    for name in ("username", "password"):
+        text = read_secret(place / name, "credentials_folder")
+        if not text:
+            raise SecretError(
+                f"source.credentials_folder: the first line of the file {name} is empty, expected "
+                f"the {name} in it"
+            )
+        found.append(text)
+    return found[0], found[1]
