@@ -146,7 +146,7 @@ class _Part:
 
 
 def _read(text: str) -> _Part:
-    shown = text.rpartition("@")[2]  # what stands before it may be a password
+    shown = text.rpartition("@")[2].partition("?")[0]  # what is left out may be a password
     try:
         scheme, mark, rest = text.strip().rpartition("://")
         if mark and scheme not in ("couchbase", "couchbases"):

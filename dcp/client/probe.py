@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
@@ -86,6 +86,13 @@ def probe_cluster(
     return look_at_nodes(found, manifest, settings, credentials)
 
 
+def ask_map(
+    seeds: Sequence[str], settings: ConnectionSettings, credentials: Credentials
+) -> ClusterMap:
+    """Return the cluster map of the first seed that answers; raises as ``probe_cluster``."""
+    return _first_answer(find_seeds(seeds, settings, credentials), settings, credentials)[0]
+
+
 def look_at_nodes(
     found: ClusterMap,
     manifest: bytes | None,
@@ -101,7 +108,7 @@ def look_at_nodes(
     high_seqnos: dict[int, int] = {}
     logs: dict[int, FailoverLog] = {}
     unreachable: dict[NodeAddress, str] = {}
-    answers = _ask_nodes(found.addresses, settings, credentials, VbucketState.ACTIVE)
+    answers = _held(found.addresses, settings, credentials, VbucketState.ACTIVE)
     for address, answer in answers.items():
         if isinstance(answer, str):
             unreachable[address] = answer
@@ -123,7 +130,7 @@ def probe_replicas(
         BucketError: no such bucket, or no access to it.
     """
     nodes = [node for node in cluster.map.addresses if node not in cluster.unreachable]
-    answers = _ask_nodes(nodes, settings, credentials, VbucketState.REPLICA)
+    answers = _held(nodes, settings, credentials, VbucketState.REPLICA)
     copies: dict[int, list[VbucketHolder]] = {}
     for vbucket in range(cluster.map.vbucket_count):
         for node in cluster.map.replica_nodes(vbucket):
@@ -136,9 +143,10 @@ def probe_replicas(
 
 _Told = tuple[dict[int, int], dict[int, FailoverLog]]
 """High seqnos and failover logs of one node."""
+T = TypeVar("T")
 
 
-def _ask_nodes(
+def _held(
     nodes: Sequence[NodeAddress],
     settings: ConnectionSettings,
     credentials: Credentials,
@@ -146,12 +154,31 @@ def _ask_nodes(
 ) -> dict[NodeAddress, _Told | str]:
     """Return what each node holds of the vbuckets in a state, or why it does not answer."""
 
-    def ask(address: NodeAddress) -> _Told | str:
+    def question(connection: NodeConnection) -> _Told:
+        seqnos = connection.all_vb_seqnos(state=state)
+        return seqnos, _logs_of(connection, seqnos)
+
+    return ask_nodes(nodes, settings, credentials, question)
+
+
+def ask_nodes(
+    nodes: Collection[NodeAddress],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    question: Callable[[NodeConnection], T],
+) -> dict[NodeAddress, T | str]:
+    """Ask all nodes at the same time; return each one's answer, or why it gives none.
+
+    Raises:
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+    """
+
+    def ask(address: NodeAddress) -> T | str:
         connection = _asking(address, settings, credentials)
         try:
             connection.open()
-            seqnos = connection.all_vb_seqnos(state=state)
-            return seqnos, _logs_of(connection, seqnos)
+            return question(connection)
         except (AuthenticationError, BucketError):
             raise
         except (SourceError, RemoteProtocolError) as error:

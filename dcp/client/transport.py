@@ -14,7 +14,7 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.set_up import TCP, TLS, Line
 from dcp.client.settings import TlsSettings
-from dcp.errors import NodeUnavailableError
+from dcp.errors import AuthenticationError, NodeUnavailableError
 from dcp.protocol.refusals import PORT_CURE, REACH_CURE, certificate_cure, tls_cure
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -53,6 +53,7 @@ class Transport:
 
         Raises:
             NodeUnavailableError: refused, unreachable, not within the time, or bad certificate.
+            AuthenticationError: our certificate is refused.
         """
         step = TCP
         try:
@@ -71,9 +72,10 @@ class Transport:
             ) from None
         except OSError as error:
             cure = REACH_CURE if step == TCP else tls_cure(error)
-            raise NodeUnavailableError(
-                f"{step} with {address}: {_reason(error)}, {cure}"
-            ) from error
+            told = f"{step} with {address}: {_reason(error)}, {cure}"
+            if certificate_cure(error):
+                raise AuthenticationError(told) from error
+            raise NodeUnavailableError(told) from error
         return cls(address, connected)
 
     @property
@@ -105,6 +107,7 @@ class Transport:
         Raises:
             ClosedByPeerError: the node closed the connection and nothing is left.
             NodeUnavailableError: the connection is broken and nothing is left.
+            AuthenticationError: our certificate is refused.
         """
         filled = 0
         while filled < len(buffer):
@@ -115,11 +118,11 @@ class Transport:
             except OSError as error:
                 if filled:
                     break
+                told = f"connection to {self._address} broke: {_reason(error)}"
                 # With TLS 1.3 a server that refuses our certificate says so after the handshake.
-                parts = (_reason(error), certificate_cure(error))
-                raise NodeUnavailableError(
-                    f"connection to {self._address} broke: {', '.join(filter(None, parts))}"
-                ) from error
+                if cure := certificate_cure(error):
+                    raise AuthenticationError(f"{told}, {cure}") from error
+                raise NodeUnavailableError(told) from error
             if count == 0:
                 if filled:
                     break

@@ -30,6 +30,12 @@ _NO_COLLECTIONS: Final = frozenset(
 """How servers, older ones too, say that a bucket has no collections manifest."""
 
 
+_NOT_HERE: Final = frozenset(
+    {Status.NOT_MY_VBUCKET, Status.KEY_ENOENT, Status.ETMPFAIL, Status.EBUSY}
+)
+"""How a node says that it does not have a vbucket, or its branch, or not yet."""
+
+
 def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     """Return the events of the answer ``frame``; change ``state`` accordingly.
 
@@ -167,8 +173,10 @@ def _seqnos_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list
 
 def _persistence_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
     body = decode(frame)
-    if not isinstance(body, m.ObserveSeqnoAnswer):
+    if frame.status in _NOT_HERE:
         return [e.PersistenceReceived(request.vbucket, None), *_map_in(frame)]
+    if not isinstance(body, m.ObserveSeqnoAnswer):
+        raise _refused(frame)
     shared = body.persisted if body.last_seqno_old is None else body.last_seqno_old
     return [e.PersistenceReceived(request.vbucket, min(body.persisted, shared))]
 

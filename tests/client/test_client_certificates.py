@@ -96,7 +96,7 @@ def test_who_has_a_certificate_needs_no_password(make_cluster: MakeCluster) -> N
 
 def test_no_certificate_where_one_is_needed_is_told(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(tls=REQUIRED)
-    with pytest.raises(NodeUnavailableError, match=r"certificate required.*source\.tls_cert_file"):
+    with pytest.raises(AuthenticationError, match=r"certificate required.*source\.tls_cert_file"):
         open_first(cluster, settings(None), CREDENTIALS)
 
 
@@ -106,7 +106,7 @@ def test_a_certificate_of_another_authority_is_told(
     alone = tmp_path / "alone.pem"
     alone.write_text(Path(READER).read_text())
     cluster = make_cluster(tls=replace(REQUIRED, client_ca_file=str(alone)))
-    with pytest.raises(NodeUnavailableError, match=r"source\.tls_cert_file"):
+    with pytest.raises(AuthenticationError, match=r"source\.tls_cert_file"):
         open_first(cluster, settings(STRANGER), BY_CERTIFICATE)
 
 

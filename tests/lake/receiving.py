@@ -83,8 +83,10 @@ class RoundsInProcess:
 
     def plan(self) -> RoundPlan | None:
         cluster = query_cluster(self.access)
-        wanted = DocumentFilter.resolve(self.settings.filter, cluster.manifest)
-        position = LakePosition("0123456789abcdef", self.round, self.states, wanted=wanted)
+        document_filter = DocumentFilter.resolve(self.settings.filter, cluster.manifest)
+        position = LakePosition(
+            "0123456789abcdef", self.round, self.states, document_filter=document_filter
+        )
         flow = self.settings.flow_control
         plan = plan_round(position, cluster, self.settings.round, flow, self.slots)
         return plan if isinstance(plan, RoundPlan) else None

@@ -111,9 +111,10 @@ def _ask_all(given: Mapping[str, object]) -> "tuple[Settings, Credentials]":
             values[key] = typer.prompt(question, default=default, **how)
 
     ask("source.seeds", "Nodes of the cluster, commas between", ",".join(defaults.seeds))
-    if "source.tls" not in values and sys.stdin.isatty():
+    seeds = load_settings(None, {}, values).source.connection_string()
+    if not seeds.tls and "source.tls" not in values and sys.stdin.isatty():
         values["source.tls"] = "true" if typer.confirm("Encrypt connections (TLS)") else "false"
-    if values.get("source.tls") == "true":
+    if seeds.tls or values.get("source.tls") == "true":
         ask("source.tls_ca_file", "PEM file of who to trust (empty: as the system)", "")
     ask("source.username", "User", None)
     settings = load_settings(None, {}, values)

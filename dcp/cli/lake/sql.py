@@ -39,7 +39,9 @@ WRITING: Final = (
 )
 """What is said before a statement that may write is run."""
 
-_REQUEST: Final = re.compile(r"\s*INSERT\s+INTO\s+(TABLE\s+)?`?control`?[\s(]", re.IGNORECASE)
+_REQUEST: Final = re.compile(
+    r"\s*INSERT\s+INTO\s+(TABLE\s+)?`?control`?[\s(](?!\s*REPLACE\b)", re.IGNORECASE
+)
 """A request of the driver: a row more of ``control``, which takes no lock."""
 
 _LIMIT_MAX: Final = 2**31 - 2

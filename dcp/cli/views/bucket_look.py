@@ -8,7 +8,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.seed_lookup import find_seeds
-from dcp.errors import NodeUnavailableError, SourceError
+from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.tables.collections import replicas_of
@@ -86,4 +86,7 @@ def look_at_bucket(settings: Settings, credentials: Credentials) -> BucketLook:
 
 
 def _offers_tls(config: bytes, address: NodeAddress) -> bool:
-    return bool(ClusterMap.parse(config, address, tls=True).addresses)
+    try:
+        return bool(ClusterMap.parse(config, address, tls=True).addresses)
+    except RemoteProtocolError:  # an old server's map, which names no ports of TLS
+        return False

@@ -4,6 +4,7 @@ A changed filter is followed by reading every vbucket anew: `dcp.lake.tables.doc
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -37,7 +38,7 @@ class FilterSettings(Section):
     since: str = key(
         "",
         "Time, as 2026-01-31T00:00:00Z: documents that were last changed before it, by their CAS, "
-        "are left out. The whole bucket is read for it once.",
+        "are left out, and leave the table if they were in it.",
     )
     system_xattrs: bool = key(
         False,
@@ -57,6 +58,12 @@ class FilterSettings(Section):
         for setting in ("include_keys", "exclude_keys"):
             _check_expression(setting, getattr(self, setting))
         _ = self.since_ns
+
+    def wants(self, names: Collection[str]) -> bool:
+        """Return whether a collection is wanted that goes by these names, its scope's and its."""
+        include, exclude = self.include_collections, self.exclude_collections
+        is_included = not include or any(name in include for name in names)
+        return is_included and not any(name in exclude for name in names)
 
     @property
     def since_ns(self) -> int:

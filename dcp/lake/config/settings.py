@@ -128,7 +128,8 @@ class SourceSettings(Section):
     @property
     def has_secret_files(self) -> bool:
         """True if what signs in is in files, which may be replaced while a run goes on."""
-        return bool(self.password_file or self.credentials_folder or self.tls_cert_file)
+        by_certificate = self.tls_cert_file and not self.username
+        return bool(self.password_file or self.credentials_folder or by_certificate)
 
     def group_tag(self) -> int | None:
         """Return the tag; None where there is none.

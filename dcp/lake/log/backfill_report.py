@@ -50,7 +50,7 @@ class BackfillReport:
         if self.seconds:
             told += (
                 f", {self.documents:,} documents, {self.documents_per_second:,.0f} documents/s, "
-                f"{self.frame_bytes / 1e6 / self.seconds:,.3g} MB/s"
+                f"{self.frame_bytes / 1e6 / self.seconds:,.2f} MB/s"
             )
         if self.seconds_left is not None:
             told += f", {self.seconds_left:,.0f} s left"

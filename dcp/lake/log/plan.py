@@ -46,7 +46,7 @@ class LakePosition:
     """The position of a lake: its newest round, and each vbucket's state after it.
 
     ``epoch_starts`` has, for vbuckets that must begin a new epoch, its first state, or why they
-    cannot; ``backfill`` what a backfill reads now; ``wanted`` is the lake's filter.
+    cannot; ``backfill`` what a backfill reads now; ``document_filter`` is the lake's.
     """
 
     lake_id: str
@@ -54,7 +54,7 @@ class LakePosition:
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
     epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
     backfill: BackfillPlan | None = None
-    wanted: DocumentFilter = EVERYTHING
+    document_filter: DocumentFilter = EVERYTHING
 
     def state(self, vbucket: int) -> VbucketProgress:
         """Return the vbucket's state; seqno 0 where the lake has no position of it yet."""
@@ -66,10 +66,9 @@ class LakePosition:
         What another filter let pass is read anew.
         """
         ordered, state = self.epoch_starts.get(vbucket), self.state(vbucket)
-        is_other = state.filter_fingerprint != self.wanted.fingerprint
-        if is_other and state.position.seqno and not isinstance(ordered, BlockedRollback):
-            return state.beginning_epoch(0, 0)
-        return ordered
+        if self.document_filter.has_read(state) or isinstance(ordered, BlockedRollback):
+            return ordered
+        return state.beginning_epoch(0, 0)
 
 
 def plan_round(
@@ -121,7 +120,7 @@ def plan_round(
                 begins_epoch=restarted is not None,
             )
         if isinstance(planned, StreamPlan):
-            streams.append(_passing(planned, position.wanted))
+            streams.append(_passing(planned, position.document_filter))
         else:
             left_out.append(planned)
     if not streams:
@@ -137,7 +136,7 @@ def plan_round(
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_tasks(cluster, shares, carried, left_out, flow, source, position.wanted),
+        tasks=_tasks(cluster, shares, carried, left_out, flow, source, position.document_filter),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=min(settings.target_seconds, most_seconds),
@@ -193,9 +192,11 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
     return log is not None and log.current_uuid != state.failover_log.current_uuid
 
 
-def _passing(stream: StreamPlan, wanted: DocumentFilter) -> StreamPlan:
+def _passing(stream: StreamPlan, document_filter: DocumentFilter) -> StreamPlan:
     """Return the stream with the filter in its state: all that is there passed it, or nothing."""
-    return replace(stream, state=replace(stream.state, filter_fingerprint=wanted.fingerprint))
+    return replace(
+        stream, state=replace(stream.state, filter_fingerprint=document_filter.fingerprint)
+    )
 
 
 def _backfill_stream(
@@ -256,7 +257,7 @@ def _tasks(
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,
     source: BackfillSource | None,
-    wanted: DocumentFilter,
+    document_filter: DocumentFilter,
 ) -> tuple[TaskPlan, ...]:
     """Give each task its streams, its part of what is only written down, and its windows.
 
@@ -281,7 +282,7 @@ def _tasks(
                 misses,
                 backfill=reads,
                 seeds=seeds,
-                wanted=wanted,
+                document_filter=document_filter,
             )
         )
     return tuple(tasks)

@@ -74,8 +74,8 @@ class TaskPlan:
     ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
     have been; ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
     where all its streams are a backfill's, with the task's part of the rate. ``seeds`` are the
-    nodes of the cluster when it was planned, which it may ask for a newer map. ``wanted`` is what
-    of the streams goes to the lake.
+    nodes of the cluster when it was planned, which it may ask for a newer map. Of its streams goes
+    to the lake what passes ``document_filter``.
     """
 
     index: int
@@ -86,7 +86,7 @@ class TaskPlan:
     applied: tuple[AppliedVersion, ...] = ()
     backfill: BackfillSource | None = None
     seeds: tuple[NodeAddress, ...] = ()
-    wanted: DocumentFilter = EVERYTHING
+    document_filter: DocumentFilter = EVERYTHING
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:

@@ -160,10 +160,10 @@ class TaskReceiver:
             branches,
             flow.batch_rows,
             flow.batch_bytes,
-            system_xattrs=plan.wanted.rules.system_xattrs,
+            system_xattrs=plan.document_filter.rules.system_xattrs,
         )
         self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
-        self._wanted = WantedRows(plan.wanted)
+        self._wanted = WantedRows(plan.document_filter, plan.streams)
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -297,7 +297,7 @@ class TaskReceiver:
                 self._server_logs[event.vbucket] = event.failover_log
             elif isinstance(event, SeqnosReceived) and delivery.node is not None:
                 self._policy.answered(delivery.node, dict(event.seqnos), now)
-            elif isinstance(event, SystemEventReceived):
+            elif isinstance(event, SnapshotStarted | SystemEventReceived):
                 self._wanted.learn(event)
         for event in delivery.events:
             if isinstance(event, Items):

@@ -101,8 +101,8 @@ class DcpReader(DataSourceReader):
         cluster = query_cluster(self._access)
         rounds = self._settings.round
         slots = rounds.tasks or _DEFAULT_TASKS
-        wanted = DocumentFilter.resolve(self._settings.filter, cluster.manifest)
-        position = LakePosition("read", _NO_ROUND, wanted=wanted)
+        document_filter = DocumentFilter.resolve(self._settings.filter, cluster.manifest)
+        position = LakePosition("read", _NO_ROUND, document_filter=document_filter)
         flow = self._access.flow_control
         plan = plan_round(position, cluster, rounds, flow, slots)
         if plan.left_out:
@@ -152,6 +152,8 @@ def read_options(options: Mapping[str, str]) -> Settings:
     """
     of_source = {key.name for key in fields(SourceSettings)}
     overrides: dict[str, object] = {}
+    if not any(name.startswith("filter.") for name in options):  # then all that is there
+        overrides |= {"filter.exclude_keys": "", "filter.system_xattrs": "true"}
     for name, value in options.items():
         if name == _ROWS:
             continue

@@ -2,39 +2,65 @@
 
 A collection that is neither in the manifest nor began in these streams is kept: it may be newer
 than the manifest, and in the log it costs no more than its bytes.
+
+Whether ``since`` lets a document pass may change with its versions: a write may bring an older CAS
+with it (XDCR, a restored backup). So such a version is a deletion here, but in a vbucket's first
+snapshot, which has one version of each key.
 """
+
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.receive.system_events import collection_of
 from dcp.lake.tables.collections import ManifestCollection
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.keys import key_columns
-from dcp.protocol.events import SystemEventReceived
+from dcp.protocol.events import SnapshotStarted, SystemEventReceived
+from dcp.types import U16_MAX, U64_MAX
 from dcp.wire.columns import DataColumns
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
+from dcp.wire.vocabulary import Opcode
 
 
 class WantedRows:
     """The filter of one task; learns of new collections from the events that pass by."""
 
-    def __init__(self, wanted: DocumentFilter) -> None:
-        self._filter = wanted
+    def __init__(self, wanted: DocumentFilter, streams: Iterable[StreamPlan]) -> None:
+        self._rules = wanted.rules
+        self._is_everything = wanted.fingerprint is None
+        self._since_ns = wanted.rules.since_ns
         self._scopes = dict(wanted.scopes)
-        self._collections = dict(wanted.wanted)
+        self._is_wanted = dict(wanted.is_wanted)
+        self._first_end = np.zeros(U16_MAX + 1, np.uint64)
+        """By vbucket, where its first snapshot ends; ``U64_MAX`` until that is known."""
+        for stream in streams:
+            position = stream.state.position
+            if not position.complete_seqno:
+                self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 
     def documents(self, columns: DataColumns) -> DataColumns:
         """Return the documents that are wanted, in their order."""
-        if self._filter.fingerprint is None:
+        if self._is_everything:
             return columns
         passes = self._passes(columns)
+        if self._since_ns:
+            is_old = columns.cas < self._since_ns
+            columns = _deleted(columns, is_old & passes & (columns.opcode == Opcode.DCP_MUTATION))
+            passes &= ~is_old | (columns.seqno > self._first_end[columns.vbucket])
         return columns if passes.all() else columns.take(np.flatnonzero(passes))
 
-    def learn(self, event: SystemEventReceived) -> None:
-        """Learn of a scope or collection that begins, before the documents of its delivery."""
+    def learn(self, event: SnapshotStarted | SystemEventReceived) -> None:
+        """Learn of what begins, before the documents of the same delivery."""
+        if isinstance(event, SnapshotStarted):
+            if self._first_end[event.vbucket] == U64_MAX:
+                self._first_end[event.vbucket] = event.snapshot.end
+            return
         meaning = event.meaning
         if isinstance(meaning, ScopeCreated):
             self._scopes[meaning.scope_id] = meaning.name.decode()
@@ -45,18 +71,18 @@ class WantedRows:
                 meaning.collection_id,
                 meaning.name.decode(),
             )
-            self._collections[meaning.collection_id] = self._filter.wants(begun)
+            self._is_wanted[meaning.collection_id] = self._rules.wants(begun.names)
 
     def wants(self, event: SystemEventReceived) -> bool:
         """Return whether an event is of a collection that is wanted, or of none."""
         collection_id = collection_of(event)
-        return collection_id is None or self._collections.get(collection_id, True)
+        return collection_id is None or self._is_wanted.get(collection_id, True)
 
     def _passes(self, columns: DataColumns) -> NDArray[np.bool_]:
-        rules = self._filter.rules
-        unwanted = [each for each, is_wanted in self._collections.items() if not is_wanted]
+        """Return which documents pass by their collections and keys."""
+        rules = self._rules
+        unwanted = [each for each, is_wanted in self._is_wanted.items() if not is_wanted]
         passes = ~np.isin(columns.collection_id, unwanted)
-        passes &= columns.cas >= rules.since_ns
         if rules.include_keys or rules.exclude_keys:
             keys, _ = key_columns(columns.key)
             if rules.include_keys:
@@ -71,3 +97,13 @@ def _found(keys: pa.StringArray, expression: str) -> NDArray[np.bool_]:
         zero_copy_only=False
     )
     return found
+
+
+def _deleted(columns: DataColumns, rows: NDArray[np.bool_]) -> DataColumns:
+    """Return the documents with some of them as deletions, without their values."""
+    if not rows.any():
+        return columns
+    value = pc.if_else(pa.array(rows), pa.scalar(b"", pa.binary()), columns.value)
+    opcode, datatype = columns.opcode.copy(), columns.datatype.copy()
+    opcode[rows], datatype[rows] = Opcode.DCP_DELETION, 0
+    return replace(columns, opcode=opcode, datatype=datatype, value=value)

@@ -57,7 +57,7 @@ def apply_pending(
             applier.know(replicas_in(lake))
             persistence = PersistenceGate(lake, settings, source_access(settings))
             newest = latest_round(lake)
-            may = persistence.lets_pass(applier.applied_round, newest)
+            may = persistence.lets_pass(applier.applied_round, newest, waits=True)
             made = applier.apply(newest, force=True) if may else []
         persistence.refuse_held()
         gate.refuse_held()

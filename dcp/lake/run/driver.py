@@ -30,7 +30,9 @@ from dcp.lake.log.lake_position import lake_position, require_same_bucket, tasks
 from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.log.plan import plan_round
 from dcp.lake.log.progress import round_progress
+from dcp.lake.log.rollback_plan import BlockedRollback
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
@@ -45,7 +47,7 @@ from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, ensure_replica, replicas_in
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, replicas_in
 
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
@@ -239,14 +241,22 @@ class Driver:
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         known = self._applier.replicas or replicas_in(self.lake)
-        wanted = DocumentFilter.resolve(self._settings.filter, cluster.manifest, known)
-        self._ensure_replicas(cluster, wanted)
+        document_filter = DocumentFilter.resolve(self._settings.filter, cluster.manifest, known)
+        self._ensure_replicas(cluster, document_filter)
         self._guard.check()
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
             self._applier.learn()
-        position = lake_position(self.lake, self._settings, self._applier.stale)
+        position = replace(
+            lake_position(self.lake, self._settings, self._applier.stale),
+            backfill=self._backfills.next(cluster),
+            document_filter=document_filter,
+        )
+        starts = position.epoch_starts.items()
+        self._persistence.leave_out(
+            [vbucket for vbucket, start in starts if isinstance(start, BlockedRollback)]
+        )
         plan = plan_round(
-            replace(position, backfill=self._backfills.next(cluster), wanted=wanted),
+            position,
             cluster,
             self._settings.round,
             self._settings.flow_control,
@@ -288,9 +298,10 @@ class Driver:
 
         ``force`` makes it due unless `when` is never.
         """
-        applies = self._settings.apply.when != "never"
-        if applies and not self._persistence.lets_pass(self._applier.applied_round, to_round):
-            return []
+        if self._settings.apply.when != "never":
+            held = self._applier.applied_round
+            if not self._persistence.lets_pass(held, to_round, waits=force):
+                return []
         made = self._applier.apply(to_round, force=force)
         self._report.applied += made
         return made
@@ -303,13 +314,24 @@ class Driver:
         """Let go of what it had of Spark; it can do nothing more."""
         self._applier.close()
 
-    def _ensure_replicas(self, cluster: ClusterView, wanted: DocumentFilter) -> None:
+    def _ensure_replicas(self, cluster: ClusterView, document_filter: DocumentFilter) -> None:
         """Make the tables of new collections; those of dropped ones go on being applied to.
+
+        Where a vbucket was read with another filter, a table would lack what that left out: it is
+        made when all have begun anew.
 
         They bring no rows, but the log is kept for as long as a table stands at an old round.
         """
         there = replicas_of(cluster.manifest)
-        new = [each for each in there if wanted.has_table(each) and each not in self._ensured]
+        states = positions_at(self.lake, latest_round(self.lake)).values()
+        has_read = all(map(document_filter.has_read, states))
+        new = [
+            each
+            for each in there
+            if each not in self._ensured
+            and document_filter.has_table(each)
+            and (has_read or each == DOCS)
+        ]
         for replica in new:
             ensure_replica(
                 self.lake,

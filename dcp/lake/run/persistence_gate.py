@@ -1,69 +1,76 @@
 """Holds applies back until what they publish is on enough disks (``policy.persist_to``).
 
 A node that crashes loses what it had not written to its disk, or not handed to a replica that is
-promoted in its place: then it orders a rollback, which takes published rows back. What is on the
-disks of the active node and of n replicas is lost only with all of them. Couchbase's clients call
+promoted in its place: then it orders a rollback, which takes published rows back. What the disks of
+the active node and of some replicas have is lost only with all of them. Couchbase's clients call
 this rollback mitigation.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Event
 from time import monotonic
 from typing import Final
 
+from dcp.client.addresses import NodeAddress
 from dcp.client.persistence import persisted_seqnos
+from dcp.client.probe import ask_map
 from dcp.errors import (
-    AuthenticationError,
-    BucketError,
     ConfigError,
     IncompleteRunError,
     RemoteProtocolError,
+    SecretError,
     SourceError,
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.rollback_plan import RollbackPolicy
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.receive import SourceAccess
-from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
 
 _LOG = logging.getLogger(__name__)
-_NO_DISK: Final = ": the nodes have nothing on disk; for an ephemeral bucket set persist_to = 0"
+_NO_DISK: Final = "the nodes have nothing on disk; for an ephemeral bucket set persist_to = 0"
+_SHORT_SECONDS: Final = 2.0
+"""So long is waited where the same is asked again soon."""
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LONGEST_WAIT_SECONDS: Final = 2.0
 
 
 class PersistenceGate:
-    """Asks the nodes, for as long as ``round.node_deadline_seconds``, before each apply."""
+    """Asks the nodes before each apply what is on their disks."""
 
     def __init__(self, lake: LakeTables, settings: Settings, access: SourceAccess) -> None:
         self._lake = lake
         self._access = access
         self._nodes = settings.policy.persist_to
         self._patience_seconds = settings.round.node_deadline_seconds
-        self._follows_rollbacks = settings.policy.rollback != RollbackPolicy.FAIL
+        self._leaves_rollbacks = settings.policy.rollback == RollbackPolicy.FAIL
+        self._blocked: frozenset[int] = frozenset()
         self._persisted: dict[int, VbucketProgress] = {}
         """The newest state of each vbucket that is on enough disks."""
         self._missing: frozenset[int] = frozenset()
-        self._cure = ""
+        self._why = ""
         self._stop = Event()
 
     def heed(self, stop: Event) -> None:
         """Wait for no disk any more when ``stop`` is set."""
         self._stop = stop
 
-    def lets_pass(self, from_round: int, to_round: int) -> bool:
-        """Return whether the rows up to ``to_round`` are on enough disks; wait until they are.
+    def leave_out(self, blocked: Collection[int]) -> None:
+        """Ask nothing of vbuckets whose rollback cannot be followed: they stay as they are."""
+        self._blocked = frozenset(blocked)
 
-        All tables hold ``from_round``: what was published is not asked for again. False where that
-        takes too long, or the run is to stop: a later call asks again.
+    def lets_pass(self, from_round: int, to_round: int, *, waits: bool) -> bool:
+        """Return whether the rows up to ``to_round`` are on enough disks.
+
+        All tables hold ``from_round``: what was published is not asked for again. ``waits``: for
+        ``round.node_deadline_seconds``, else two seconds, and a later call asks again. Whatever the
+        nodes refuse is no error here: those who look at the cluster judge it.
 
         Raises:
             ConfigError: the bucket has fewer copies than that.
-            AuthenticationError, BucketError: user, password or bucket are refused.
 
         """
         if not self._nodes:
@@ -71,10 +78,12 @@ class PersistenceGate:
         if not self._persisted and from_round:
             self._persisted = {**positions_at(self._lake, from_round)}
         states = positions_at(self._lake, to_round)
-        until, wait_seconds = monotonic() + self._patience_seconds, _FIRST_WAIT_SECONDS
+        until = monotonic() + (self._patience_seconds if waits else _SHORT_SECONDS)
+        wait_seconds = _FIRST_WAIT_SECONDS
         while missing := self._not_persisted(states):
             self._missing = frozenset(missing)
-            if monotonic() >= until or self._stop.wait(wait_seconds):
+            is_lost = any(states[vbucket].order for vbucket in missing)  # and taken back soon
+            if is_lost or monotonic() >= until or self._stop.wait(wait_seconds):
                 _LOG.warning("%s", self._told())
                 return False
             wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
@@ -94,10 +103,14 @@ class PersistenceGate:
             )
 
     def _told(self) -> str:
-        disks = "the disk of a node" if self._nodes == 1 else f"the disks of {self._nodes} nodes"
+        replicas = self._nodes - 1
+        disks = "the active node's disk"
+        if replicas:
+            disks = f"the disks of the active node and {replicas} replica{'s'[: replicas - 1]}"
+        why = f" ({self._why})" if self._why else ""
         return (
             f"nothing was published: vbuckets {number_ranges(self._missing)} are not on {disks} "
-            f"(policy.persist_to), after {self._patience_seconds:g} s{self._cure}"
+            f"yet (policy.persist_to){why}"
         )
 
     def _not_persisted(self, states: Mapping[int, VbucketProgress]) -> list[int]:
@@ -109,29 +122,39 @@ class PersistenceGate:
         }
         if not branches:
             return []
+        connection, seeds = self._access.consumer.connection, self._access.seeds
         try:
-            cluster = query_cluster(self._access).map
-        except (AuthenticationError, BucketError):
-            raise
-        except (SourceError, RemoteProtocolError):
+            credentials = self._access.source.credentials()
+            cluster = ask_map(seeds, connection, credentials)
+            found = persisted_seqnos(cluster, branches, connection, credentials)
+        except (SourceError, RemoteProtocolError, SecretError) as error:
+            self._why = str(error)
             return sorted(branches)
         if (copies := 1 + cluster.replica_count) < self._nodes:
             raise ConfigError(
                 f"policy.persist_to: found {self._nodes}, expected at most {copies}: the bucket "
                 f"has {copies - 1} replicas"
             )
-        connection, source = self._access.consumer.connection, self._access.source
-        found = persisted_seqnos(cluster, branches, connection, source.credentials())
-        told = [seqno for seqnos in found.values() for seqno in seqnos]
-        self._cure = _NO_DISK if told and not any(told) else ""
+        told = [seqno for seqnos in found.values() for seqno in seqnos.values()]
+        self._why = _NO_DISK if told and not any(told) else ""
         for vbucket, seqnos in found.items():
-            state = states[vbucket]
-            if sum(seqno >= state.complete_seqno for seqno in seqnos) >= self._nodes:
-                self._persisted[vbucket] = state
+            if self._is_persisted(states[vbucket], cluster.owner(vbucket), seqnos):
+                self._persisted[vbucket] = states[vbucket]
         return sorted(vbucket for vbucket in branches if self._must_ask(states[vbucket]))
 
+    def _is_persisted(
+        self,
+        state: VbucketProgress,
+        owner: NodeAddress | None,
+        seqnos: Mapping[NodeAddress, int],
+    ) -> bool:
+        """Return whether the active node has a state on its disk, and enough replicas have."""
+        having = {node for node, seqno in seqnos.items() if seqno >= state.complete_seqno}
+        return owner in having and len(having) >= self._nodes
+
     def _must_ask(self, state: VbucketProgress) -> bool:
-        if state.complete_seqno == 0 or (state.order and not self._follows_rollbacks):
+        is_left = state.vbucket in self._blocked or (state.order and self._leaves_rollbacks)
+        if state.complete_seqno == 0 or is_left:
             return False
         known = self._persisted.get(state.vbucket)
         place = (state.epoch, state.complete_seqno)

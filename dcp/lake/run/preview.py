@@ -44,14 +44,16 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     lake = find_lake(spark_of(settings, spark), lake_location(settings))
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
-        wanted = DocumentFilter.resolve(settings.filter, cluster.manifest)
-        return plan_round(LakePosition(NEW_LAKE, 0, wanted=wanted), cluster, rounds, flow, slots)
+        document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
+        return plan_round(
+            LakePosition(NEW_LAKE, 0, document_filter=document_filter), cluster, rounds, flow, slots
+        )
     require_same_bucket(lake, cluster, settings.source.bucket)
     replicas = replicas_in(lake)
     applied = (replica_status(lake, replica).applied for replica in replicas)
     stale = stale_vbuckets(version for version in applied if version is not None)
-    wanted = DocumentFilter.resolve(settings.filter, cluster.manifest, replicas)
-    position = replace(lake_position(lake, settings, stale), wanted=wanted)
+    document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest, replicas)
+    position = replace(lake_position(lake, settings, stale), document_filter=document_filter)
     return plan_round(position, cluster, rounds, flow, slots)
 
 

@@ -9,15 +9,16 @@ with another filter than that of now is read anew, from its beginning, in a new 
 """
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.tables.collections import Collections, ManifestCollection, collections_of
-from dcp.lake.tables.tables import DOCS, ReplicaTable, replica_of
+from dcp.lake.tables.collections import Collections, collections_of
+from dcp.lake.tables.tables import DOCS, ReplicaTable, table_prefix
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.suggestions import did_you_mean
 
 _FINGERPRINT_DIGITS: Final = 16
@@ -27,24 +28,22 @@ _FINGERPRINT_DIGITS: Final = 16
 class DocumentFilter:
     """The documents that a lake wants.
 
-    ``wanted`` says of each collection of the bucket whether it is one of them; ``scopes`` has the
-    names of scopes by id. ``fingerprint`` is None where nothing is filtered.
+    ``is_wanted`` says it of each collection of the bucket, by id; ``scopes`` has the names of
+    scopes by id. ``fingerprint`` is None where nothing is filtered.
     """
 
     rules: FilterSettings
     scopes: Mapping[int, str] = field(default_factory=dict)
-    wanted: Mapping[int, bool] = field(default_factory=dict)
+    is_wanted: Mapping[int, bool] = field(default_factory=dict)
     fingerprint: str | None = None
 
     def has_table(self, replica: ReplicaTable) -> bool:
         """Return whether a lake has this table: ``docs`` always, others where they are wanted."""
-        return replica == DOCS or self.wanted.get(replica.collection_id, True)
+        return replica == DOCS or self.is_wanted.get(replica.collection_id, True)
 
-    def wants(self, collection: ManifestCollection) -> bool:
-        """Return whether the names of a collection are wanted."""
-        include, exclude = self.rules.include_collections, self.rules.exclude_collections
-        is_included = not include or any(name in include for name in collection.names)
-        return is_included and not any(name in exclude for name in collection.names)
+    def has_read(self, state: VbucketProgress) -> bool:
+        """Return whether what was read of a vbucket passed this filter, if anything was read."""
+        return state.position.seqno == 0 or state.filter_fingerprint == self.fingerprint
 
     @classmethod
     def resolve(
@@ -55,45 +54,47 @@ class DocumentFilter:
         ``tables`` are the lake's: names may be those of collections that were dropped.
 
         Raises:
-            ConfigError: a name that neither the bucket has, nor a table of the lake.
+            ConfigError: a name to include that neither the bucket has, nor a table of the lake.
             RemoteProtocolError: the manifest is not what a server sends.
 
         """
         if rules == EVERYTHING.rules:
             return EVERYTHING
         collections = collections_of(manifest)
-        _refuse_unknown(rules, collections, tables)
-        told = json.dumps({name: _sorted(value) for name, value in asdict(rules).items()})
-        fingerprint = sha256(told.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
-        found = cls(rules, collections.scopes, {}, fingerprint)
-        wanted = {each.collection_id: found.wants(each) for each in collections.all}
-        return cls(rules, collections.scopes, wanted, fingerprint)
+        _refuse_unknown(rules.include_collections, collections, tables)
+        is_wanted = {each.collection_id: rules.wants(each.names) for each in collections.all}
+        return cls(rules, collections.scopes, is_wanted, _fingerprint(rules))
 
 
 EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs=True))
 """No filter."""
 
 
-def _sorted(value: str | bool | tuple[str, ...]) -> str | bool | list[str]:
-    return sorted(set(value)) if isinstance(value, tuple) else value
+def _fingerprint(rules: FilterSettings) -> str:
+    """Return a hash of what the rules leave out, however it is written.
+
+    A rule that leaves nothing out is not in it, so that rules of later versions change no hash.
+    """
+    told: dict[str, object] = {}
+    for rule in fields(rules):
+        value = getattr(rules, rule.name)
+        if value != getattr(EVERYTHING.rules, rule.name):
+            told[rule.name] = sorted(set(value)) if isinstance(value, tuple) else value
+    if rules.since:
+        told["since"] = rules.since_ns
+    text = json.dumps(told, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
 
 
 def _refuse_unknown(
-    rules: FilterSettings, collections: Collections, tables: Collection[ReplicaTable]
+    include: Iterable[str], collections: Collections, tables: Collection[ReplicaTable]
 ) -> None:
     names = {name for each in collections.all for name in each.names}
     names |= set(collections.scopes.values())
-    for setting in ("include_collections", "exclude_collections"):
-        for name in getattr(rules, setting):
-            if name not in names and not any(_is_of(table, name) for table in tables):
-                raise ConfigError(
-                    f"filter.{setting}: found {name!r}{did_you_mean(name, names)}, expected "
-                    f"scopes or collections of the bucket: {', '.join(sorted(names))}"
-                )
-
-
-def _is_of(table: ReplicaTable, name: str) -> bool:
-    """Return whether a table holds a collection that goes by a name, as far as it shows."""
-    scope, _, collection = name.partition(".")
-    like = replica_of(scope, collection, 1).name.removesuffix("1").removesuffix("__")
-    return table.name.startswith(like + "__" if collection else like)
+    for name in include:
+        prefix = table_prefix(*name.split("."))
+        if name not in names and not any(table.name.startswith(prefix) for table in tables):
+            raise ConfigError(
+                f"filter.include_collections: found {name!r}{did_you_mean(name, names)}, expected "
+                f"scopes or collections of the bucket: {', '.join(sorted(names))}"
+            )

@@ -89,8 +89,13 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
     """
     if collection_id == DOCS.collection_id:
         return DOCS
-    names = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
-    return ReplicaTable("__".join(("docs", *names, f"{collection_id:x}")), collection_id)
+    return ReplicaTable(f"{table_prefix(scope, collection)}{collection_id:x}", collection_id)
+
+
+def table_prefix(*names: str) -> str:
+    """Return what the names of tables begin with: of a scope, or of a collection in it."""
+    readable = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in names)
+    return "__".join(("docs", *readable, ""))
 
 
 @dataclass(frozen=True, slots=True)

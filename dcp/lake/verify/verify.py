@@ -22,6 +22,7 @@ from dcp.lake.log.lake_position import require_same_bucket
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import (
     LakeTables,
@@ -32,7 +33,12 @@ from dcp.lake.tables.tables import (
 )
 from dcp.lake.verify.verify_frames import replica_digests, replica_rows, source_digests
 from dcp.lake.verify.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
-from dcp.lake.verify.verify_pins import Pin, chosen_vbuckets, pin_replicas, unpinned_vbuckets
+from dcp.lake.verify.verify_pins import (
+    Pin,
+    chosen_vbuckets,
+    pin_replicas,
+    unpinned_vbuckets,
+)
 from dcp.lake.verify.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
 from dcp.lake.verify.verify_source import SourceReader, VerifyObserver
 from dcp.lake.verify.verify_stream import StreamEnding, metadata_access
@@ -78,7 +84,8 @@ def verify(
     replicas = replicas_in(lake)
     dropped = tuple(each for each in replicas if each not in in_bucket)
     kept = kept_vbuckets(lake) if dropped else {}
-    reader = SourceReader(lake, settings, access, observer or VerifyObserver())
+    document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest, replicas)
+    reader = SourceReader(lake, settings, access, document_filter, observer or VerifyObserver())
     tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
     return VerifyReport(
         place=str(lake.location),
@@ -125,7 +132,7 @@ def _look(
     kept: Mapping[int, frozenset[int]],
 ) -> tuple[tuple[TableCompared, ...], KeysCompared]:
     """Take the first look, and the others where it found something."""
-    pins = pin_replicas(reader.lake, replicas, chosen, kept)
+    pins = pin_replicas(reader.lake, replicas, chosen, kept, reader.document_filter)
     reader.leave_out(unpinned_vbuckets(pins))
     rows = reader.read("comparing", chosen, lambda source: source_digests(source, pins).collect())
     reader.leave_out_failed(

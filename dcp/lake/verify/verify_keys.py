@@ -56,7 +56,10 @@ class KeyComparison:
             again = self._reader.readable(suspects)
             if not again:
                 return ALL_EQUAL
-            newest = pin_replicas(self._reader.lake, self._replicas, again, self._kept_vbuckets)
+            reader = self._reader
+            newest = pin_replicas(
+                reader.lake, self._replicas, again, self._kept_vbuckets, reader.document_filter
+            )
             self._reader.leave_out(unpinned_vbuckets(newest))
             with self._kept(
                 lambda source: self._compared(source, newest, again, seen), again

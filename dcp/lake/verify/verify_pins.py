@@ -15,6 +15,7 @@ from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_plan import LeftOut
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.arrow_columns import integer_column, u64_column
+from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.printable import number_ranges
 
@@ -33,16 +34,23 @@ class Pin:
     unpinned: tuple[int, ...] = ()
 
 
-def pinned_seqnos(lake: LakeTables, replica: ReplicaStatus) -> dict[int, int]:
+def pinned_seqnos(
+    lake: LakeTables, replica: ReplicaStatus, document_filter: DocumentFilter = EVERYTHING
+) -> dict[int, int]:
     """Return up to which seqno each vbucket of a replica's version is what the source held.
 
-    A vbucket that is left out is not compared, and is reported as such.
+    A vbucket that is left out is not compared, and is reported as such. One is that was read with
+    another filter than this, which the source is seen through.
     """
     if replica.round == 0:  # before the first apply nothing is promised
         return dict.fromkeys(range(lake.identity.vbucket_count), 0)
     states = positions_at(lake, replica.round)
     stale = replica.held.stale
-    return {vb: state.complete_seqno for vb, state in states.items() if vb not in stale}
+    return {
+        vbucket: state.complete_seqno
+        for vbucket, state in states.items()
+        if vbucket not in stale and document_filter.has_read(state)
+    }
 
 
 def pin_replicas(
@@ -50,20 +58,31 @@ def pin_replicas(
     replicas: Sequence[ReplicaTable],
     vbuckets: Collection[int],
     kept: Mapping[int, frozenset[int]],
+    document_filter: DocumentFilter,
 ) -> tuple[Pin, ...]:
     """Return the newest version of each replica, with the seqnos of these vbuckets.
 
     ``kept`` are those, by collection, that hold rows which the source has dropped: left out.
     """
     return tuple(
-        _pin(lake, replica, set(vbuckets) - kept.get(replica.collection_id, frozenset()))
+        _pin(
+            lake,
+            replica,
+            set(vbuckets) - kept.get(replica.collection_id, frozenset()),
+            document_filter,
+        )
         for replica in replicas
     )
 
 
-def _pin(lake: LakeTables, replica: ReplicaTable, vbuckets: Collection[int]) -> Pin:
+def _pin(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    vbuckets: Collection[int],
+    document_filter: DocumentFilter,
+) -> Pin:
     status = replica_status(lake, replica)
-    seqnos = pinned_seqnos(lake, status)
+    seqnos = pinned_seqnos(lake, status, document_filter)
     return Pin(
         replica,
         status.version,
@@ -79,7 +98,8 @@ def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:
         LeftOut(
             vbucket,
             "stale",
-            f"{pin.replica.name} waits for its first complete snapshot after a rollback",
+            f"{pin.replica.name} waits for its first complete snapshot after a rollback, or with "
+            "another [filter]",
         )
         for pin in pins
         for vbucket in pin.unpinned

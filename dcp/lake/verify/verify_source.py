@@ -14,7 +14,7 @@ from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.tables import LakeTables, replicas_in
+from dcp.lake.tables.tables import LakeTables
 from dcp.lake.verify.verify_frames import SOURCE_DDL
 from dcp.lake.verify.verify_stream import StreamEnding, read_function
 
@@ -47,9 +47,11 @@ class SourceReader:
         lake: LakeTables,
         settings: Settings,
         access: SourceAccess,
+        document_filter: DocumentFilter,
         observer: VerifyObserver,
     ) -> None:
         self.lake = lake
+        self.document_filter = document_filter
         self.not_compared: dict[int, LeftOut] = {}
         self._settings = settings
         self._access = access
@@ -99,10 +101,8 @@ class SourceReader:
         What the source holds nothing of needs no stream.
         """
         targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
-        wanted = DocumentFilter.resolve(
-            self._settings.filter, cluster.manifest, replicas_in(self.lake)
-        )
-        position = LakePosition(self.lake.identity.lake_id, 0, wanted=wanted)
+        lake_id = self.lake.identity.lake_id
+        position = LakePosition(lake_id, 0, document_filter=self.document_filter)
         slots = tasks_at_once(self.lake)
         settings = self._settings
         plan = plan_round(

@@ -10,12 +10,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dcp.client.addresses import NodeAddress
 from dcp.lake.config.filter_settings import FilterSettings
+from dcp.lake.log.round_plan import StreamPlan
+from dcp.lake.receive.wanted_rows import WantedRows
+from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.wire.vocabulary import Datatype
+from dcp.protocol.events import SnapshotStarted
+from dcp.protocol.position import Position
+from dcp.types import SnapshotRange
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.columns import decode_columns
+from dcp.wire.framing import FrameBlock
+from dcp.wire.vocabulary import Datatype, Opcode
 from dcp.wire.xattr import join_xattrs
 from tests.lake.receiving import RoundsInProcess, item_rows, settings_for
 
@@ -121,6 +134,40 @@ def test_keys_and_times(make_rounds: MakeRounds, cluster: ProducerCluster) -> No
     assert found_in(rounds.run()) == all_of("s.c", keys=KEYS[:2])
     assert {state.epoch for state in rounds.states.values()} == {1}
     require_all_read(rounds, cluster)
+
+
+def test_a_version_with_an_older_cas_is_a_deletion_but_in_the_first_snapshot() -> None:
+    """What it replaces may be in the table; in a first snapshot there is nothing that it does."""
+    rules = FilterSettings(since="1970-01-01T00:00:01Z")
+    wanted = DocumentFilter.resolve(rules, None)
+
+    def passed(state: VbucketProgress, *snapshots: tuple[int, int]) -> list[tuple[int, str, bytes]]:
+        stream = StreamPlan(state, NodeAddress("host", 1), 9)
+        rows = WantedRows(wanted, [stream])
+        for start, end in snapshots:
+            rows.learn(SnapshotStarted(1, SnapshotRange(start, end), 0))
+        frames = FrameBlock.of(
+            encode(
+                m.Mutation(b"k%d" % seqno, b"{}", seqno, 1),
+                Opcode.DCP_MUTATION,
+                vbucket=1,
+                cas=rules.since_ns + age,
+            ).to_bytes()
+            for seqno, age in ((4, -1), (5, 0), (8, -1), (9, 7))
+        )
+        found = rows.documents(decode_columns(frames, np.arange(4), collections=False))
+        kinds = [Opcode(code).name.removeprefix("DCP_") for code in found.opcode.tolist()]
+        return list(zip(found.seqno.tolist(), kinds, found.value.to_pylist(), strict=True))
+
+    kept = [(5, "MUTATION", b"{}"), (9, "MUTATION", b"{}")]
+    new = VbucketProgress.beginning(1)
+    assert passed(new, (0, 9)) == kept
+    behind = (8, "DELETION", b"")
+    assert passed(new, (0, 5), (6, 9)) == sorted([*kept, behind])
+    in_first = replace(new, position=Position(7, 2, 0, 5, 0))
+    assert passed(in_first, (6, 9)) == sorted([*kept, behind])
+    whole = replace(new, position=Position.complete_at(7, 3))
+    assert passed(whole, (4, 9)) == sorted([*kept, behind, (4, "DELETION", b"")])
 
 
 def test_what_is_of_couchbase_itself_is_left_out(

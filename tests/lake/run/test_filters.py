@@ -81,6 +81,8 @@ def test_tables_hold_what_passes_and_verify_compares_that(
     plan = str(preview(other(include_keys="1$"), spark=spark))
     assert "vbuckets 2-3: epoch 1 begins at seqno 0" in plan
     assert "vbuckets 0-1: epoch 2 begins at seqno 0" in plan, "the crash made their first"
+    unread = verify(other(include_keys="1$"), spark=spark)
+    assert (unread.differing, [left.vbucket for left in unread.not_compared]) == (0, [0, 1, 2, 3])
     require(other(include_keys="1$"), b"1", c="s.c", d="s.d", default="_default._default")
     with pytest.raises(ConfigError, match=r"include_collections: found 's\.x'"):
         run(other(include_collections=("s.x",)), once=True, spark=spark)

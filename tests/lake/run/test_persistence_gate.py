@@ -42,7 +42,7 @@ def test_nothing_is_published_that_a_failover_takes_back(
 
         cluster.pause_replication()
         write(cluster, 10)
-        refused = r"vbuckets 0-3 are not on the disks of 2 nodes \(policy.persist_to\)"
+        refused = r"vbuckets 0-3 are not on the disks of the active node and 1 replica yet"
         with pytest.raises(IncompleteRunError, match=refused):
             run(settings, once=True, spark=spark)
         with pytest.raises(IncompleteRunError, match=refused):
