@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from dcp.errors import DcplakeError, LakeError, SetupError, VerifyError
+from dcp.errors import DcplakeError, LakeError, SetupError, StoppedError, VerifyError
 from dcp.lake.spark import failures
 from dcp.lake.spark.failures import known_error, one_line_error, spark_errors, watch_jvm
 from dcp.lake.spark.task_errors import TaskError
@@ -222,4 +222,5 @@ def test_a_jvm_that_answers_while_it_ends(watched: "subprocess.Popen[bytes]") ->
     threading.Timer(0.5, watched.terminate).start()
     told = 'Cannot invoke "x" because the return value of "SparkContext.dagScheduler()" is null'
     error = one_line_error(PySparkException(told), "round 2 failed")
-    assert str(error).startswith("round 2 failed: Spark's JVM has ended (killed by SIGTERM)")
+    assert isinstance(error, StoppedError)
+    assert str(error).startswith("round 2 failed: SIGTERM stopped Spark's JVM")
