@@ -50,12 +50,8 @@ class AppliedVersion:
             f"{self.table} version {self.version}: round {self.from_round} -> {self.to_round}, "
             f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
         )
-        replaced = [each.vbucket for each in self.undone if each.is_replacement]
-        rolled_back = [each.vbucket for each in self.undone if not each.is_replacement]
-        if rolled_back:
-            told += f"; rolled back: vbuckets {number_ranges(rolled_back)}"
-        if replaced:
-            told += f"; replaced as a whole: vbuckets {number_ranges(replaced)}"
+        if self.undone:
+            told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
         if self.cleared:
             told += f"; flushed or dropped at the source: vbuckets {number_ranges(self.cleared)}"
         if self.stale:

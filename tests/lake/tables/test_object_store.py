@@ -195,7 +195,7 @@ def test_a_lake_on_s3(scene: Scene) -> None:
     assert "Status Code: 503: the object store does not answer" in scene.ended(SetupError.exit_code)
     assert digest_of(ivy() / "jars") == JARS_SHA256
     refused = busy_at_each_first_write(store)
-    assert "replaced as a whole: vbuckets 0-3" in scene.do("run", "--once")
+    assert "rolled back: vbuckets 0-3" in scene.do("run", "--once")
     assert f"/{BUCKET}/lake/changes/_delta_log/{3:020}.json" in refused
     store.answer = lambda _: None
     assert re.search(r"optimize changes: \d files became 1\n", scene.do("maintain"))
