@@ -323,15 +323,12 @@ class Driver:
         They bring no rows, but the log is kept for as long as a table stands at an old round.
         """
         there = replicas_of(cluster.manifest)
-        states = positions_at(self.lake, latest_round(self.lake)).values()
-        has_read = all(map(document_filter.has_read, states))
-        new = [
-            each
-            for each in there
-            if each not in self._ensured
-            and document_filter.has_table(each)
-            and (has_read or each == DOCS)
-        ]
+        wanted = filter(document_filter.has_table, there)
+        new = [each for each in wanted if each not in self._ensured]
+        if new:
+            states = positions_at(self.lake, latest_round(self.lake)).values()
+            if not all(map(document_filter.has_read, states)):
+                new = [each for each in new if each == DOCS]
         for replica in new:
             ensure_replica(
                 self.lake,

@@ -15,7 +15,7 @@ from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_plan import LeftOut
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.arrow_columns import integer_column, u64_column
-from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.printable import number_ranges
 
@@ -35,7 +35,7 @@ class Pin:
 
 
 def pinned_seqnos(
-    lake: LakeTables, replica: ReplicaStatus, document_filter: DocumentFilter = EVERYTHING
+    lake: LakeTables, replica: ReplicaStatus, document_filter: DocumentFilter
 ) -> dict[int, int]:
     """Return up to which seqno each vbucket of a replica's version is what the source held.
 
