@@ -242,8 +242,8 @@ class Driver:
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         known = self._applier.replicas or replicas_in(self.lake)
         document_filter = DocumentFilter.resolve(self._settings.filter, cluster.manifest, known)
-        self._ensure_replicas(cluster, document_filter)
         self._guard.check()
+        self._ensure_replicas(cluster, document_filter)
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
             self._applier.learn()
         position = replace(
