@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "maintain": ("lake", "clean up: small files, old files, log rows that no rollback can need"),
     "verify": ("lake", "compare the replica tables with the whole bucket, by key, seqno and CAS"),
     "sql": ("lake", "ask the lake a question in SQL"),
+    "schema": ("lake", "propose a contract of typed columns from documents"),
     "tail": ("lake", "show the newest changes, and follow them"),
     "rollbacks": ("lake", "what rollbacks took back, key by key"),
     "cut": ("lake", "versions of all tables that belong together, as SQL views"),

@@ -110,8 +110,9 @@ class ForkingLog:
                     "key": self.random.choice(self.keys),
                     "cas": self._uuid(),
                     "collection_id": 0,
-                    "value": b"{}" if kind == "mutation" else None,
+                    "datatype": 1,
                 }
+                item["value"] = b'{"cas": %d}' % item["cas"] if kind == "mutation" else None
                 rows.append(item)
                 vb.items.append(item)
                 vb.state = self._at(vb, number, at)

@@ -38,10 +38,12 @@ from dcp.lake.apply.apply_rows import (
     winning_rows,
     with_gone_keys,
 )
-from dcp.lake.apply.apply_sql import merge_sql, source_sql
+from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
 from dcp.lake.apply.first_apply import first_files, insert_rows
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
+from dcp.lake.apply.typed_plan import ColumnChange, add_columns, typed_plan, with_documents
+from dcp.lake.config.contracts import Contract
 from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.log.applied import (
     AppliedVersion,
@@ -57,23 +59,38 @@ from dcp.lake.log.stop_points import reached
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.memory_views import memory_view
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, has_deletion_vectors
+from dcp.lake.tables.sql import string
+from dcp.lake.tables.tables import (
+    REPLICA_CLUSTERING,
+    LakeTables,
+    ReplicaTable,
+    has_deletion_vectors,
+)
 from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
+from dcp.lake.tables.typed_columns import DOC, typed_sql
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds that brought a table no row, an apply without rows moves it on."""
+
+_NEW_ROWS: Final = "dcplake_rows_of_rewritten_table"
 
 _ATTEMPTS: Final = 5
 """How often a MERGE is tried while maintenance rewrites the table under it."""
 
 
 def plan_apply(
-    lake: LakeTables, replica: ReplicaTable, to_round: int, budget: RowBudget = ROW_BUDGET
+    lake: LakeTables,
+    replica: ReplicaTable,
+    to_round: int,
+    budget: RowBudget = ROW_BUDGET,
+    contract: Contract | None = None,
 ) -> ApplyPlan | None:
     """Return what brings ``replica`` to ``to_round``; None if it is there already.
 
-    It holds no more than ``budget``.
+    It holds no more than ``budget``. A table whose typed columns are not those of its ``contract``
+    is not there: its rows are written anew, at the round that it stands at if no later one brings
+    it a row.
 
     It is there, too, when no round since its last apply brought it a row to publish: no commit is
     made for that, except after a rollback of what it holds, where a vbucket becomes stale or is no
@@ -92,18 +109,22 @@ def plan_apply(
     found = _readable_slice(lake, replica, status, to_round, log_version, budget)
     if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
         status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
+    typed = typed_plan(lake.table(replica.name), contract, has_rows=status.applied is not None)
     if found is None:
-        return None
+        if not typed.rewrites or status.applied is None:
+            return None
+        found = _Readable(_empty_slice(status.applied), Keys(), ())
     log_slice, keys = found.log_slice, found.keys
     # After a rollback it moves on at once: what it held is dead, and would be looked into for ever.
     stays = keys is not None and not keys and log_slice.stale == status.held.stale
-    if stays and not log_slice.undone and to_round - status.round < EMPTY_ROUNDS:
+    is_late = log_slice.undone or to_round - status.round >= EMPTY_ROUNDS
+    if stays and not is_late and not typed.rewrites:
         return None
     rows = _rows(lake, replica, found, log_version, budget.bytes)
     without_repeats: frozenset[int] = frozenset()
     if rows is None:
         without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
-    return ApplyPlan(
+    plan = ApplyPlan(
         table=replica.name,
         collection_id=replica.collection_id,
         from_round=status.round,
@@ -116,9 +137,26 @@ def plan_apply(
         since_version=status.since_version,
         log_version=log_version,
         is_first=status.lineage.since() == -1,
+        typed=typed,
         largest_bytes=DOCUMENT_BYTES
-        if log_slice.restored
+        if log_slice.restored or typed.rewrites
         else largest_document_bytes(lake, range(log_slice.first_round, to_round + 1)),
+    )
+    if contract is None:
+        return plan
+    with plan_source(lake, plan) as source:
+        rows = written_sql(source, plan, lake.table_sql(plan.table))
+        return replace(plan, typed=with_documents(lake.spark, typed, contract, rows))
+
+
+def _empty_slice(applied: AppliedVersion) -> LogSlice:
+    """Return a slice that brings a table nothing, and leaves it at the round that it holds."""
+    return LogSlice(
+        ranges=(),
+        first_round=applied.to_round,
+        to_round=applied.to_round,
+        log_from_round=applied.log_from_round,
+        stale=dict(applied.stale),
     )
 
 
@@ -244,6 +282,8 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
 
     """
     failure: Exception | None = None
+    if plan.typed.change is ColumnChange.ADD and plan.typed.columns is not None:
+        add_columns(lake.table(plan.table), plan.typed.columns)
     files = first_files(lake, plan)
     for _ in range(_ATTEMPTS):
         lineage = _checked_lineage(lake, plan)
@@ -322,7 +362,9 @@ def _commit(
     }
     fence = f"{lake.identity.lake_id}:{plan.table}", plan.since_version + 1
     try:
-        if files is None:
+        if plan.typed.rewrites:
+            _rewrite(lake, plan, fence, metadata)
+        elif files is None:
             _merge(lake, plan, fence, metadata)
         else:
             insert_rows(lake, plan, files, fence, metadata_json(metadata))
@@ -341,6 +383,31 @@ def _merge(
     also = reader | FEW_JOBS_TO_JOIN if is_little else reader
     with transaction(lake.spark, *fence, metadata, also), plan_source(lake, plan) as source:
         lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, plan)).collect()
+
+
+def _rewrite(
+    lake: LakeTables, plan: ApplyPlan, fence: tuple[str, int], metadata: Mapping[str, Any]
+) -> None:
+    """Write the table anew with other columns, and the rows of the plan with them."""
+    table_sql, columns = lake.table_sql(plan.table), plan.typed.columns
+    properties = lake.table(plan.table).properties().items()
+    listed = ", ".join(f"{string(name)} = {string(value)}" for name, value in properties)
+    reader = reader_settings(plan.largest_bytes)
+    with transaction(lake.spark, *fence, metadata, reader), plan_source(lake, plan) as source:
+        rows = written_sql(source, plan, table_sql)
+        frame = lake.spark.sql(f"SELECT * FROM {typed_sql(rows, columns) if columns else rows}")
+        if columns is not None:
+            frame = frame.withMetadata(DOC, {"comment": columns.fingerprint})
+        frame.createOrReplaceTempView(_NEW_ROWS)
+        try:
+            # What is replaced loses its properties and its clustering, unless they are named.
+            lake.spark.sql(
+                f"CREATE OR REPLACE TABLE {table_sql} USING delta "
+                f"CLUSTER BY ({', '.join(REPLICA_CLUSTERING)}) TBLPROPERTIES ({listed}) "
+                f"AS SELECT * FROM {_NEW_ROWS}"
+            ).collect()
+        finally:
+            lake.spark.catalog.dropTempView(_NEW_ROWS)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.lake.apply.typed_plan import UNTYPED, TypedPlan
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
 from dcp.lake.log.log_slice import LogSlice
 from dcp.printable import number_ranges
@@ -89,7 +90,8 @@ class ApplyPlan:
     ``since_version`` the one that put it where it stands (an apply, or a RESTORE: the fence counts
     it). ``log_version`` is the version of ``changes`` that is read: what maintenance cleans after
     the plan was made is still there. ``is_first`` says that no commit has changed a row of it so
-    far: it is empty. ``largest_bytes`` is the size of the largest document that it may read.
+    far: it is empty. ``typed`` are the typed columns that it writes. ``largest_bytes`` is the size
+    of the largest document that it may read.
     """
 
     table: str
@@ -104,6 +106,7 @@ class ApplyPlan:
     rows: pa.Table | None = field(default=None, repr=False, compare=False)
     without_repeats: frozenset[int] = frozenset()
     is_first: bool = False
+    typed: TypedPlan = UNTYPED
     largest_bytes: int = DOCUMENT_BYTES
 
     @property

@@ -6,8 +6,9 @@ from typing import Final
 
 from dcp.lake.apply.apply_plan import ApplyPlan, Winner
 from dcp.lake.log.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
-from dcp.lake.tables.schema import ITEM_KINDS, REPLICA
+from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, TYPED
 from dcp.lake.tables.sql import i64, integer_list, quoted, string, string_list, u64
+from dcp.lake.tables.typed_columns import typed_sql
 
 ITEM_KINDS_SQL: Final = string_list(ITEM_KINDS)
 
@@ -89,15 +90,35 @@ def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
     pruning = f"t.vbucket IN ({integer_list(plan.vbuckets)})" if plan.vbuckets else "false"
     if plan.keys and plan.names_keys:
         pruning += f" AND t.key IN ({string_list(plan.keys.names)})"
-    assignments = ", ".join(f"t.{name} = s.{name}" for name in _NAMES)
+    names, evolution = _NAMES, ""
+    if (columns := plan.typed.columns) is not None:
+        source, names = typed_sql(source, columns), [*_NAMES, *TYPED.names]
+        evolution = " WITH SCHEMA EVOLUTION" if plan.typed.extends else ""
+    assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
     matched = f"""
 WHEN MATCHED AND s.deleted THEN DELETE
 WHEN MATCHED THEN UPDATE SET {assignments}"""
     return f"""
-MERGE INTO {table_sql} t USING {source} s
+MERGE{evolution} INTO {table_sql} t USING {source} s
 ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}{"" if plan.is_first else matched}
-WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(_NAMES)})
-  VALUES ({", ".join(f"s.{name}" for name in _NAMES)})"""
+WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(names)})
+  VALUES ({", ".join(f"s.{name}" for name in names)})"""
+
+
+def written_sql(source: str, plan: ApplyPlan, table_sql: str) -> str:
+    """Return the query for the rows that an apply writes: what it inserts and updates.
+
+    Where the table is written anew, these are all rows that it has then.
+    """
+    names = ", ".join(f"s.{name}" for name in _NAMES)
+    rows = f"SELECT {names} FROM {source} s WHERE NOT s.deleted"
+    if not plan.typed.rewrites:
+        return f"({rows})"
+    kept = ", ".join(f"t.{name}" for name in _NAMES)
+    return f"""(
+SELECT {kept} FROM {table_sql} VERSION AS OF {plan.base_version} t
+LEFT ANTI JOIN {source} s ON t.vbucket = s.vbucket AND t.key = s.key
+UNION ALL {rows})"""
 
 
 def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:

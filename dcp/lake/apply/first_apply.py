@@ -4,7 +4,10 @@ Spark reads the change log and chooses the rows, as for any apply; its tasks wri
 files themselves. The commit has the fence and the metadata of the MERGE that it stands for.
 """
 
+from collections.abc import Iterator
 from typing import Final
+
+import pyarrow as pa
 
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.apply.apply_sql import source_sql
@@ -16,10 +19,9 @@ from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import session_settings_for_a_while
+from dcp.lake.tables.typed_columns import typed_sql
 
-_FILES: Final = FileContents(
-    REPLICA, REPLICA_STATISTICS, row_group_bytes=16 * MEBIBYTE, sorted_by=("vbucket", "key")
-)
+_ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task holds no window of a connection: there is room for row groups that read well."""
 
 
@@ -30,14 +32,21 @@ def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
     driver to hold.
     """
     table = lake.table(plan.table)
-    if not plan.is_first or plan.rows is not None or table.folder is None:
+    if not plan.is_first or plan.rows is not None or plan.typed.rewrites or table.folder is None:
         return None
     if not takes_files(table.folder):
         return None
-    columns = ", ".join(quoted(name) for name in REPLICA.names)
-    source = source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
-    rows = lake.spark.sql(f"SELECT {columns} FROM {source} WHERE NOT deleted")
-    return TaskFiles(rows, lambda batches: batches, table.folder, _FILES)
+    schema, source = REPLICA, source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
+    if (columns := plan.typed.columns) is not None:
+        schema, source = columns.replica_schema, typed_sql(source, columns)
+    names = ", ".join(quoted(name) for name in schema.names)
+    rows = lake.spark.sql(f"SELECT {names} FROM {source} WHERE NOT deleted")
+    contents = FileContents(schema, REPLICA_STATISTICS, _ROW_GROUP_BYTES, ("vbucket", "key"))
+
+    def as_in_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (batch.cast(schema) for batch in batches)  # elements of arrays have other names
+
+    return TaskFiles(rows, as_in_files, table.folder, contents)
 
 
 def insert_rows(

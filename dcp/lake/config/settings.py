@@ -298,6 +298,11 @@ class ApplySettings(Section):
         0.05, "See `when`.", unit="part of the table's rows", least=0.0001, most=100
     )
     age_seconds: float = key(300.0, "See `when`.", unit="seconds", least=1, most=30 * 86400)
+    contracts_folder: str = key(
+        "",
+        "Folder of the contracts: TOML files that say which parts of a collection's documents "
+        "become typed columns (docs/typed-columns.md); empty: there are no such columns.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,16 @@ class AppliedVersion:
     inserted: int = field(default=0, compare=False)
     updated: int = field(default=0, compare=False)
     deleted: int = field(default=0, compare=False)
+    rewritten: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         """Say in one line what happened."""
+        counts = f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
+        if self.rewritten:
+            counts = f"all {self.rewritten} rows written anew, with other typed columns"
         told = (
             f"{self.table} version {self.version}: round {self.from_round} -> {self.to_round}, "
-            f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
+            f"{counts}"
         )
         if self.undone:
             told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
@@ -154,7 +158,12 @@ def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
     """Return what an apply's commit says about itself."""
     counts = [
         int(commit.metrics.get(name, "0") or 0)
-        for name in ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+        for name in (
+            "numTargetRowsInserted",
+            "numTargetRowsUpdated",
+            "numTargetRowsDeleted",
+            "numOutputRows" if commit.operation != "MERGE" else "",
+        )
     ]
     emptied = (tuple(commit.ours.get(name, ())) for name in ("cleared", "revived"))
     return _applied_from(table, commit.version, commit.ours, *emptied, *counts)

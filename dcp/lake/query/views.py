@@ -7,7 +7,7 @@ later ones as soon as a round lists them: make it anew to see at once what an ap
 
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
                                                for the replica of another collection
-    pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets
+    pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets, quarantine
 
 ``stale_vbuckets`` knows the applies up to its registration, too.
 """
@@ -27,6 +27,7 @@ from dcp.lake.query.views_sql import (
     epochs_sql,
     pending_changes_sql,
     positions_sql,
+    quarantine_sql,
     rollbacks_sql,
     row_history_sql,
     stale_vbuckets_sql,
@@ -35,6 +36,7 @@ from dcp.lake.query.views_sql import (
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.sql import dotted, quoted
 from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, audit_exists
+from dcp.lake.tables.typed_columns import VIOLATIONS
 
 
 def register_views(lake: LakeTables, replicas: Sequence[ReplicaTable] = (DOCS,)) -> list[str]:
@@ -75,10 +77,16 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     views["row_history"] = row_history_sql(lake.changes_sql)
     audit = lake.table_sql(AUDIT_TABLE) if audit_exists(lake) else None
     views["rollbacks"] = rollbacks_sql(audit)
+    typed = {each.name: lake.table_sql(each.name) for each in replicas if _is_typed(lake, each)}
+    views["quarantine"] = quarantine_sql(typed)
     newest = positions_at(lake, latest_round(lake))
     shown = {name: shown_stale(status, newest) for name, status in statuses.items()}
     views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, shown)
     return views
+
+
+def _is_typed(lake: LakeTables, replica: ReplicaTable) -> bool:
+    return lake.table(replica.name).column(VIOLATIONS) is not None
 
 
 def rounds(lake: LakeTables) -> DataFrame:

@@ -36,6 +36,15 @@ _NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
        WHEN octet_length(value) > {VARIANT_BYTES_MAX} THEN 'too large'
        WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'invalid JSON'
        ELSE 'duplicate keys' END AS document_null_reason"""
+_QUARANTINE: Final = (
+    ("table", "STRING"),
+    ("vbucket", "INT"),
+    ("key", "STRING"),
+    ("seqno", "DECIMAL(20,0)"),
+    ("path", "STRING"),
+    ("found", "STRING"),
+    ("expected", "STRING"),
+)
 _METADATA: Final = (
     "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, xattrs"
 )
@@ -63,6 +72,22 @@ def _documents_sql(table_sql: str, document: str) -> str:
     return f"""
 SELECT {_METADATA}, modified_at, document, {_NULL_REASON}, value
 FROM (SELECT *, IF({AS_SENT_SQL}, NULL, {document}) AS document FROM {table_sql})"""
+
+
+def quarantine_sql(tables: Mapping[str, str]) -> str:
+    """Return what does not fit the contracts: a row for each document and path.
+
+    ``tables`` are those with typed columns: the SQL name of each, by its name.
+    """
+    parts = [
+        f"SELECT {string(name)} AS table, vbucket, key, seqno, each.path, each.found, each.expected"
+        f" FROM {table_sql} LATERAL VIEW explode(violations) AS each"
+        for name, table_sql in tables.items()
+    ]
+    if not parts:
+        columns = ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in _QUARANTINE)
+        return f"SELECT {columns} WHERE false"
+    return "\nUNION ALL ".join(parts)
 
 
 def positions_sql(changes_sql: str) -> str:

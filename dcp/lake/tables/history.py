@@ -36,6 +36,7 @@ DATA_PRESERVING: Final = frozenset(
         "SET TBLPROPERTIES",
         "UNSET TBLPROPERTIES",
         "CLUSTER BY",
+        "ADD COLUMNS",
         "COMPUTE STATS",
         "UPGRADE PROTOCOL",
         "ADD FEATURE",
@@ -45,6 +46,9 @@ DATA_PRESERVING: Final = frozenset(
     }
 )
 """Operations that leave every row of a table as it is, whoever does them."""
+
+APPLYING: Final = frozenset({"MERGE", "WRITE", "CREATE OR REPLACE TABLE AS SELECT"})
+"""Operations of an apply; all but the first where it writes the table anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class TableCommit:
     @property
     def is_apply(self) -> bool:
         """True if it is one of our applies (OPTIMIZE may inherit the metadata of one)."""
-        return self.operation == "MERGE" and "to" in self.ours
+        return self.operation in APPLYING and "to" in self.ours
 
     @property
     def is_heartbeat(self) -> bool:

@@ -6,7 +6,7 @@ cannot read the table: what Spark says then is what users look up.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -84,6 +84,14 @@ class TableSize:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """The type of a column, and its comment."""
+
+    kind: pa.DataType
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table: its name in SQL and in messages, and its folder where that is on this machine.
 
@@ -150,11 +158,25 @@ class LakeTable:
             found = TableSize(files, int(self._detail_by_spark("sizeInBytes")))
         return found
 
-    def require_columns(self, expected: pa.Schema) -> None:
-        """Raise LakeError unless the table has these columns, in any order."""
+    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
+        """Raise LakeError unless the table has these columns, in any order; it may have others."""
         found = self._by_delta_rs(lambda folder: pa.schema(_open(folder).schema().to_arrow()))
-        if found is None or _columns(found) != _columns(expected):
-            self._require_columns_by_spark(expected)
+        if found is None or _columns(found, also) != _columns(expected):
+            self._require_columns_by_spark(expected, also)
+
+    def column(self, name: str) -> Column | None:
+        """Return a column of the newest version; None where there is none of that name."""
+        found = self._by_delta_rs(_described_columns)
+        if found is not None:
+            return found.get(name)
+        with spark_errors(self.where):
+            schema = self.start_spark().sql(f"SELECT * FROM {self.sql} LIMIT 0").schema
+        if name not in schema.names:
+            return None
+        from pyspark.sql.pandas.types import to_arrow_type  # not where Spark is not needed
+
+        kind = to_arrow_type(schema[name].dataType)
+        return Column(kind, schema[name].metadata.get("comment", ""))
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits, newest first, as Delta describes them.
@@ -256,10 +278,14 @@ class LakeTable:
         described = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}")
         return described.select(column).collect()[0][column]
 
-    def _require_columns_by_spark(self, schema: pa.Schema) -> None:
+    def _require_columns_by_spark(self, schema: pa.Schema, also: Collection[str]) -> None:
         spark = self.start_spark()
         found, expected = (
-            {f"{column.name} {column.dataType.simpleString()}" for column in frame.schema}
+            {
+                f"{column.name} {column.dataType.simpleString()}"
+                for column in frame.schema
+                if column.name not in also
+            }
             for frame in (
                 spark.sql(f"SELECT * FROM {self.sql} LIMIT 0"),
                 spark.createDataFrame([], spark_ddl(schema)),
@@ -353,8 +379,15 @@ def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _columns(schema: pa.Schema) -> dict[str, pa.DataType]:
-    return {column.name: column.type for column in schema}
+def _described_columns(folder: Path) -> dict[str, Column]:
+    schema = _open(folder).schema()
+    kinds = _columns(pa.schema(schema.to_arrow()))
+    comments = {each.name: str(each.metadata.get("comment", "")) for each in schema.fields}
+    return {name: Column(kind, comments[name]) for name, kind in kinds.items()}
+
+
+def _columns(schema: pa.Schema, also: Collection[str] = ()) -> dict[str, pa.DataType]:
+    return {column.name: column.type for column in schema if column.name not in also}
 
 
 def _utc(micros: int) -> datetime:

@@ -33,6 +33,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.lake.tables.sql import quoted
+
 U64: Final = pa.decimal128(20, 0)
 
 FAILOVER_ENTRY: Final = pa.struct([("vb_uuid", U64), ("seqno", U64)])
@@ -140,6 +142,25 @@ REPLICA: Final = pa.schema(
 )
 """One row per living document; ``modified_at`` is the time in the CAS (its upper 48 bits, ns)."""
 
+VIOLATION: Final = pa.struct(
+    [
+        ("path", pa.string()),
+        ("found", pa.string()),
+        ("expected", pa.string()),
+    ]
+)
+
+TYPED: Final = pa.schema(
+    [
+        ("doc", pa.struct([])),  # as the collection's contract says
+        ("violations", pa.list_(VIOLATION)),
+    ]
+)
+"""Further columns of a replica whose collection has a contract (`dcp.lake.tables.typed_columns`).
+
+``violations`` is null where the document fits.
+"""
+
 REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype")
 """The same of the columns of a replica's files."""
 
@@ -223,24 +244,30 @@ def spark_ddl(schema: pa.Schema) -> str:
 
 def spark_types(schema: pa.Schema) -> list[tuple[str, str]]:
     """Return name and Spark type of each column of an Arrow schema."""
-    return [(column.name, _spark_type(column.type)) for column in schema]
+    return [(column.name, spark_type(column.type)) for column in schema]
 
 
 _SPARK_TYPES: Final = {
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
     pa.bool_(): "BOOLEAN",
+    pa.float64(): "DOUBLE",
     pa.string(): "STRING",
     pa.binary(): "BINARY",
+    pa.date32(): "DATE",
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",
-    U64: "DECIMAL(20,0)",
 }
 
 
-def _spark_type(kind: pa.DataType) -> str:
+def spark_type(kind: pa.DataType) -> str:
+    """Return the Spark type of an Arrow type."""
     if pa.types.is_struct(kind):
-        inner = ", ".join(f"`{field.name}`: {_spark_type(field.type)}" for field in kind)
+        inner = ", ".join(f"{quoted(field.name)}: {spark_type(field.type)}" for field in kind)
         return f"STRUCT<{inner}>"
+    if pa.types.is_map(kind):
+        return f"MAP<STRING, {spark_type(kind.item_type)}>"
     if pa.types.is_list(kind):
-        return f"ARRAY<{_spark_type(kind.value_type)}>"
+        return f"ARRAY<{spark_type(kind.value_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
     return _SPARK_TYPES[kind]

@@ -29,6 +29,7 @@ from dcp.lake.tables.schema import (
     QUALITY,
     REPLICA,
     REPLICA_STATISTICS,
+    TYPED,
     spark_ddl,
 )
 from dcp.lake.tables.sql import dotted, quoted, string
@@ -77,6 +78,9 @@ class ReplicaTable:
 
 DOCS: Final = ReplicaTable("docs", 0)
 """The replica of the default collection."""
+
+REPLICA_CLUSTERING: Final = ("vbucket", "key")
+"""The columns by which the rows of a replica are near each other."""
 
 
 def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
@@ -389,7 +393,7 @@ def ensure_replica(
         **_deletion_vectors(deletion_vectors),
         **ours,
     }
-    _create(table, _columns_sql(REPLICA, "vbucket, key"), properties)
+    _create(table, _columns_sql(REPLICA, ", ".join(REPLICA_CLUSTERING)), properties)
     found = table.properties()
     for name, expected in ours.items():
         if found.get(name) != expected:
@@ -398,7 +402,7 @@ def ensure_replica(
                 "it is not this lake's replica and is left alone"
             )
     _require_deletion_vectors(table, deletion_vectors)
-    table.require_columns(REPLICA)
+    table.require_columns(REPLICA, also=TYPED.names)
     if replica != DOCS:
         _list_replica(lake, replica)
 

@@ -9,6 +9,7 @@ import pytest
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.audit import write_audit
+from dcp.lake.config.contracts import Contract, ContractMode, document_type
 from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import HeldVersion, Undo
@@ -134,12 +135,15 @@ def test_every_version_and_docs_live_are_exact_over_forks(
     log = ForkingLog(seed, vbuckets=6, flush_chance=0.1)
     choice = random.Random(seed)
     register_views(lake)
+    document = document_type({"$.cas": "decimal(20,0)"}, "this test")
+    contract = Contract("_default._default", ContractMode.FREEZE, document, "this test")
     for number in range(1, 7):
         commit_round(lake, log, fork_chance=0.3, index=choice.random() < 0.8)
         if number == 6 or choice.random() < 0.7:
             in_memory = log.lake.apply(number)
             name_keys(monkeypatch, always=choice.random() < 0.5)
-            plan = plan_apply(lake, DOCS, number, RowBudget(rows=choice.choice((10_000, 1))))
+            budget = RowBudget(rows=choice.choice((10_000, 1)))
+            plan = plan_apply(lake, DOCS, number, budget, contract)
             assert (plan is None) == (in_memory is None)
             if plan is not None:
                 run_apply(lake, plan, "w")
@@ -161,6 +165,8 @@ def test_every_version_and_docs_live_are_exact_over_forks(
     for each, version in zip(applied, log.lake.versions[1:], strict=True):
         table = table_at(lake.location.path(DOCS.name), each.version)
         assert found_in(table) == {p: r["cas"] for p, r in version.rows.items()}, str(each)
+        typed = [(row["doc"]["cas"], row["violations"]) for row in table.to_pylist()]
+        assert typed == [(cas, None) for cas in table["cas"].to_pylist()], str(each)
     assert any(each.undone for each in applied), "this seed undid nothing"
     assert any(each.cleared for each in applied), "this seed cleared nothing"
     assert any(each.revived for each in applied), "this seed revived nothing"

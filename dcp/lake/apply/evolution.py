@@ -1,0 +1,162 @@
+"""Compares the documents that an apply brings with the columns that there are for them.
+
+With the mode ``evolve`` columns are added and numbers widened; what cannot be a column is told.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as spark_types
+
+from dcp.lake.config.contracts import FieldName, Step, Wildcard, can_be_column
+from dcp.lake.tables.typed_columns import (
+    PARSED,
+    TEXT,
+    JsonPath,
+    is_misfit_sql,
+    parsed_sql,
+    paths_of,
+)
+
+MOST_COLUMNS: Final = 1000
+"""Fields beyond so many get no column: where names are data, a contract says so (``.*``)."""
+
+_WHOLE_NUMBER: Final = pa.decimal128(38, 0)
+_NAME_OR_OBJECT: Final = re.compile(r"(?P<name>`(?:[^`]|``)*`)|OBJECT<")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDocuments:
+    """The JSON types in some documents, and the paths at which a number did not fit its column."""
+
+    types: spark_types.StructType
+    misfits: frozenset[str]
+
+    @classmethod
+    def of_rows(cls, spark: SparkSession, rows: str, document: pa.StructType) -> "SeenDocuments":
+        """Look at the documents of a query's rows; ``document`` are the columns that there are."""
+        numbers = [path for path in paths_of(document) if _is_number(path.kind)]
+        misfits = ", ".join(f"coalesce(bool_or({is_misfit_sql(path)}), false)" for path in numbers)
+        [found] = spark.sql(
+            f"SELECT schema_of_variant_agg(try_parse_json({TEXT})), array({misfits}) "
+            f"FROM {parsed_sql(rows, document)} WHERE {PARSED} IS NOT NULL"
+        ).collect()
+        told = (str(path) for path, is_one in zip(numbers, found[1], strict=True) if is_one)
+        return cls(_types(spark, found[0]), frozenset(told))
+
+
+def _types(spark: SparkSession, seen: str | None) -> spark_types.StructType:
+    """Return the types that ``schema_of_variant_agg`` tells; Spark's own parser reads them."""
+    if seen is None or not seen.startswith("OBJECT<"):  # VOID: there were no documents
+        return spark_types.StructType([])
+    text = _NAME_OR_OBJECT.sub(lambda found: found["name"] or "STRUCT<", seen)
+    kind = spark.sql(f"SELECT CAST(NULL AS {text})").schema[0].dataType
+    assert isinstance(kind, spark_types.StructType), "only objects were looked at"
+    return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The type that documents' columns should have, and the paths that are left without one."""
+
+    document: pa.StructType
+    unknown: tuple[JsonPath, ...]
+
+
+def compared(document: pa.StructType, seen: SeenDocuments, *, adds: bool) -> Comparison:
+    """Compare columns with what was seen; ``adds`` lets columns be added and widened."""
+    growth = _Growth(adds, seen.misfits, MOST_COLUMNS - sum(1 for _ in paths_of(document)))
+    return Comparison(growth.of_object(document, seen.types, ()), tuple(growth.unknown))
+
+
+@dataclass(slots=True)
+class _Growth:
+    adds: bool
+    misfits: Collection[str]
+    room: int
+    unknown: list[JsonPath] = field(default_factory=list)
+
+    def of_object(
+        self, known: pa.StructType, seen: spark_types.StructType, above: tuple[Step, ...]
+    ) -> pa.StructType:
+        fields = {each.name: each.type for each in known}
+        taken = {name.lower() for name in fields}
+        for each in seen.fields:
+            name, steps = each.name, (*above, FieldName(each.name))
+            if name in fields:
+                fields[name] = self.of_known(fields[name], each.dataType, steps)
+                continue
+            kind = self.of_new(each.dataType, steps)
+            if kind is None:
+                continue
+            columns = sum(1 for _ in paths_of(kind))
+            is_free = can_be_column(name) and name.lower() not in taken
+            if self.adds and is_free and columns <= self.room:
+                fields[name] = kind
+                taken.add(name.lower())
+                self.room -= columns
+            else:
+                self.unknown.append(JsonPath(steps, pa.string()))
+        return pa.struct(list(fields.items()))
+
+    def of_known(
+        self, known: pa.DataType, seen: spark_types.DataType, steps: tuple[Step, ...]
+    ) -> pa.DataType:
+        match seen:
+            case spark_types.StructType() if pa.types.is_struct(known):
+                return self.of_object(known, seen, steps)
+            case spark_types.StructType() if pa.types.is_map(known):
+                value = known.item_type
+                for each in seen.fields:
+                    value = self.of_known(value, each.dataType, (*steps, Wildcard.VALUES))
+                return pa.map_(pa.string(), value)
+            case spark_types.ArrayType() if pa.types.is_list(known):
+                below = (*steps, Wildcard.ELEMENTS)
+                return pa.list_(self.of_known(known.value_type, seen.elementType, below))
+        is_misfit = self.adds and str(JsonPath(steps, known)) in self.misfits
+        return _widened(known, seen) if is_misfit else known
+
+    def of_new(self, seen: spark_types.DataType, steps: tuple[Step, ...]) -> pa.DataType | None:
+        """Return the type of a new column; None where nothing but null was seen."""
+        match seen:
+            case spark_types.StructType():
+                kind = self.of_object(pa.struct([]), seen, steps)
+                return kind if kind.num_fields else None
+            case spark_types.ArrayType():
+                value = self.of_new(seen.elementType, (*steps, Wildcard.ELEMENTS))
+                return None if value is None else pa.list_(value)
+            case spark_types.NullType():
+                return None
+            case spark_types.BooleanType():
+                return pa.bool_()
+        return _number(seen) or pa.string()  # of several types, too: a text holds any of them
+
+
+def _number(seen: spark_types.DataType) -> pa.DataType | None:
+    """Return the type of a column for JSON numbers; None for anything else."""
+    match seen:
+        case spark_types.LongType():
+            return pa.int64()
+        case spark_types.DecimalType() if seen.scale == 0:
+            return _WHOLE_NUMBER
+        case spark_types.DecimalType() | spark_types.DoubleType() | spark_types.FloatType():
+            return pa.float64()
+    return None
+
+
+def _widened(known: pa.DataType, seen: spark_types.DataType) -> pa.DataType:
+    """Return a type for what a column has and for the numbers that did not fit it."""
+    number = _number(seen)
+    if number is None:
+        return known
+    if pa.types.is_decimal(known) and number != pa.float64():
+        return pa.decimal128(_WHOLE_NUMBER.precision, known.scale)
+    return number
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))

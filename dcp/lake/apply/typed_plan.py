@@ -1,0 +1,120 @@
+"""Decides which typed columns an apply writes, and what that asks of the table.
+
+By its contract and the columns that the table has; with the modes ``evolve`` and ``freeze`` also by
+a look at the documents that the apply brings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from dcp.lake.apply.evolution import SeenDocuments, compared
+from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, ContractMode
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.schema import spark_type
+from dcp.lake.tables.sql import string
+from dcp.lake.tables.tables import DOCS, ReplicaTable, replica_of
+from dcp.lake.tables.typed_columns import DOC, TypedColumns, paths_of, typed_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ColumnChange(StrEnum):
+    """The change of a table's columns that an apply makes."""
+
+    NONE = "none"
+    ADD = "add"
+    """The table has no rows yet: they are added before the first ones."""
+    EXTEND = "extend"
+    """The MERGE adds fields."""
+    REWRITE = "rewrite"
+    """All rows are written anew: the contract is another one, or a column widens."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedPlan:
+    """The typed columns that an apply writes, and the change of the table's columns that this is.
+
+    ``columns`` is None where there are none: with a change, the table loses those that it had.
+    """
+
+    columns: TypedColumns | None = None
+    change: ColumnChange = ColumnChange.NONE
+
+    @property
+    def rewrites(self) -> bool:
+        """True if all rows of the table are written anew."""
+        return self.change is ColumnChange.REWRITE
+
+    @property
+    def extends(self) -> bool:
+        """True if a MERGE adds fields to ``doc``."""
+        return self.change is ColumnChange.EXTEND
+
+
+UNTYPED: Final = TypedPlan()
+
+
+def contract_for(contracts: Mapping[str, Contract], replica: ReplicaTable) -> Contract | None:
+    """Return the contract of a replica's collection, if there is one."""
+    of_it = (name for name in contracts if is_of_collection(replica, name))
+    return contracts.get(next(of_it, ""))
+
+
+def is_of_collection(replica: ReplicaTable, collection: str) -> bool:
+    """Return whether a replica holds a collection of this name (``scope.collection``)."""
+    if collection == DEFAULT_COLLECTION:
+        return replica == DOCS
+    scope, name = collection.split(".")
+    return replica == replica_of(scope, name, replica.collection_id)
+
+
+def typed_plan(table: LakeTable, contract: Contract | None, *, has_rows: bool) -> TypedPlan:
+    """Return what a contract asks of a table, before any document was looked at."""
+    found = table.column(DOC)
+    if contract is None:
+        return TypedPlan(None, ColumnChange.REWRITE) if found else UNTYPED
+    wanted = typed_columns(contract)
+    if found is None:
+        change = ColumnChange.REWRITE if has_rows else ColumnChange.ADD
+        return TypedPlan(wanted, change)
+    if found.comment != wanted.fingerprint:
+        return TypedPlan(wanted, ColumnChange.REWRITE)
+    return TypedPlan(replace(wanted, document=found.kind))
+
+
+def with_documents(
+    spark: "SparkSession", plan: TypedPlan, contract: Contract, rows: str
+) -> TypedPlan:
+    """Return the plan for the documents of a query: all that the apply writes.
+
+    Where the contract neither adds columns nor tells of fields without one, that is the plan.
+    """
+    columns, evolves = plan.columns, contract.mode is ContractMode.EVOLVE
+    if columns is None or not (evolves or contract.mode is ContractMode.FREEZE):
+        return plan
+    seen = SeenDocuments.of_rows(spark, rows, columns.document)
+    found = compared(columns.document, seen, adds=evolves)
+    if not found.document.num_fields:
+        return UNTYPED
+    change = plan.change
+    if change is ColumnChange.NONE and found.document != columns.document:
+        is_wider = not _values(columns) <= _values(replace(columns, document=found.document))
+        change = ColumnChange.REWRITE if is_wider else ColumnChange.EXTEND
+    return TypedPlan(replace(columns, document=found.document, unknown=found.unknown), change)
+
+
+def _values(columns: TypedColumns) -> set[tuple[str, str]]:
+    return {(str(path), spark_type(path.kind)) for path in paths_of(columns.document)}
+
+
+def add_columns(table: LakeTable, columns: TypedColumns) -> None:
+    """Add typed columns to a table without rows."""
+    document, violations = columns.schema
+    table.start_spark().sql(
+        f"ALTER TABLE {table.sql} ADD COLUMNS ("
+        f"{document.name} {spark_type(document.type)} COMMENT {string(columns.fingerprint)}, "
+        f"{violations.name} {spark_type(violations.type)})"
+    ).collect()

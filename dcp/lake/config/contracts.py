@@ -1,0 +1,259 @@
+"""Reads contracts: which parts of a collection's JSON documents become typed columns.
+
+A contract is a TOML file in the folder that ``apply.contracts_folder`` names, for one collection:
+
+    collection = "inventory.hotel"
+    mode = "quarantine"
+
+    [columns]
+    "$.name" = "string"
+    "$.geo.lat" = "double"
+    "$.reviews[*].date" = "timestamp"
+    "$.prices.*" = "decimal(12,2)"
+
+A path is a JSON path: ``.name`` or ``['name']`` is a field of an object, ``[*]`` all elements of an
+array, ``.*`` all values of an object whose names are data (a MAP). docs/typed-columns.md explains
+modes and types.
+"""
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dcp.errors import ConfigError
+from dcp.suggestions import did_you_mean
+
+DEFAULT_COLLECTION: Final = "_default._default"
+
+_KEYS: Final = ("collection", "mode", "columns")
+_NAME: Final = "[A-Za-z0-9_%-]{1,251}"
+_COLLECTION: Final = re.compile(rf"{_NAME}\.{_NAME}")
+_STEP: Final = re.compile(
+    r"\.(?P<name>[^.\[\]*'`\s]+)|\['(?P<quoted>[^']+)'\]|(?P<elements>\[\*\])|(?P<values>\.\*)"
+)
+_DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
+_MOST_DIGITS: Final = 38
+_NO_COLUMN: Final = re.compile(r"[ ,;{}()\n\t=]")
+"""Characters that Parquet has in no column's name (Delta: "Column Mapping" would change them)."""
+
+SCALARS: Final[Mapping[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+"""The types of columns, as Spark calls them; there is also ``decimal(p,s)``."""
+
+
+class ContractMode(StrEnum):
+    """The treatment of what a contract does not foresee."""
+
+    EVOLVE = "evolve"
+    """New fields become columns, numbers widen; what does not fit then is a violation."""
+    FREEZE = "freeze"
+    """A field without a column is a violation, and so is a value that does not fit."""
+    QUARANTINE = "quarantine"
+    """A value that does not fit is a violation; other fields are in the document only."""
+    IGNORE = "ignore"
+    """What does not fit is null, and nothing is said of it."""
+
+
+class Wildcard(StrEnum):
+    """A step of a JSON path into all elements of an array, or all values of an object."""
+
+    ELEMENTS = "[*]"
+    VALUES = ".*"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldName:
+    """A step of a JSON path into a field of an object."""
+
+    name: str
+
+    def __str__(self) -> str:
+        """Return the step as a path has it."""
+        plain = f".{self.name}"
+        return plain if _STEP.fullmatch(plain) else f"['{self.name}']"
+
+
+Step = FieldName | Wildcard
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The typed columns of one collection: ``document`` is the type of the column ``doc``."""
+
+    collection: str
+    mode: ContractMode
+    document: pa.StructType
+    where: str
+
+
+def load_contracts(folder: str) -> dict[str, Contract]:
+    """Return the contracts of a folder, by collection (``scope.collection``); none where it is ''.
+
+    Raises:
+        ConfigError: there is no such folder, or a file in it is no contract; says what of which.
+
+    """
+    if not folder:
+        return {}
+    place = Path(folder)
+    if not place.is_dir():
+        raise ConfigError(
+            f"apply.contracts_folder: found no folder {folder!r}, expected one with a TOML file for"
+            " each collection that has typed columns"
+        )
+    found: dict[str, Contract] = {}
+    for file in sorted(place.glob("*.toml")):
+        contract = _contract(file)
+        if (other := found.setdefault(contract.collection, contract)) is not contract:
+            raise ConfigError(
+                f"{file}: found a contract for {contract.collection}, expected one of them alone; "
+                f"{other.where} is another"
+            )
+    return found
+
+
+def _contract(file: Path) -> Contract:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot read the contract: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: found no valid TOML: {error}") from None
+    for key in content:
+        if key not in _KEYS:
+            raise ConfigError(
+                f"{file}: found {key!r}{did_you_mean(key, _KEYS)}, expected only {', '.join(_KEYS)}"
+            )
+    collection, mode = content.get("collection"), content.get("mode")
+    columns = content.get("columns", {})
+    if not isinstance(collection, str) or not _COLLECTION.fullmatch(collection):
+        raise ConfigError(
+            f"{file}: collection: found {collection!r}, expected scope.collection "
+            f"({DEFAULT_COLLECTION} is the default one)"
+        )
+    if mode not in tuple(ContractMode):
+        raise ConfigError(
+            f"{file}: mode: found {mode!r}, expected one of {', '.join(ContractMode)}"
+        )
+    if not isinstance(columns, dict) or (not columns and mode != ContractMode.EVOLVE):
+        raise ConfigError(
+            f"{file}: columns: found {'none' if columns == {} else repr(columns)}, expected a "
+            "table of JSON paths and types"
+        )
+    document = document_type(columns, str(file))
+    return Contract(collection, ContractMode(mode), document, str(file))
+
+
+def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
+    """Return the type of the column that holds the values at some JSON paths.
+
+    Raises:
+        ConfigError: a path or a type is none, or two paths exclude each other.
+
+    """
+    parsed = [
+        (_steps(path, where), _scalar(path, kind, where), path) for path, kind in columns.items()
+    ]
+    return _object(parsed, where)
+
+
+def _steps(path: str, where: str) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    at = 1
+    while path.startswith("$") and (match := _STEP.match(path, at)) is not None:
+        at = match.end()
+        if name := match["name"] or match["quoted"]:
+            steps.append(FieldName(name))
+        else:
+            steps.append(Wildcard.ELEMENTS if match["elements"] else Wildcard.VALUES)
+    if not steps or at < len(path) or not isinstance(steps[0], FieldName):
+        raise ConfigError(
+            f"{where}: columns: found {path!r}, expected a JSON path to a field, as $.name, "
+            "$.address.city, $.lines[*].price, $['a name'] or $.prices.*"
+        )
+    for step in steps:
+        if isinstance(step, FieldName) and not can_be_column(step.name):
+            raise ConfigError(
+                f"{where}: columns: found {path!r}, expected names without any of the characters "
+                "that no column's name has: space , ; { } ( ) = and ends of lines"
+            )
+    return tuple(steps)
+
+
+def can_be_column(name: str) -> bool:
+    """Return whether a field's name can be that of a column."""
+    return bool(name) and not _NO_COLUMN.search(name)
+
+
+def _scalar(path: str, kind: Any, where: str) -> pa.DataType:
+    if isinstance(kind, str) and kind in SCALARS:
+        return SCALARS[kind]
+    decimal = _DECIMAL.fullmatch(kind) if isinstance(kind, str) else None
+    if decimal is not None:
+        precision, scale = int(decimal[1]), int(decimal[2])
+        if 1 <= precision <= _MOST_DIGITS and scale <= precision:
+            return pa.decimal128(precision, scale)
+    raise ConfigError(
+        f"{where}: columns: {path}: found {kind!r}, expected one of {', '.join(SCALARS)}, "
+        f"decimal(p,s) of up to {_MOST_DIGITS} digits"
+    )
+
+
+_Leaf = tuple[Sequence[Step], pa.DataType, str]
+
+
+def _type(leaves: Sequence[_Leaf], where: str) -> pa.DataType:
+    """Return the type of the values at which some paths have arrived."""
+    kinds = {_kind(steps) for steps, _, _ in leaves}
+    if len(kinds) > 1 or (kinds == {"a value"} and len(leaves) > 1):
+        raise ConfigError(
+            f"{where}: columns: found {' and '.join(path for _, _, path in leaves)}, expected "
+            f"paths that agree what is there: {' or '.join(sorted(kinds))}"
+        )
+    below = [(steps[1:], kind, path) for steps, kind, path in leaves]
+    match kinds.pop():
+        case "an array":
+            return pa.list_(_type(below, where))
+        case "a map":
+            return pa.map_(pa.string(), _type(below, where))
+        case "an object":
+            return _object(leaves, where)
+        case _:
+            return leaves[0][1]
+
+
+def _kind(steps: Sequence[Step]) -> str:
+    if not steps:
+        return "a value"
+    if isinstance(steps[0], FieldName):
+        return "an object"
+    return "an array" if steps[0] is Wildcard.ELEMENTS else "a map"
+
+
+def _object(leaves: Sequence[_Leaf], where: str) -> pa.StructType:
+    fields: dict[str, list[_Leaf]] = defaultdict(list)
+    for steps, kind, path in leaves:
+        assert isinstance(steps[0], FieldName)
+        fields[steps[0].name].append((steps[1:], kind, path))
+    known: dict[str, str] = {}
+    for name in fields:
+        if (other := known.setdefault(name.lower(), name)) != name:
+            raise ConfigError(
+                f"{where}: columns: found the fields {other!r} and {name!r}, expected names that "
+                "differ by more than upper and lower case: columns do"
+            )
+    return pa.struct([(name, _type(below, where)) for name, below in fields.items()])

@@ -1,0 +1,224 @@
+"""Proposes a contract from a table's documents: a type for each path, and what would not fit.
+
+Counts values, not documents: an array has many at one path.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dcp.errors import LakeError
+from dcp.lake.apply.typed_plan import is_of_collection
+from dcp.lake.config.contracts import FieldName, Step, Wildcard, can_be_column
+from dcp.lake.tables.tables import LakeTables, replicas_in
+from dcp.wire.vocabulary import Datatype
+
+_DOMINANT: Final = 0.9
+"""A type that so many of the values have is proposed, and the others would not fit."""
+
+_MAP_FIELDS: Final = 50
+_MAP_SHARE: Final = 0.1
+"""An object with more fields, most of which few objects have, is proposed as a map."""
+
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?")
+_INT_BITS: Final = 63
+
+_TAKES: Final[Mapping[str, frozenset[str]]] = {
+    "boolean": frozenset({"boolean"}),
+    "bigint": frozenset({"bigint"}),
+    "decimal(38,0)": frozenset({"bigint", "decimal(38,0)"}),
+    "double": frozenset({"bigint", "decimal(38,0)", "double"}),
+    "date": frozenset({"date"}),
+    "timestamp": frozenset({"date", "timestamp"}),
+    "string": frozenset({"date", "timestamp", "string"}),
+}
+"""The kinds of values that a proposed type is meant for, narrowest type first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedColumn:
+    """A column of a proposed contract; ``misfits`` are the kinds of values that would not fit."""
+
+    path: str
+    kind: str
+    values: int
+    misfits: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """Return its line in a contract."""
+        told = f"{json.dumps(self.path)} = {json.dumps(self.kind)}  # {self.values:,} values"
+        if self.misfits:
+            counts = (f"{count:,} {kind}" for kind, count in sorted(self.misfits.items()))
+            told += f"; {sum(self.misfits.values()):,} would not fit: {', '.join(counts)}"
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedContract:
+    """A contract for the documents that were read; ``unnamed`` are paths that get no column."""
+
+    collection: str
+    documents: int
+    others: int
+    columns: tuple[ProposedColumn, ...]
+    unnamed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return it as a contract's file has it."""
+        lines = [
+            f"# From {self.documents:,} documents; {self.others:,} of them are no JSON object."
+        ]
+        lines += [f"collection = {json.dumps(self.collection)}", 'mode = "quarantine"', ""]
+        lines += ["[columns]", *map(str, self.columns)]
+        lines += (f"# {path}: no column can have this name" for path in self.unnamed)
+        return "\n".join(lines)
+
+
+def infer_contract(lake: LakeTables, collection: str, documents: int) -> ProposedContract:
+    """Return a contract that fits most of the documents of a collection's table.
+
+    Reads no more than some ``documents``. Of a collection that was made again, its newest table.
+
+    Raises:
+        LakeError: the lake has no table of that collection.
+
+    """
+    replicas = [each for each in replicas_in(lake) if is_of_collection(each, collection)]
+    if not replicas:
+        names = ", ".join(each.name for each in replicas_in(lake))
+        raise LakeError(
+            f"{lake.location}: found no table of the collection {collection!r}, expected one of "
+            f"{names or 'no table at all'}"
+        )
+    newest = max(replicas, key=lambda each: each.collection_id)
+    return lake.table(newest.name).take_rows(
+        "value, datatype",
+        f"true LIMIT {documents}",
+        lambda rows: propose_contract(collection, map(_json_of, rows)),
+    )
+
+
+def _json_of(row: Mapping[str, Any]) -> bytes:
+    return bytes(row["value"] or b"") if row["datatype"] == Datatype.JSON else b""
+
+
+def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedContract:
+    """Return a contract that fits most of some documents; what is no JSON may be among them."""
+    root, count, others = _Seen(), 0, 0
+    for document in documents:
+        count += 1
+        try:
+            content = json.loads(document)
+        except ValueError:
+            content = None
+        if isinstance(content, dict):
+            root.add(content)
+        else:
+            others += 1
+    columns: list[ProposedColumn] = []
+    unnamed: list[str] = []
+    _propose(root, (), columns, unnamed)
+    return ProposedContract(collection, count, others, tuple(columns), tuple(unnamed))
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The values at one path: how many of each kind, and what is in them."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    fields: dict[str, "_Seen"] = field(default_factory=dict)
+    elements: "_Seen | None" = None
+
+    def add(self, value: Any) -> None:
+        match value:
+            case None:
+                return
+            case dict():
+                self.kinds["object"] += 1
+                for name, each in value.items():
+                    self.fields.setdefault(name, _Seen()).add(each)
+            case list():
+                self.kinds["array"] += 1
+                self.elements = self.elements or _Seen()
+                for each in value:
+                    self.elements.add(each)
+            case _:
+                self.kinds[_kind(value)] += 1
+
+    def merge(self, other: "_Seen") -> None:
+        self.kinds += other.kinds
+        for name, each in other.fields.items():
+            self.fields.setdefault(name, _Seen()).merge(each)
+        if other.elements is not None:
+            self.elements = self.elements or _Seen()
+            self.elements.merge(other.elements)
+
+    @property
+    def is_map(self) -> bool:
+        told = sum(each.kinds.total() for each in self.fields.values())
+        most = _MAP_SHARE * self.kinds["object"] * len(self.fields)
+        return len(self.fields) > _MAP_FIELDS and told < most
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "bigint" if -(2**_INT_BITS) <= value < 2**_INT_BITS else "decimal(38,0)"
+        case float():
+            return "double"
+        case _:
+            return _kind_of_text(value)
+
+
+def _kind_of_text(text: str) -> str:
+    if _DATE.fullmatch(text):
+        return "date"
+    return "timestamp" if _TIMESTAMP.fullmatch(text) else "string"
+
+
+def _propose(
+    seen: _Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: list[str]
+) -> None:
+    """Add the columns for what was seen at a path."""
+    total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
+    below = [*_below(seen, total, path, unnamed)]
+    for step, each in below:
+        _propose(each, (*steps, step), columns, unnamed)
+    if below or not total or not steps:
+        return
+    takes: dict[str, int] = {
+        kind: sum(seen.kinds[each] for each in fit) for kind, fit in _TAKES.items()
+    }
+    best = max(takes.values())
+    kind = next(each for each, count in takes.items() if count == best)
+    if best < _DOMINANT * total:  # a text holds whatever there is
+        columns.append(ProposedColumn(path, "string", total, {}))
+        return
+    misfits = {each: count for each, count in seen.kinds.items() if each not in _TAKES[kind]}
+    columns.append(ProposedColumn(path, kind, total, {} if kind == "string" else misfits))
+
+
+def _below(seen: _Seen, total: int, path: str, unnamed: list[str]) -> Iterator[tuple[Step, _Seen]]:
+    """Give the steps further down, where most of what is at a path are objects, or arrays."""
+    if seen.kinds["array"] >= _DOMINANT * total and seen.elements and seen.elements.kinds:
+        yield Wildcard.ELEMENTS, seen.elements
+    elif seen.kinds["object"] >= _DOMINANT * total and seen.is_map:
+        values = _Seen()
+        for each in seen.fields.values():
+            values.merge(each)
+        yield Wildcard.VALUES, values
+    elif seen.kinds["object"] >= _DOMINANT * total:
+        taken: set[str] = set()
+        for name, each in seen.fields.items():
+            # A path cannot name what has a quotation mark in it.
+            if can_be_column(name) and "'" not in name and name.lower() not in taken:
+                taken.add(name.lower())
+                yield FieldName(name), each
+            else:
+                unnamed.append(f"{path}{FieldName(name)}")

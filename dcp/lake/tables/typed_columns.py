@@ -1,0 +1,202 @@
+"""Builds the SQL that makes typed columns from JSON documents. No Spark.
+
+The columns are a function of the document and its contract, nothing else. So they are computed of
+whatever rows an apply writes, those that a rollback brings back included.
+
+Spark's ``from_json`` decides what fits: it reads a document with the types of all columns and says
+whether something did not. Only then each path is tried by itself, to name those that do not fit.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.lake.config.contracts import Contract, ContractMode, FieldName, Step, Wildcard
+from dcp.lake.tables.schema import REPLICA, TYPED, spark_type
+from dcp.lake.tables.sql import quoted, string
+from dcp.wire.vocabulary import Datatype
+
+DOC: Final = TYPED.names[0]
+VIOLATIONS: Final = TYPED.names[1]
+
+_FOUND_MAX: Final = 200
+"""Characters of what was found that a violation shows."""
+
+_MISFIT: Final = "_dcplake_misfit"
+_OPTIONS: Final = (
+    f"map('columnNameOfCorruptRecord', '{_MISFIT}', 'allowNonNumericNumbers', 'false', "
+    "'timeZone', 'UTC')"
+)
+TEXT: Final = "_dcplake_text"
+PARSED: Final = "_dcplake_parsed"
+"""Columns of `parsed_sql`: the JSON text, and what it is with the types of all columns."""
+
+IS_OBJECT_SQL: Final = "ltrim(' \\t\\r\\n', {text}) LIKE '{{%'"
+"""Whether a JSON text is an object's."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPath:
+    """A path in documents, and the type that a contract gives the value there."""
+
+    steps: tuple[Step, ...]
+    kind: pa.DataType
+
+    def __str__(self) -> str:
+        """Return it as a JSON path."""
+        return "$" + "".join(map(str, self.steps))
+
+    @property
+    def document(self) -> pa.StructType:
+        """The type of a document that has nothing but this path."""
+        kind = self.kind
+        for step in reversed(self.steps):
+            if isinstance(step, FieldName):
+                kind = pa.struct([(step.name, kind)])
+            else:
+                kind = pa.list_(kind) if step is Wildcard.ELEMENTS else pa.map_(pa.string(), kind)
+        return kind
+
+    @property
+    def ancestors(self) -> list[str]:
+        """The paths to it and to what it is in, nearest first, that ``get_json_object`` reads."""
+        readable = []
+        for count in range(1, len(self.steps) + 1):
+            if self.steps[count - 1] is Wildcard.VALUES:
+                break
+            readable.append("$" + "".join(map(str, self.steps[:count])))
+        return readable[::-1]
+
+
+def paths_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[JsonPath]:
+    """Give the paths of a document's type at which values are, in order."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from paths_of(field.type, (*above, FieldName(field.name)))
+    elif pa.types.is_map(kind):
+        yield from paths_of(kind.item_type, (*above, Wildcard.VALUES))
+    elif pa.types.is_list(kind):
+        yield from paths_of(kind.value_type, (*above, Wildcard.ELEMENTS))
+    else:
+        yield JsonPath(above, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class TypedColumns:
+    """The typed columns of a table: the type of ``doc``, and which violations are told.
+
+    ``fingerprint`` is of the contract that they follow. ``unknown`` are paths without a column
+    that documents have, each of which is a violation.
+    """
+
+    document: pa.StructType
+    fingerprint: str
+    tells_violations: bool = True
+    unknown: tuple[JsonPath, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, with the fingerprint as the comment of ``doc``, as Delta keeps it."""
+        return pa.schema([pa.field(DOC, self.document), TYPED.field(VIOLATIONS)])
+
+    @property
+    def replica_schema(self) -> pa.Schema:
+        """The columns of a replica that has these."""
+        return pa.unify_schemas([REPLICA, self.schema])
+
+
+def fingerprint_of(contract: Contract) -> str:
+    """Return a hash of what a contract makes of documents, however it is written."""
+    text = f"{contract.mode} {spark_type(contract.document)}"
+    return f"contract {sha256(text.encode()).hexdigest()[:16]}"
+
+
+def typed_columns(contract: Contract) -> TypedColumns:
+    """Return the columns that a contract names."""
+    tells = contract.mode is not ContractMode.IGNORE
+    return TypedColumns(contract.document, fingerprint_of(contract), tells)
+
+
+def typed_sql(source: str, typed: TypedColumns) -> str:
+    """Return the query for the rows of ``source``, a replica's columns and more, with these."""
+    return f"""(
+SELECT * EXCEPT ({TEXT}, {PARSED}), {_document_sql(typed)} AS {DOC},
+  {_violations_sql(typed)} AS {VIOLATIONS}
+FROM {parsed_sql(source, typed.document)})"""
+
+
+def parsed_sql(source: str, document: pa.StructType) -> str:
+    """Return the query for rows with their JSON text and what ``from_json`` makes of it."""
+    is_object = IS_OBJECT_SQL.format(text=TEXT)
+    return f"""(
+SELECT *, IF({is_object}, {_from_json(document)}, NULL) AS {PARSED}
+FROM (SELECT *, IF(datatype = {int(Datatype.JSON)}, CAST(value AS STRING), NULL) AS {TEXT}
+  FROM {source}))"""
+
+
+def is_misfit_sql(path: JsonPath) -> str:
+    """Return the condition on rows of `parsed_sql` that the value at a path does not fit."""
+    return f"({PARSED}.{_MISFIT} IS NOT NULL AND {_is_corrupt(path.document)})"
+
+
+def _document_sql(typed: TypedColumns) -> str:
+    names = [field.name for field in typed.document]
+    fields = ", ".join(f"{string(name)}, {PARSED}.{quoted(name)}" for name in names)
+    return f"IF({PARSED} IS NULL, NULL, named_struct({fields}))"
+
+
+def _violations_sql(typed: TypedColumns) -> str:
+    kind = spark_type(TYPED.field(VIOLATIONS).type)
+    if not typed.tells_violations:
+        return f"CAST(NULL AS {kind})"
+    checks = [
+        _violation_if(_is_corrupt(path.document), path, spark_type(path.kind).lower())
+        for path in paths_of(typed.document)
+    ]
+    strange = [(path, f"{_json_at(str(path))} IS NOT NULL") for path in typed.unknown]
+    checks += [_violation_if(is_there, path, "no such field") for path, is_there in strange]
+    any_strange = "".join(f" OR {is_there}" for _, is_there in strange)
+    root = f"left(make_valid_utf8({TEXT}), {_FOUND_MAX})"
+    listed = ",\n    ".join(checks)
+    return f"""CAST(CASE
+  WHEN {TEXT} IS NULL THEN {_at_root("concat(octet_length(value), ' bytes that are no JSON')")}
+  WHEN {PARSED} IS NULL OR ({PARSED}.{_MISFIT} IS NOT NULL AND {_is_corrupt(pa.struct([]))})
+    THEN {_at_root(root)}
+  WHEN {PARSED}.{_MISFIT} IS NOT NULL{any_strange} THEN filter(array(
+    {listed}), each -> each IS NOT NULL)
+  END AS {kind})"""
+
+
+def _at_root(found: str) -> str:
+    return f"array({_violation('$', found, 'a JSON object')})"
+
+
+def _violation_if(condition: str, path: JsonPath, expected: str) -> str:
+    found = f"left(make_valid_utf8({_found(path)}), {_FOUND_MAX})"
+    return f"IF({condition}, {_violation(str(path), found, expected)}, NULL)"
+
+
+def _violation(path: str, found: str, expected: str) -> str:
+    return f"named_struct('path', {string(path)}, 'found', {found}, 'expected', {string(expected)})"
+
+
+def _found(path: JsonPath) -> str:
+    read = [*map(_json_at, path.ancestors)]
+    return f"coalesce({', '.join(read)})" if len(read) > 1 else read[0]
+
+
+def _json_at(path: str) -> str:
+    return f"get_json_object({TEXT}, {string(path)})"
+
+
+def _is_corrupt(document: pa.StructType) -> str:
+    return f"{_from_json(document)}.{_MISFIT} IS NOT NULL"
+
+
+def _from_json(document: pa.StructType) -> str:
+    fields = [*document, pa.field(_MISFIT, pa.string())]
+    columns = ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in fields)
+    return f"from_json({TEXT}, {string(columns)}, {_OPTIONS})"

@@ -1,0 +1,244 @@
+"""Typed columns of real documents: what fits, what is told, and what a changed contract does.
+
+That they are exact in every version over rollbacks is tested in ``test_apply_rollback.py``.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dcp.errors import FencedError
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.typed_plan import contract_for
+from dcp.lake.config.contracts import load_contracts
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.changes import latest_round
+from dcp.lake.query.views import register_views
+from dcp.lake.run.run import run
+from dcp.lake.tables.history import history
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
+from dcp.lake.verify.verify import verify
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+HOTEL = {
+    "name": "Grand",
+    "stars": 3,
+    "vacancy": True,
+    "geo": {"lat": 1.5, "alt": 7},
+    "reviews": [{"rating": 1, "by": "x"}, {"rating": None}],
+    "likes": ["u", "v"],
+    "prices": {"eur": 1.5, "usd": 2},
+    "built": "1999-12-31",
+    "seen_at": "2026-01-31T10:00:00.25+01:00",
+    "id": 2**63,
+}
+CONTRACT = """
+collection = "_default._default"
+mode = "quarantine"
+[columns]
+"$.name" = "string"
+"$.stars" = "int"
+"$.vacancy" = "boolean"
+"$.geo.lat" = "double"
+"$.reviews[*].rating" = "int"
+"$.likes[*]" = "string"
+"$.prices.*" = "decimal(12,2)"
+"$.built" = "date"
+"$.seen_at" = "timestamp"
+"$['id']" = "decimal(20,0)"
+"""
+BAD = {
+    "name": {"first": 1},
+    "stars": 4.5,
+    "vacancy": "yes",
+    "geo": "here",
+    "reviews": [{"rating": 5}, {"rating": "good"}],
+    "likes": "u",
+    "prices": {"eur": "no"},
+    "built": "yesterday",
+    "seen_at": True,
+    "id": "x",
+}
+BAD_DOC = {
+    **dict.fromkeys(HOTEL),
+    "name": '{"first":1}',  # a text holds whatever there is
+    "reviews": [{"rating": 5}, {"rating": None}],
+}
+TOLD = [
+    ("$.stars", "4.5", "int"),
+    ("$.vacancy", "yes", "boolean"),
+    ("$.geo.lat", "here", "double"),
+    ("$.reviews[*].rating", '[5,"good"]', "int"),
+    ("$.likes[*]", "u", "string"),
+    ("$.prices.*", '{"eur":"no"}', "decimal(12,2)"),
+    ("$.built", "yesterday", "date"),
+    ("$.seen_at", "true", "timestamp"),
+    ("$.id", "x", "decimal(20,0)"),
+]
+
+
+class Scene:
+    """A bucket, its lake, and the contract of the default collection."""
+
+    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, folder: Path) -> None:
+        self.spark, self.cluster = spark, cluster
+        self.contract = folder / "schemas" / "default.toml"
+        self.contract.parent.mkdir()
+        apply = {"contracts_folder": str(self.contract.parent)}
+        self.settings: Settings = settings_for(
+            cluster, folder, round={"quiet_seconds": 0.2}, apply=apply
+        )
+
+    def put(self, **documents: Any) -> None:
+        for key, content in documents.items():
+            value = content if isinstance(content, bytes) else json.dumps(content).encode()
+            self.cluster.set(key.encode(), value)
+
+    def run(self) -> AppliedVersion | None:
+        applied = run(self.settings, once=True, spark=self.spark).applied
+        return applied[-1] if applied else None
+
+    @property
+    def lake(self) -> LakeTables:
+        return open_lake(lambda: self.spark, lake_location(self.settings))
+
+    def rows(self) -> dict[str, tuple[Any, Any]]:
+        """Each document's typed columns and violations, which the view tells as well."""
+        found = self.spark.sql(
+            f"SELECT key, doc, violations FROM {self.lake.table_sql('docs')}"
+        ).collect()
+        register_views(self.lake)
+        told = self.spark.sql("SELECT key, path, found, expected FROM quarantine").collect()
+        rows = {
+            row.key: (
+                row.doc and row.doc.asDict(recursive=True),
+                row.violations and [tuple(each) for each in row.violations],
+            )
+            for row in found
+        }
+        listed = [(key, *each) for key, (_, told) in rows.items() for each in told or ()]
+        assert sorted(map(tuple, told)) == sorted(listed)
+        return rows
+
+
+@pytest.fixture
+def scene(spark: "SparkSession", tmp_path: Path) -> Iterator[Scene]:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=11)) as cluster:
+        yield Scene(spark, cluster, tmp_path)
+
+
+def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.contract.write_text(CONTRACT)
+    scene.put(good=HOTEL, bad=BAD, empty={}, text=b"no JSON", items=[1], cut=b'{"stars": 1')
+    with monkeypatch.context() as patched:  # as many documents: the tasks write the files
+        patched.setattr("dcp.lake.apply.applier.ROW_BUDGET", RowBudget(rows=0))
+        scene.run()
+    rows = scene.rows()
+    assert rows["good"] == (
+        {
+            **HOTEL,
+            "geo": {"lat": 1.5},
+            "reviews": [{"rating": 1}, {"rating": None}],
+            "prices": {"eur": Decimal("1.50"), "usd": Decimal("2.00")},
+            "built": datetime(1999, 12, 31, tzinfo=UTC).date(),
+            "seen_at": datetime(2026, 1, 31, 9, 0, 0, 250_000, tzinfo=UTC).replace(tzinfo=None),
+            "id": Decimal(2**63),
+        },
+        None,
+    )
+    assert rows["bad"] == (BAD_DOC, TOLD)
+    assert rows["empty"] == (dict.fromkeys(HOTEL), None)
+    assert rows["text"] == (None, [("$", "7 bytes that are no JSON", "a JSON object")])
+    assert rows["items"] == (None, [("$", "[1]", "a JSON object")])
+    assert rows["cut"][1] == [("$", "7 bytes that are no JSON", "a JSON object")] or rows["cut"][1]
+
+    # A document that is corrected fits, and what a few changes bring is typed as well.
+    scene.put(bad=HOTEL, more=BAD)
+    made = scene.run()
+    assert made is not None and (made.inserted, made.updated) == (1, 1)
+    rows = scene.rows()
+    assert (rows["bad"], rows["more"]) == (rows["good"], (BAD_DOC, TOLD))
+
+    # The contract is mended: all rows are written anew, in one commit, fenced like any apply.
+    mended = CONTRACT.replace('stars" = "int', 'stars" = "double')
+    scene.contract.write_text(mended.replace('"quarantine"', '"freeze"'))
+    assert scene.contract.parent is not None
+    contract = contract_for(load_contracts(str(scene.contract.parent)), DOCS)
+    lake, number = scene.lake, latest_round(scene.lake)
+    stale = plan_apply(lake, DOCS, number, contract=contract)
+    assert stale is not None
+    before = table_rows(scene)
+    made = scene.run()
+    assert made is not None and (made.from_round, made.to_round) == (number, number)
+    assert str(made).endswith("all 7 rows written anew, with other typed columns")
+    with pytest.raises(FencedError, match="another driver applied to docs"):
+        run_apply(lake, stale, "paused")
+    assert table_rows(scene) == before
+    strange = [("$.geo.alt", "7", "no such field"), ("$.reviews[*].by", "x", "no such field")]
+    rows = scene.rows()
+    assert rows["good"][1] == strange
+    stars = {**BAD_DOC, "stars": 4.5}
+    assert rows["more"] == (stars, [each for each in TOLD if each[0] != "$.stars"])
+    assert scene.run() is None, "nothing is left to do"
+    [detail] = scene.spark.sql(f"DESCRIBE DETAIL {lake.table_sql('docs')}").collect()
+    assert detail.clusteringColumns == ["vbucket", "key"]
+    assert detail.properties["dcplake.collectionId"] == "0"
+
+    # Nothing is told, and nothing is left of the columns when the contract is taken away.
+    scene.contract.write_text(mended.replace('"quarantine"', '"ignore"'))
+    scene.put(last=BAD)
+    scene.run()
+    assert scene.rows()["last"] == (stars, None)
+    scene.contract.unlink()
+    scene.run()
+    assert "doc" not in scene.spark.sql(f"SELECT * FROM {lake.table_sql('docs')}").columns
+    assert verify(scene.settings, spark=scene.spark).is_equal
+
+
+def table_rows(scene: Scene) -> list[Any]:
+    sql = f"SELECT key, seqno, cas, value FROM {scene.lake.table_sql('docs')} ORDER BY key"
+    return scene.spark.sql(sql).collect()
+
+
+def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) -> None:
+    scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
+    scene.put(one={"n": 1, "o": {"a": "x"}, "none": None, "list": [{"b": True}], "empty": []})
+    scene.run()
+    assert scene.rows() == {"one": ({"n": 1, "o": {"a": "x"}, "list": [{"b": True}]}, None)}
+
+    # New columns: the MERGE adds them.
+    scene.put(two={"none": [1, "x"], "o": {"c": 2}, "N": 5, "a b": 6, "list": [{"d": 0.5}]})
+    scene.run()
+    new = {"o": {"a": None, "c": 2}, "list": [{"b": None, "d": 0.5}], "none": ["1", "x"]}
+    told = [("$.N", "5", "no such field"), ("$['a b']", "6", "no such field")]
+    one = {"n": 1, "o": {"a": "x", "c": None}, "list": [{"b": True, "d": None}], "none": None}
+    assert scene.rows() == {"one": (one, None), "two": ({"n": None, **new}, told)}
+
+    # Numbers widen, and the rows that are there with them, in one commit.
+    scene.put(three={"n": 1.5, "o": {"c": 2**64}, "big": 2**64}, two={"n": "text"})
+    scene.run()
+    rows = scene.rows()
+    assert rows["one"][0] == {**one, "n": 1.0, "o": {"a": "x", "c": None}, "big": None}
+    assert rows["two"][1] == [("$.n", "text", "double")]
+    assert rows["three"][0]["n"] == 1.5
+    assert rows["three"][0]["o"]["c"] == rows["three"][0]["big"] == Decimal(2**64)
+    operations = [each.operation for each in history(scene.lake.table("docs"))]
+    assert operations[:3] == ["CREATE OR REPLACE TABLE AS SELECT", "MERGE", "MERGE"]
+    assert verify(scene.settings, spark=scene.spark).is_equal
