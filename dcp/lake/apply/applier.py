@@ -45,6 +45,8 @@ class Applier:
 
     ``may_publish`` is asked before each MERGE (`dcp.lake.quality.gate`). `know` and `learn` are for
     the thread that plans rounds, `apply` is for the one that applies, which may be another.
+
+    More than 15 attributes: beside its parts, what it has learnt of each table.
     """
 
     def __init__(

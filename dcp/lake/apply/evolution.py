@@ -4,7 +4,7 @@ With the mode ``evolve`` columns are added and numbers widened; what cannot be a
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +14,7 @@ from pyspark.sql import types as spark_types
 
 from dcp.lake.config.contracts import FieldName, Step, Wildcard, can_be_column
 from dcp.lake.tables.typed_columns import (
+    HAS_MISFIT_SQL,
     PARSED,
     TEXT,
     JsonPath,
@@ -29,6 +30,10 @@ _WHOLE_NUMBER: Final = pa.decimal128(38, 0)
 _NAME_OR_OBJECT: Final = re.compile(r"(?P<name>`(?:[^`]|``)*`)|OBJECT<")
 
 
+_MOST_SHAPES: Final = 1000
+"""Documents that do not fit are looked at up to so many different types of theirs."""
+
+
 @dataclass(frozen=True, slots=True)
 class SeenDocuments:
     """The JSON types in some documents, and the paths at which a number did not fit its column."""
@@ -36,17 +41,30 @@ class SeenDocuments:
     types: spark_types.StructType
     misfits: frozenset[str]
 
-    @classmethod
-    def of_rows(cls, spark: SparkSession, rows: str, document: pa.StructType) -> "SeenDocuments":
-        """Look at the documents of a query's rows; ``document`` are the columns that there are."""
-        numbers = [path for path in paths_of(document) if _is_number(path.kind)]
-        misfits = ", ".join(f"coalesce(bool_or({is_misfit_sql(path)}), false)" for path in numbers)
-        [found] = spark.sql(
-            f"SELECT schema_of_variant_agg(try_parse_json({TEXT})), array({misfits}) "
-            f"FROM {parsed_sql(rows, document)} WHERE {PARSED} IS NOT NULL"
-        ).collect()
-        told = (str(path) for path, is_one in zip(numbers, found[1], strict=True) if is_one)
-        return cls(_types(spark, found[0]), frozenset(told))
+
+def see_documents(spark: SparkSession, rows: str, document: pa.StructType) -> list[SeenDocuments]:
+    """Look at the documents of a query's rows; ``document`` are the columns that there are.
+
+    Those that fit come first, together. The others are kept apart by their types: what one of them
+    has at a path would hide what others have there.
+    """
+    numbers = [path for path in paths_of(document) if _is_number(path.kind)]
+    misfits = ", ".join(f"coalesce(bool_or({is_misfit_sql(path)}), false)" for path in numbers)
+    found = spark.sql(
+        f"SELECT IF({HAS_MISFIT_SQL}, schema_of_variant(json), NULL) AS types, "
+        f"schema_of_variant_agg(json) AS seen, array({misfits}) AS misfits "
+        f"FROM (SELECT *, try_parse_json({TEXT}) AS json FROM {parsed_sql(rows, document)}) "
+        f"WHERE {PARSED} IS NOT NULL GROUP BY ALL ORDER BY types LIMIT {_MOST_SHAPES}"
+    ).collect()
+    return [
+        SeenDocuments(
+            _types(spark, each.seen),
+            frozenset(
+                str(path) for path, is_one in zip(numbers, each.misfits, strict=True) if is_one
+            ),
+        )
+        for each in found
+    ]
 
 
 def _types(spark: SparkSession, seen: str | None) -> spark_types.StructType:
@@ -67,10 +85,17 @@ class Comparison:
     unknown: tuple[JsonPath, ...]
 
 
-def compared(document: pa.StructType, seen: SeenDocuments, *, adds: bool) -> Comparison:
+def compared(
+    document: pa.StructType, documents: Iterable[SeenDocuments], *, adds: bool
+) -> Comparison:
     """Compare columns with what was seen; ``adds`` lets columns be added and widened."""
-    growth = _Growth(adds, seen.misfits, MOST_COLUMNS - sum(1 for _ in paths_of(document)))
-    return Comparison(growth.of_object(document, seen.types, ()), tuple(growth.unknown))
+    unknown: dict[str, JsonPath] = {}
+    for seen in documents:
+        room = MOST_COLUMNS - sum(1 for _ in paths_of(document))
+        growth = _Growth(adds, seen.misfits, room)
+        document = growth.of_object(document, seen.types, ())
+        unknown |= {str(path): path for path in growth.unknown}
+    return Comparison(document, tuple(unknown.values()))
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from dcp.lake.apply.evolution import SeenDocuments, compared
+from dcp.lake.apply.evolution import compared, see_documents
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, ContractMode
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import spark_type
@@ -95,7 +95,7 @@ def with_documents(
     columns, evolves = plan.columns, contract.mode is ContractMode.EVOLVE
     if columns is None or not (evolves or contract.mode is ContractMode.FREEZE):
         return plan
-    seen = SeenDocuments.of_rows(spark, rows, columns.document)
+    seen = see_documents(spark, rows, columns.document)
     found = compared(columns.document, seen, adds=evolves)
     if not found.document.num_fields:
         return UNTYPED

@@ -127,7 +127,8 @@ class LineageObserver(PassingObserver):
 
     def applied(self, version: AppliedVersion) -> None:
         """Send a run of the table's job."""
-        rows = version.inserted + version.updated + version.deleted
+        changed = version.inserted + version.updated + version.deleted
+        rows = version.rewritten or changed
         self._send(_Step("COMPLETE", str(uuid4()), version.table, version.version, rows))
         super().applied(version)
 

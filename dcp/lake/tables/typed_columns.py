@@ -34,8 +34,10 @@ TEXT: Final = "_dcplake_text"
 PARSED: Final = "_dcplake_parsed"
 """Columns of `parsed_sql`: the JSON text, and what it is with the types of all columns."""
 
-IS_OBJECT_SQL: Final = "ltrim(' \\t\\r\\n', {text}) LIKE '{{%'"
-"""Whether a JSON text is an object's."""
+HAS_MISFIT_SQL: Final = f"{PARSED}.{_MISFIT} IS NOT NULL"
+"""The condition on rows of `parsed_sql` that something in the document does not fit."""
+
+_IS_OBJECT: Final = f"trim(LEADING ' \\t\\r\\n' FROM {TEXT}) LIKE '{{%'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +132,15 @@ FROM {parsed_sql(source, typed.document)})"""
 
 def parsed_sql(source: str, document: pa.StructType) -> str:
     """Return the query for rows with their JSON text and what ``from_json`` makes of it."""
-    is_object = IS_OBJECT_SQL.format(text=TEXT)
     return f"""(
-SELECT *, IF({is_object}, {_from_json(document)}, NULL) AS {PARSED}
+SELECT *, IF({_IS_OBJECT}, {_from_json(document)}, NULL) AS {PARSED}
 FROM (SELECT *, IF(datatype = {int(Datatype.JSON)}, CAST(value AS STRING), NULL) AS {TEXT}
   FROM {source}))"""
 
 
 def is_misfit_sql(path: JsonPath) -> str:
     """Return the condition on rows of `parsed_sql` that the value at a path does not fit."""
-    return f"({PARSED}.{_MISFIT} IS NOT NULL AND {_is_corrupt(path.document)})"
+    return f"({HAS_MISFIT_SQL} AND {_is_corrupt(path.document)})"
 
 
 def _document_sql(typed: TypedColumns) -> str:
@@ -163,9 +164,9 @@ def _violations_sql(typed: TypedColumns) -> str:
     listed = ",\n    ".join(checks)
     return f"""CAST(CASE
   WHEN {TEXT} IS NULL THEN {_at_root("concat(octet_length(value), ' bytes that are no JSON')")}
-  WHEN {PARSED} IS NULL OR ({PARSED}.{_MISFIT} IS NOT NULL AND {_is_corrupt(pa.struct([]))})
+  WHEN {PARSED} IS NULL OR ({HAS_MISFIT_SQL} AND {_is_corrupt(pa.struct([]))})
     THEN {_at_root(root)}
-  WHEN {PARSED}.{_MISFIT} IS NOT NULL{any_strange} THEN filter(array(
+  WHEN {HAS_MISFIT_SQL}{any_strange} THEN filter(array(
     {listed}), each -> each IS NOT NULL)
   END AS {kind})"""
 

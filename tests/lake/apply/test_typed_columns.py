@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     assert rows["empty"] == (dict.fromkeys(HOTEL), None)
     assert rows["text"] == (None, [("$", "7 bytes that are no JSON", "a JSON object")])
     assert rows["items"] == (None, [("$", "[1]", "a JSON object")])
-    assert rows["cut"][1] == [("$", "7 bytes that are no JSON", "a JSON object")] or rows["cut"][1]
+    assert rows["cut"] == (None, [("$", "11 bytes that are no JSON", "a JSON object")])
 
     # A document that is corrected fits, and what a few changes bring is typed as well.
     scene.put(bad=HOTEL, more=BAD)
@@ -179,7 +179,6 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     # The contract is mended: all rows are written anew, in one commit, fenced like any apply.
     mended = CONTRACT.replace('stars" = "int', 'stars" = "double')
     scene.contract.write_text(mended.replace('"quarantine"', '"freeze"'))
-    assert scene.contract.parent is not None
     contract = contract_for(load_contracts(str(scene.contract.parent)), DOCS)
     lake, number = scene.lake, latest_round(scene.lake)
     stale = plan_apply(lake, DOCS, number, contract=contract)
@@ -191,7 +190,7 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     with pytest.raises(FencedError, match="another driver applied to docs"):
         run_apply(lake, stale, "paused")
     assert table_rows(scene) == before
-    strange = [("$.geo.alt", "7", "no such field"), ("$.reviews[*].by", "x", "no such field")]
+    strange = [("$.geo.alt", "7", "no such field"), ("$.reviews[*].by", '"x"', "no such field")]
     rows = scene.rows()
     assert rows["good"][1] == strange
     stars = {**BAD_DOC, "stars": 4.5}
@@ -209,7 +208,7 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     scene.contract.unlink()
     scene.run()
     assert "doc" not in scene.spark.sql(f"SELECT * FROM {lake.table_sql('docs')}").columns
-    assert verify(scene.settings, spark=scene.spark).is_equal
+    assert verify(scene.settings, spark=scene.spark).result == "equal"
 
 
 def table_rows(scene: Scene) -> list[Any]:
@@ -241,4 +240,4 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) ->
     assert rows["three"][0]["o"]["c"] == rows["three"][0]["big"] == Decimal(2**64)
     operations = [each.operation for each in history(scene.lake.table("docs"))]
     assert operations[:3] == ["CREATE OR REPLACE TABLE AS SELECT", "MERGE", "MERGE"]
-    assert verify(scene.settings, spark=scene.spark).is_equal
+    assert verify(scene.settings, spark=scene.spark).result == "equal"

@@ -1,0 +1,137 @@
+"""The first apply of many documents, with typed columns and without: seconds of CPU.
+
+    make bench BENCH=typed_columns ARGS="--documents 1000000"
+
+One round is received. Then ``dcplake apply`` merges it into an empty table, in turn without a
+contract and with one of twelve paths in each mode, and with ``evolve`` also without any. At last
+comes another contract, and all rows are written anew. Each is a process of its own from start to
+exit. One document in a thousand does not fit.
+"""
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from benchmarks._producer import PASSWORD, USER
+from benchmarks.start_up import adopt_orphans, cpu_seconds, report
+from dcp.lake.config.contracts import ContractMode
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+
+_MISFIT_EVERY: Final = 1000
+_CONTRACT: Final = """
+collection = "_default._default"
+mode = "{mode}"
+[columns]
+"$.id" = "bigint"
+"$.name" = "string"
+"$.email" = "string"
+"$.active" = "boolean"
+"$.balance" = "decimal(12,2)"
+"$.score" = "double"
+"$.created_at" = "timestamp"
+"$.address.street" = "string"
+"$.address.city" = "string"
+"$.tags[*]" = "string"
+"$.lines[*].sku" = "string"
+"$.lines[*].quantity" = "int"
+"""
+
+
+def _document(number: int, random: Random) -> bytes:
+    content = {
+        "id": number,
+        "name": f"customer {number}",
+        "email": f"customer-{number}@example.com",
+        "active": number % 3 > 0 if number % _MISFIT_EVERY else "perhaps",
+        "balance": random.randrange(10_000_000) / 100,
+        "score": random.random(),
+        "created_at": f"2026-01-{number % 28 + 1:02}T10:00:00Z",
+        "address": {"street": f"{number % 997} Main Street", "city": f"city {number % 499}"},
+        "tags": [f"tag-{random.randrange(99)}" for _ in range(3)],
+        "lines": [{"sku": f"sku-{number % 4999}", "quantity": each} for each in range(4)],
+    }
+    return json.dumps(content).encode()
+
+
+def _serve(pipe: "Connection[Any, Any]", documents: int) -> None:
+    settings = ClusterSettings(
+        nodes=1,
+        vbuckets=64,
+        users={USER: PASSWORD},
+        seed=1,
+        record_seqnos=False,
+        record_branches=False,
+    )
+    random = Random(1)
+    with ProducerCluster(settings) as cluster:
+        for begin in range(0, documents, 10_000):
+            with cluster.batch():
+                for number in range(begin, min(begin + 10_000, documents)):
+                    cluster.set(b"customer:%d" % number, _document(number, random))
+        pipe.send(cluster.seeds)
+        pipe.recv()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--repetitions", type=int, default=1)
+    arguments = parser.parse_args()
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs, arguments.documents), daemon=True
+    )
+    process.start()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "password").write_text(PASSWORD)
+        options = {
+            "source.seeds": ",".join(ours.recv()),
+            "source.username": USER,
+            "source.password_file": str(folder / "password"),
+            "lake.root": str(folder / "lake"),
+            "apply.when": "never",
+        }
+        adopt_orphans()
+        _run(options, "run", "--once")
+        ours.send(None)
+        process.join()
+        contracts = {"no contract": ""}
+        contracts |= {mode: _CONTRACT.format(mode=mode) for mode in ContractMode}
+        contracts["evolve, none named"] = contracts["evolve"].partition("[columns]")[0]
+        found: dict[str, list[tuple[float, float]]] = {title: [] for title in contracts}
+        again: list[tuple[float, float]] = []
+        for _ in range(arguments.repetitions):
+            for title, contract in contracts.items():
+                shutil.rmtree(folder / "lake" / "docs", ignore_errors=True)
+                found[title].append(_apply(folder, options, contract))
+            again.append(_apply(folder, options, contracts["quarantine"]))
+        report(found | {"another contract": again})
+
+
+def _apply(folder: Path, options: Mapping[str, str], contract: str) -> tuple[float, float]:
+    schemas = folder / "schemas"
+    shutil.rmtree(schemas, ignore_errors=True)
+    schemas.mkdir()
+    if contract:
+        (schemas / "default.toml").write_text(contract)
+    return _run({**options, "apply.contracts_folder": str(schemas)}, "apply")
+
+
+def _run(options: Mapping[str, str], *command: str) -> tuple[float, float]:
+    sets = [word for pair in options.items() for word in ("--set", "{}={}".format(*pair))]
+    return cpu_seconds([sys.executable, "-m", "dcp.cli.main", *command, *sets])
+
+
+if __name__ == "__main__":
+    main()
