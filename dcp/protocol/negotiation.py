@@ -160,7 +160,7 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         ALWAYS,
         "a node reads one vbucket's disk snapshot to its end before the next: a first load that is "
         "cut short publishes the vbuckets that are complete",
-        "all vbuckets become complete near the end of a first load: none is published before",
+        "large vbuckets become complete together, near the end of a first load",
         since=7,
     ),
     GROUP_TAG: ControlTerm(

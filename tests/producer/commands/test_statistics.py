@@ -81,8 +81,8 @@ def test_a_connection_and_its_stream(
     cluster: ProducerCluster, client: RawClient, connect: Connect
 ) -> None:
     fill(cluster)
-    controls = {"set_noop_interval": "30", "backfill_order": "sequential"}
-    dcp = connect(cluster).log_in().open_dcp(name=b"mine", window=10_000, **controls)
+    dcp = connect(cluster).log_in()
+    dcp.open_dcp(name=b"mine", window=10_000, set_noop_interval="30", backfill_order="sequential")
     dcp.request_stream(0)
     dcp.messages_to(5)
     dcp.ack(100)
