@@ -67,6 +67,18 @@ _CONTROLS: Final = """\
 | control | value | sent | why | without it |
 |---|---|---|---|---|
 """
+_NOT_ASKED: Final = """\
+
+## Not asked for
+
+`enable_out_of_order_snapshots`: a server sends a snapshot in the order of keys only on a stream that names its collections
+or its scope, one collection in all by default, and from 7.2.1 on only if that has less than 0.5 % of the vbucket's documents (4 %
+where they have 256 bytes or more): beyond, reading the disk in the order of seqnos is faster (kv_engine
+`engines/ep/src/dcp/active_stream.cc`, `tryAndScheduleOSOBackfill` and `isOSOPreferredForCollectionBackfill`;
+`dcp_oso_max_collections_per_backfill`, `dcp_oso_backfill`). A lake streams whole vbuckets, and its `[filter]` is applied where the
+rows arrive: it would never get one. Nor could it keep a part of one: a stream that ends inside goes on from before the snapshot
+(`docs/dcp/documentation/commands/oso_snapshot.md`).
+"""
 
 
 def pages() -> dict[str, str]:
@@ -75,7 +87,9 @@ def pages() -> dict[str, str]:
         "settings.md": _SETTINGS + "".join(_settings()),
         "commands.md": _COMMANDS + "".join(_commands()),
         "exit-codes.md": _EXIT_CODES + "".join(_exit_codes()),
-        "negotiation.md": "".join((_NEGOTIATION, *_features(), _CONTROLS, *_controls())),
+        "negotiation.md": "".join(
+            (_NEGOTIATION, *_features(), _CONTROLS, *_controls(), _NOT_ASKED)
+        ),
     }
 
 

@@ -71,6 +71,7 @@ CONTROLS: Final = (
     control_request("supports_cursor_dropping_vulcan", "true"),
     STREAM_END_ON_CLOSE,
     control_request("max_marker_version", "2.2"),
+    control_request("backfill_order", "sequential"),
 )
 """Sent after NOOP and flow control, which ``required_controls`` derives from the settings."""
 

@@ -155,6 +155,14 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "a purge while nothing was read may order a rollback to 0: the vbucket is read again",
         since=8,
     ),
+    "backfill_order": ControlTerm(
+        "sequential",
+        ALWAYS,
+        "a node reads one vbucket's disk snapshot to its end before the next: a first load that is "
+        "cut short publishes the vbuckets that are complete",
+        "large vbuckets become complete together, near the end of a first load",
+        since=7,
+    ),
     GROUP_TAG: ControlTerm(
         "`source.receiver_group_tag`",
         "where that is set",

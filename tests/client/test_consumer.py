@@ -51,6 +51,21 @@ def test_drains_all_nodes_and_follows_writes(make_cluster: MakeCluster) -> None:
     assert cluster.counters().dcp_connections_opened == 3
 
 
+def test_vbuckets_that_are_read_from_disk_become_complete_one_by_one(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(checkpoint_items=0)
+    fill(cluster, 800)
+    with consuming(cluster, chosen=settings(window_bytes=4096)) as consumer:
+        drained = Drained()
+        for rows in range(50, 800, 50):
+            drained.run(consumer, lambda each, rows=rows: each.rows >= rows)  # type: ignore[misc]
+            assert len(drained.seqnos.keys() - drained.complete.keys()) <= 1
+        drained.run(consumer, caught_up(cluster))
+    assert_same_state(cluster, drained)
+    assert_nothing_sent_twice(cluster, drained)
+
+
 def test_a_stream_with_nothing_to_send_is_open(make_cluster: MakeCluster) -> None:
     """From the beginning of an empty vbucket, and from the end of one that is not."""
     cluster = make_cluster(vbuckets=2)

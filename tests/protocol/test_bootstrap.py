@@ -16,7 +16,7 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import BootstrapSettings
+from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials, Secret
 from dcp.protocol.negotiation import FEATURES
 from dcp.protocol.position import Position
@@ -43,7 +43,7 @@ WHOLE_BOOTSTRAP = [
     Opcode.GET_CLUSTER_CONFIG,
     Opcode.VERSION,
     Opcode.DCP_OPEN,
-    *[Opcode.DCP_CONTROL] * 7,
+    *[Opcode.DCP_CONTROL] * 8,
 ]
 
 
@@ -82,6 +82,7 @@ def test_the_whole_bootstrap() -> None:
         (b"supports_cursor_dropping_vulcan", b"true"),
         (b"send_stream_end_on_client_close_stream", b"true"),
         (b"max_marker_version", b"2.2"),
+        (b"backfill_order", b"sequential"),
     ]
 
 
@@ -134,20 +135,21 @@ def test_optional_controls_may_be_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "is_asked"),
+    ("version", "unasked"),
     [
-        (b"7.0.5-7659", False),
-        (b"7.6.12-5184", False),
-        (b"8.0.0-3777", True),
-        (b"10.0.0-1000", True),
-        (b"0.0.0-0000", True),  # a development build
-        (b"", True),
-        (b"9" * 5000 + b".0", True),
-        (None, True),
+        (b"6.5.1-6299", {b"max_marker_version", b"backfill_order"}),
+        (b"7.0.5-7659", {b"max_marker_version"}),
+        (b"7.6.12-5184", {b"max_marker_version"}),
+        (b"8.0.0-3777", set()),
+        (b"10.0.0-1000", set()),
+        (b"0.0.0-0000", set()),  # a development build
+        (b"", set()),
+        (b"9" * 5000 + b".0", set()),
+        (None, set()),
     ],
 )
-def test_markers_with_the_purge_seqno_are_asked_of_servers_that_know_them(
-    version: bytes | None, is_asked: bool
+def test_controls_are_asked_of_servers_that_know_them(
+    version: bytes | None, unasked: set[bytes]
 ) -> None:
     server = ScriptedServer()
     if version is None:
@@ -156,7 +158,8 @@ def test_markers_with_the_purge_seqno_are_asked_of_servers_that_know_them(
         server.overrides[Opcode.VERSION] = lambda frame, _: answer_to(frame, m.Text(version))
     (ready,) = bootstrap(server)
     assert isinstance(ready, e.Ready)
-    assert (b"max_marker_version" in server.names_of(Opcode.DCP_CONTROL)) == is_asked
+    all_controls = {control.name.encode() for control in CONTROLS}
+    assert all_controls - set(server.names_of(Opcode.DCP_CONTROL)) == unasked
 
 
 @pytest.mark.parametrize("status", [Status.NOT_SUPPORTED, Status.EINVAL])

@@ -1,8 +1,8 @@
 """The DCP half of a connection, after DCP_OPEN: its controls, NOOPs, streams, and what they send.
 
-Streams take turns; each turn is as large as flow control and the write buffer allow. A stream whose
-own window is full has no turn until that changes, and holds up no other. NOOPs do not wait for flow
-control (kv_engine ``dcp/producer.cc``).
+Streams take turns (``ready_list.py``); each turn is as large as flow control and the write buffer
+allow. A stream whose own window is full has no turn until that changes, and holds up no other.
+NOOPs do not wait for flow control (kv_engine ``dcp/producer.cc``).
 """
 
 import re

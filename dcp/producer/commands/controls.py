@@ -26,6 +26,7 @@ _OUT_OF_ORDER: Final = {
     "true": OutOfOrder.YES,
     "true_with_seqno_advanced": OutOfOrder.WITH_SEQNO_ADVANCED,
 }
+_BACKFILL_ORDERS: Final = {"round-robin": False, "sequential": True}
 Control = Callable[[DcpConnection, str], Status]
 
 
@@ -100,6 +101,13 @@ def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
     return _set(dcp, replace(dcp.options, keeps_cursors=keeps_cursors))
 
 
+def _backfill_order(dcp: DcpConnection, value: str) -> Status:
+    if value not in _BACKFILL_ORDERS:
+        return Status.EINVAL
+    dcp.ready.order_backfills(is_sequential=_BACKFILL_ORDERS[value])
+    return Status.SUCCESS
+
+
 def _force_compression(dcp: DcpConnection, value: str) -> Status:
     if HelloFeature.SNAPPY not in dcp.client.features:
         return Status.EINVAL
@@ -160,7 +168,7 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"connection_buffer_size": _connection_buffer_size,
     b"stream_buffer_size": _stream_buffer_size,
     b"set_priority": _one_of("high", "medium", "low"),
-    b"backfill_order": _one_of("round-robin", "sequential"),
+    b"backfill_order": _backfill_order,
     b"force_value_compression": _force_compression,
     b"supports_cursor_dropping": _cursor_dropping,
     b"supports_cursor_dropping_vulcan": _cursor_dropping,

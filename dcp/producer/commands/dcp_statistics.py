@@ -173,6 +173,8 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
     yield f"{prefix}:over_acked_bytes", connection.over_acked_bytes  # no server's, streams' too
     yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
     yield f"{prefix}:backfill_num_active", tally.backfilling
+    order = "sequential" if connection.ready.is_sequential else "round-robin"
+    yield f"{prefix}:backfill_order", order
     yield f"{prefix}:num_streams", tally.streams
     yield f"{prefix}:num_dead_streams", tally.streams - tally.sending
 

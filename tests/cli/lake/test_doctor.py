@@ -284,7 +284,8 @@ def test_an_old_server_is_told_with_what_it_costs(
     assert by_name["HELLO"]["refused"] == {
         "COLLECTIONS": "only the default collection is replicated"
     }
-    assert by_name["DCP"]["refused"].keys() == {"enable_expiry_opcode", "max_marker_version"}
+    refused = {"enable_expiry_opcode", "max_marker_version", "backfill_order"}
+    assert by_name["DCP"]["refused"].keys() == refused
     assert "expirations come as deletions" in by_name["DCP"]["found"]
 
 

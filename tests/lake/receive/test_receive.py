@@ -154,6 +154,25 @@ def test_a_small_budget_stops_inside_a_snapshot_and_nothing_is_resent(
     assert max(counts.values()) == 1
 
 
+def test_a_first_load_that_a_budget_cuts_leaves_whole_vbuckets(tmp_path: Path) -> None:
+    chosen = ClusterSettings(nodes=2, vbuckets=16, users=USERS, seed=7, checkpoint_items=0)
+    with ProducerCluster(chosen) as cluster:
+        with cluster.batch():
+            fill(cluster, 1600)
+        settings = settings_for(
+            cluster, tmp_path, flow_control=SMALL_FLOW, round={"target_bytes": 60_000}
+        )
+        rounds = RoundsInProcess(settings)
+        begun = {row["vbucket"] for row in item_rows(rounds.run())}
+        complete = {vbucket for vbucket, state in rounds.states.items() if state.complete_seqno}
+        assert 4 <= len(complete) < len(rounds.states)
+        assert len(begun - complete) <= 2, "one of each node is cut"
+        require_exact(rounds, cluster)
+        while rounds.plan() is not None:
+            rounds.run()
+        require_complete(rounds, cluster)
+
+
 def test_a_pending_row_waits_for_the_end_of_a_longer_snapshot(
     cluster: ProducerCluster, tmp_path: Path
 ) -> None:

@@ -81,7 +81,8 @@ def test_a_connection_and_its_stream(
     cluster: ProducerCluster, client: RawClient, connect: Connect
 ) -> None:
     fill(cluster)
-    dcp = connect(cluster).log_in().open_dcp(name=b"mine", window=10_000, set_noop_interval="30")
+    dcp = connect(cluster).log_in()
+    dcp.open_dcp(name=b"mine", window=10_000, set_noop_interval="30", backfill_order="sequential")
     dcp.request_stream(0)
     dcp.messages_to(5)
     dcp.ack(100)
@@ -101,6 +102,7 @@ def test_a_connection_and_its_stream(
         "noop_enabled": "true",
         "noop_tx_interval": "30 s",
         "noop_wait": "false",
+        "backfill_order": "sequential",
         "flow_control": "enabled",
         "max_buffer_bytes": "10000",
         "unacked_bytes": str(counters.bytes_sent - 100),
