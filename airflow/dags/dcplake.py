@@ -79,7 +79,7 @@ def job_environment() -> dict[str, str]:
 
 
 def java_options() -> str:
-    """Options of a job's JVM: where it logs, and the archive of Spark's classes where it is made."""
+    """Options of a job's JVM: where it logs, and the archive of Spark's classes, if it is made."""
     options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
     if CLASSES.exists():
         options.append(f"-XX:SharedArchiveFile={CLASSES}")
