@@ -117,9 +117,13 @@ make_environment
 if [ "$environment" = job ]; then
     say "packages installed after $((SECONDS - started)) s; Java and the Delta jars, downloaded where they are missing"
     prepare_runtime loud
-    # Nothing waits for it: it is in its place when it is whole, and sessions start without it.
+    # It is in its place when it is whole, and sessions start without it. It holds a lock until then,
+    # for those who start so many sessions that they had better wait (`make test`).
     say "Spark's classes are archived in the background (half a minute; $venv/class-archive.log)"
+    exec 8>"$venv-classes.lock"
+    ! command -v flock >/dev/null || flock 8
     nohup nice "$venv/bin/python" -m dcp.cli.class_archive </dev/null >"$venv/class-archive.log" 2>&1 9>&- &
+    exec 8>&-
 fi
 rm -f "$venv"/stamp-*
 touch "$stamp"

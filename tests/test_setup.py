@@ -19,6 +19,7 @@ case "$*" in
     *purelib*) dirname "$0" ;;
     *--version*) echo "Python 3.13.0" ;;
     *runtime*) echo "Java 21 in /java" ;;
+    *class_archive*) /bin/sleep 0.4; echo "it is there" ;;
 esac
 """
 
@@ -47,6 +48,9 @@ def test_it_tells_what_takes_so_long(tmp_path: Path, pip_code: int) -> None:
         assert "Java and the Delta jars, downloaded where they are missing" in jars
         assert "archived in the background" in archive
         assert java == "setup: Java 21 in /java" and last.startswith("setup: done in ")
+        waits = ["flock", ".venv-classes.lock", "cat", ".venv/class-archive.log"]  # as `make test`
+        waited = subprocess.check_output(waits, cwd=tmp_path / "a checkout", timeout=60)
+        assert waited == b"it is there\n"
     else:
         assert "the whole output is in .venv/setup.log" in done.stderr
 

@@ -7,6 +7,7 @@ set, and what it means: ``conf/airflow.env``. How to run them: docs/airflow.md.
 import json
 import os
 import re
+import shlex
 import subprocess
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,6 +31,7 @@ TIMEOUT_MINUTES = float(os.environ.get("DCPLAKE_DAG_TIMEOUT_MINUTES") or 120)
 PROPERTIES = os.environ.get("DCPLAKE_DAG_PROPERTIES") or str(HOME / "conf" / "spark-defaults.conf")
 DRIVER_MEMORY = os.environ.get("DCPLAKE_DAG_DRIVER_MEMORY") or "2g"
 LOGGING = HOME / "conf" / "log4j2.properties"
+CLASSES = VENV / "share" / "dcplake" / "spark-classes.jsa"
 CONNECTION = os.environ.get("DCPLAKE_DAG_CONNECTION") or "dcplake_spark"
 CALLBACKS = {
     "on_failure_callback": os.environ.get("DCPLAKE_DAG_ON_FAILURE"),
@@ -76,6 +78,14 @@ def job_environment() -> dict[str, str]:
     return environment
 
 
+def java_options() -> str:
+    """Options of a job's JVM: where it logs, and the archive of Spark's classes, if it is made."""
+    options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
+    if CLASSES.exists():
+        options.append(f"-XX:SharedArchiveFile={CLASSES}")
+    return shlex.join(options)
+
+
 def add_params(context) -> None:
     """Give the job the parameters of its run that are set, as options of the same names."""
     context["task"].application_args += [
@@ -94,7 +104,7 @@ def submit(task_id: str, *arguments: str, **options) -> SparkSubmitOperator:
         application_args=["--config", CONFIG, *arguments],
         conn_id=CONNECTION,
         properties_file=PROPERTIES,
-        conf={"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"},
+        conf={"spark.driver.extraJavaOptions": java_options()},
         driver_memory=DRIVER_MEMORY,
         env_vars=job_environment(),
         **options,

@@ -21,8 +21,8 @@ from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
 _USER: Final = "archiver"
-_WRITING_SECONDS: Final = 120.0
-"""More than a JVM takes at its end to write it."""
+_WRITING_SECONDS: Final = 900.0
+"""More than a JVM takes at its end to write it, on a machine that does other things meanwhile."""
 
 
 def make_class_archive(archive: Path) -> bool:

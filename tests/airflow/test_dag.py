@@ -3,12 +3,14 @@
 import importlib
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
 
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, QualityError, SourceError
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.spark.jvm_options import class_archive_path
 from tests.airflow.conftest import DAGS, ROOT, Airflow
 
 # Making Airflow's environment takes minutes on the first run.
@@ -36,6 +38,7 @@ def described_task(task):
         "application": getattr(task, "application", None),
         "arguments": getattr(task, "application_args", None),
         "takes_params": task._pre_execute_hook is not None,
+        "conf": getattr(task, "conf", None),
         "assets": [each.name for each in (*task.inlets, *task.outlets)],
         "on_failure": [f"{each.__module__}.{each.__name__}" for each in task.on_failure_callback],
     }
@@ -180,6 +183,13 @@ def test_jobs_understand_their_command_lines(
         assert importlib.import_module(f"jobs.{task}").main(arguments) == ConfigError.exit_code
         assert "/etc/missing.toml" in capsys.readouterr().err, arguments
     assert {task for task, *_ in by_task} == {each.stem for each in (ROOT / "jobs").glob("*.py")}
+
+
+def test_jobs_start_with_the_archive_of_classes_if_there_is_one(described: dict[str, Any]) -> None:
+    archive = class_archive_path()
+    conf = described["dags"]["dcplake"]["tasks"]["replicate"]["conf"]
+    options = shlex.split(conf["spark.driver.extraJavaOptions"])
+    assert (f"-XX:SharedArchiveFile={archive}" in options) == archive.exists()
 
 
 def test_only_failures_that_a_retry_can_help_are_retried(described: dict[str, Any]) -> None:

@@ -210,8 +210,9 @@ def _stopped(pid: int) -> Iterator[None]:
 # --- the cluster
 
 
-@pytest.mark.parametrize("fc", ALL)
-@pytest.mark.parametrize("how", ["cut", "stalled", "cut in a snapshot"])
+@pytest.mark.parametrize(
+    ("fc", "how"), list(zip(ALL, ["cut", "stalled", "cut in a snapshot"], strict=True))
+)
 def test_the_cluster_is_cut_or_stalled(make_scene: MakeScene, fc: str, how: str) -> None:
     """Consumers have what the relay has; their connections to it are not cut."""
     scene = make_scene(fc)

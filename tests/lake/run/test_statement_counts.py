@@ -5,7 +5,6 @@ Times belong to ``benchmarks/rounds``; these numbers do not depend on the machin
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -78,12 +77,12 @@ class WarmDriver:
         return sum(history(table, 1)[0].version + 1 for table in tables if table.exists())
 
 
-@pytest.fixture
-def warm(spark: "SparkSession", tmp_path: Path) -> Iterator[WarmDriver]:
+@pytest.fixture(scope="module")
+def warm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmDriver]:
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=4)) as cluster:
         for number in range(DOCUMENTS):
             cluster.set(b"key-%d" % number, b"1")
-        settings = settings_for(cluster, tmp_path)
+        settings = settings_for(cluster, tmp_path_factory.mktemp("counts"))
         access = source_access(settings)
         lake = open_or_create(
             lambda: spark, settings, lake_location(settings), query_cluster(access)
