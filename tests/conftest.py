@@ -23,6 +23,7 @@ settings.load_profile("dcplake")
 
 
 _LONGEST: Final = (
+    "test_a_cluster_in_chaos_is_replicated_exactly",
     "test_stopped_while_a_worker_receives_until_every_time_limit_is_over",
     "test_a_lake_on_s3",
     "test_many_published_tails_are_lost",

@@ -71,6 +71,16 @@ class ClusterMap:
         index = self.active[vbucket]
         return None if index < 0 else self.nodes[index]
 
+    def why_without_owner(self, vbucket: int) -> str:
+        """Return why a vbucket of the bucket has no ``owner``."""
+        if self.active[vbucket] < 0:
+            return "the cluster map names no active node for it"
+        return (
+            "the cluster map has no port of its active node's data service in network "
+            f"{self.network!r}, of the kind that is asked for (plain or TLS), expected one: expose "
+            "the node there, or choose another network (source.seeds, ?network=)"
+        )
+
     def replica_nodes(self, vbucket: int) -> tuple[NodeAddress, ...]:
         """Return the nodes that hold ``vbucket`` as a replica, as the map has them in order."""
         indices = self.replicas[vbucket] if vbucket < len(self.replicas) else ()

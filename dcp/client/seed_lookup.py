@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.certificates import certificate_fault
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
@@ -135,7 +136,9 @@ def _ask(host: NodeAddress, settings: ConnectionSettings, credentials: Credentia
         with connection.getresponse() as answer:
             body = answer.read(MAX_FRAME_BYTES)
     except (OSError, HTTPException) as error:
-        cure = "" if settings.tls is None else f", {tls_cure(error)}"
+        cure = ""
+        if settings.tls is not None:
+            cure = f", {certificate_fault(error, host, settings.tls, seconds) or tls_cure(error)}"
         raise NodeUnavailableError(
             f"HTTP with {host}: {str(error) or type(error).__name__}{cure}"
         ) from error

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.certificates import certificate_fault
 from dcp.client.set_up import TCP, TLS, Line
 from dcp.client.settings import TlsSettings
 from dcp.errors import AuthenticationError, NodeUnavailableError
@@ -71,7 +72,8 @@ class Transport:
                 f"waited {timeout_seconds:.1f} s for the {step} with {address}, {cure}"
             ) from None
         except OSError as error:
-            cure = REACH_CURE if step == TCP else tls_cure(error)
+            fault = tls and certificate_fault(error, address, tls, timeout_seconds)
+            cure = REACH_CURE if step == TCP else fault or tls_cure(error)
             told = f"{step} with {address}: {_reason(error)}, {cure}"
             if certificate_cure(error):
                 raise AuthenticationError(told) from error

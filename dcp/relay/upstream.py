@@ -56,7 +56,6 @@ class Upstream:
         self._bucket = bucket
         self._settings = settings
         self._regulator: StreamRegulator | None = None
-        self._tls = None if settings.tls is None else settings.tls.context()
         self._name = unique_name("dcplake-relay", settings.bucket)
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
@@ -145,7 +144,7 @@ class Upstream:
         settings = self._settings
         link = UpstreamLink(
             address,
-            UpstreamSettings(settings.bucket, settings.credentials, self._tls),
+            UpstreamSettings(settings.bucket, settings.credentials, settings.tls),
             self._name,
             self._bucket.lock,
             self._windows,
@@ -161,7 +160,8 @@ class Upstream:
             BucketError: the map of another bucket; there will be no link any more.
         """
         network = AUTO_NETWORK if self._map is None else self._map.network
-        found = ClusterMap.parse(config, source, tls=self._tls is not None, network=network)
+        is_encrypted = self._settings.tls is not None
+        found = ClusterMap.parse(config, source, tls=is_encrypted, network=network)
         self._require_same(found)
         if found.supersedes(self._map):
             self._map = found

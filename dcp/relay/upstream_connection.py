@@ -15,12 +15,12 @@ receiver of ``ReceivedBytes``. What to do about a refused or ended stream is the
 (``dcp/client/reactions.py``). Messages that fit no stream end the connection.
 """
 
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
+from dcp.client.settings import TlsSettings
 from dcp.errors import BucketError, RemoteProtocolError
 from dcp.producer.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.producer.replication.passive_streams import PassiveStreams
@@ -56,7 +56,7 @@ class UpstreamSettings:
 
     bucket: str
     credentials: Credentials
-    tls: ssl.SSLContext | None = None
+    tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

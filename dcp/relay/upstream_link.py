@@ -151,10 +151,11 @@ class UpstreamLink:
 
     async def _converse(self) -> bool:
         """Connect and receive until the connection is lost; return whether it ever got ready."""
-        loop, address = asyncio.get_running_loop(), self.address
+        loop, address, tls = asyncio.get_running_loop(), self.address, self._settings.tls
+        context = None if tls is None else tls.context()  # its files may have been replaced
         async with asyncio.timeout(_CONNECT_SECONDS):
             reader, self._writer = await asyncio.open_connection(
-                address.host, address.port, ssl=self._settings.tls
+                address.host, address.port, ssl=context
             )
         with self._lock:
             nonce = secrets.token_urlsafe(_NONCE_BYTES)

@@ -119,5 +119,6 @@ def test_a_certificate_or_key_that_cannot_be_used_is_named(file: str) -> None:
 
 def test_a_node_of_another_name_is_refused(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(tls=TLS_FILES, host="127.0.0.2")
-    with pytest.raises(NodeUnavailableError, match=r"certificate is not valid for '127\.0\.0\.2'"):
+    told = r"found a certificate of 127\.0\.0\.1, localhost, expected one of '127\.0\.0\.2'"
+    with pytest.raises(NodeUnavailableError, match=told):
         open_first(cluster, settings(None), CREDENTIALS)

@@ -69,6 +69,7 @@ def test_a_stale_plan_is_corrected_by_not_my_vbucket(
 
 
 def test_moves_are_followed_in_the_network_of_the_seeds(make_cluster: MakeCluster) -> None:
+    """To a node that joins later, too."""
     cluster = make_cluster(nodes=2, external_host="localhost")
     fill(cluster, 200)
     seeds = [seed.replace("127.0.0.1", "localhost") for seed in cluster.seeds]
@@ -77,6 +78,7 @@ def test_moves_are_followed_in_the_network_of_the_seeds(make_cluster: MakeCluste
         drained = Drained().run(consumer, caught_up(cluster))
         for vbucket in all_of(cluster):
             cluster.move_vbucket(vbucket, 1 - cluster.vbucket_owner(vbucket))
+        cluster.move_vbucket(0, cluster.add_node())
         fill(cluster, 200, prefix="later")
         drained.run(consumer, caught_up(cluster))
         assert_same_state(cluster, drained)

@@ -9,7 +9,7 @@ from dcp.lake.log.applied import applied_of
 from dcp.lake.log.round_records import positions_at, round_records
 from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import DOCS, LakeTables
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.versions import table_at
@@ -34,9 +34,10 @@ def _rows(table: pa.Table, source: str) -> Rows:
     return found
 
 
-def table_rows(lake: LakeTables, version: int | None) -> Rows:
-    """Return the documents of ``docs`` at a version (None: now), by an engine other than Spark."""
-    return _rows(table_at(lake.location.path(DOCS.name), version), f"docs version {version}")
+def table_rows(lake: LakeTables, version: int | None, replica: ReplicaTable = DOCS) -> Rows:
+    """Return a replica's documents at a version (None: now), by an engine other than Spark."""
+    name = replica.name
+    return _rows(table_at(lake.location.path(name), version), f"{name} version {version}")
 
 
 def source_rows(cluster: ProducerCluster, seqnos: dict[int, int]) -> Rows:
@@ -57,14 +58,18 @@ def complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
     return {vbucket: state.complete_seqno for vbucket, state in states.items()}
 
 
-def rows_at(cluster: ProducerCluster, states: Iterable[VbucketProgress]) -> Rows:
+def rows_at(
+    cluster: ProducerCluster, states: Iterable[VbucketProgress], replica: ReplicaTable = DOCS
+) -> Rows:
     """Return what the producer held at each state's complete seqno, on the branch of its data."""
     found: Rows = {}
     for state in states:
         seqno, log = state.complete_seqno, state.failover_log
         if seqno == 0 or log is None:
             continue
-        held = cluster.state_at(state.vbucket, seqno, log.uuid_at(seqno))
+        held = cluster.state_at(
+            state.vbucket, seqno, log.uuid_at(seqno), collection=replica.collection_id
+        )
         if held:
             found[state.vbucket] = {
                 key: (document.seqno, document.cas, document.value)
@@ -73,19 +78,21 @@ def rows_at(cluster: ProducerCluster, states: Iterable[VbucketProgress]) -> Rows
     return found
 
 
-def require_every_version_exact(lake: LakeTables, cluster: ProducerCluster) -> int:
-    """Compare each version of ``docs`` with the producer at that round; return how many.
+def require_every_version_exact(
+    lake: LakeTables, cluster: ProducerCluster, replica: ReplicaTable = DOCS
+) -> int:
+    """Compare each version of a replica with the producer at that round; return how many.
 
     What a version holds of a stale vbucket is of an older round.
     """
-    commits = history(lake.table(DOCS.name), 1000)
-    versions = [applied_of(DOCS.name, commit) for commit in commits if commit.is_apply]
+    commits = history(lake.table(replica.name), 1000)
+    versions = [applied_of(replica.name, commit) for commit in commits if commit.is_apply]
     rounds = {applied.held.round_of(vb) for applied in versions for vb in _vbuckets(lake)}
     records = round_records(lake, rounds)
     for applied in versions:
         states = (records[applied.held.round_of(vb)].states.get(vb) for vb in _vbuckets(lake))
-        expected = rows_at(cluster, (state for state in states if state is not None))
-        assert table_rows(lake, applied.version) == expected, f"{applied} differs"
+        expected = rows_at(cluster, (state for state in states if state is not None), replica)
+        assert table_rows(lake, applied.version, replica) == expected, f"{applied} differs"
     return len(versions)
 
 

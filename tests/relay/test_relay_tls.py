@@ -13,7 +13,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.settings import TlsSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
-from tests.client.drained import USERS, fill
+from tests.client.drained import USERS, fill, wait_for
+from tests.producer.authority import Authority, ShownCertificate
 from tests.producer.tls import CERTIFICATE, KEY, TLS_FILES
 from tests.relay.following import wait_until_level
 from tests.relay.lakes import Lake
@@ -54,6 +55,27 @@ def test_nodes_come_and_go(make_cluster: MakeCluster, make_relay: Callable[..., 
         fill(cluster, 60, prefix="crashed")
         lake.run_to(cluster)
     assert not cluster.counters().connections_closed_for_errors
+
+
+def test_authorities_rotate_under_a_relay(
+    make_cluster: MakeCluster, make_relay: Callable[..., Relay], tmp_path: Path
+) -> None:
+    """Nothing has to be restarted: the next connection reads the file that was replaced."""
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    first = old.issue(["127.0.0.1"])
+    shown = ShownCertificate(first.certificate_file, first.key_file)
+    cluster = make_cluster(vbuckets=2, tls=shown)
+    seed = NodeAddress.parse(cluster.tls_seeds[0])
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(Path(old.ca_file).read_bytes())
+    relay = make_relay(cluster, upstream=(seed,), tls=TlsSettings(str(trusted)))
+    wait_until_level(cluster, relay)
+    shown.show(new.issue(["127.0.0.1"]))
+    cluster.drop_connections()
+    wait_for("a refusal", lambda: "verify failed" in relay.snapshot().links[0].trouble)
+    trusted.write_bytes(Path(new.ca_file).read_bytes())
+    fill(cluster, 60)
+    wait_until_level(cluster, relay)
 
 
 def test_the_command_and_what_top_shows_of_it(

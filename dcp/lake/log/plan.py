@@ -230,7 +230,7 @@ def _stream_or_reason(
         return LeftOut(vbucket, state.reason, state.detail)
     node = cluster.map.owner(vbucket)
     if node is None:
-        return LeftOut(vbucket, "no active node", "the cluster map names no active node for it")
+        return LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
     if node in cluster.unreachable:
         return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
     if goal is None:

@@ -189,19 +189,23 @@ class Driver:
         try:
             reason = self._look_at_cluster(applying)
         except (AuthenticationError, SecretError) as error:
-            if not self._may_be_replaced(monotonic()):
+            if not self._may_be_replaced(error, monotonic()):
                 raise
             applying.hand_over(self.received())
             return f"the secret that source names to be replaced: {error}"
         self._refused_at = None
         return reason
 
-    def _may_be_replaced(self, now: float) -> bool:
-        """Return whether a secret that is refused may just not have come here, or there, yet."""
+    def _may_be_replaced(self, error: AuthenticationError | SecretError, now: float) -> bool:
+        """Return whether a secret that is refused may just not have come here, or there, yet.
+
+        What was there when the run began and cannot be read any more is in a file.
+        """
         if self._refused_at is None:
             self._refused_at = now
         is_early = now - self._refused_at < _ROTATION_SECONDS
-        return self._settings.source.has_secret_files and is_early
+        is_in_files = isinstance(error, SecretError) or self._settings.source.has_secret_files
+        return is_in_files and is_early
 
     def _look_at_cluster(self, applying: ApplyThread) -> str:
         try:

@@ -2,12 +2,13 @@
 
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.certificates import certificate_names, common_names
 from dcp.client.set_up import TCP, TLS, SetUpStep
 from dcp.errors import DcplakeError
 from dcp.lake.run.checked_step import CheckedStep, Finding, StepState, Tell
@@ -73,9 +74,8 @@ def _tcp(_: SetUpStep, node: NodeAddress, finding: Finding) -> None:
 def _tls(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
     assert step.line is not None
     certificate = step.line.certificate
-    names = [name for _, name in certificate.get("subjectAltName", ())]
-    names = names or _common_names(certificate.get("subject", ()))
-    issuer = ", ".join(_common_names(certificate.get("issuer", ()))) or "(no name)"
+    names = certificate_names(certificate)
+    issuer = ", ".join(common_names(certificate.get("issuer", ()))) or "(no name)"
     ends = ssl.cert_time_to_seconds(certificate["notAfter"])
     days = int((ends - time.time()) // _SECONDS_A_DAY)
     finding.say(
@@ -87,12 +87,6 @@ def _tls(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
     )
     if days < _FEW_DAYS:
         finding.warnings.append("renew it soon")
-
-
-def _common_names(name: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
-    """Return the common names, else all, of a name as ``ssl`` has it."""
-    parts = [part for group in name for part in group]
-    return [value for key, value in parts if key == "commonName"] or [value for _, value in parts]
 
 
 def _hello(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:

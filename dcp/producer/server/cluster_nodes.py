@@ -81,12 +81,13 @@ class ClusterNodes:
     def tell_addresses(self) -> None:
         """Let the map know the ports that were taken: of some nodes only now."""
         found = list(self.bucket.map.addresses)
-        external = self.bucket.settings.external_host
         for number, node in self._nodes.items():
-            address = replace(node.address, external_host=external)
-            host = self._shown_host
-            found[number] = address if host is None else replace(address, host=host)
+            found[number] = self._shown_address(node)
         self.bucket.map.set_addresses(found)
+
+    def _shown_address(self, node: Node) -> NodePorts:
+        address = replace(node.address, external_host=self.bucket.settings.external_host)
+        return address if self._shown_host is None else replace(address, host=self._shown_host)
 
     def add(self) -> int:
         """Start one more node on free ports and return it; the map has it. In the loop.
@@ -101,7 +102,7 @@ class ClusterNodes:
         node.listen()
         try:
             with self.bucket.lock, self.bucket.changing_map():
-                self.bucket.map.add(node.address)
+                self.bucket.map.add(self._shown_address(node))
         except BaseException:
             node.close_ports()
             node.leave_ports()

@@ -127,6 +127,14 @@ def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
     assert set(carried) == {1, 2, 3, 5, 7}
 
 
+def test_a_node_that_the_network_does_not_have_is_told_from_no_node() -> None:
+    view = cluster(dict.fromkeys(range(0, 8, 2), 5))
+    elsewhere = replace(view.map, nodes=(NODES[0], None), network="external")
+    details = {each.detail for each in planned(lake(), replace(view, map=elsewhere)).left_out}
+    assert len(details) == 1
+    assert "no port of its active node's data service in network 'external'" in details.pop()
+
+
 def test_nothing_can_be_streamed_is_idle_with_reasons() -> None:
     view = cluster({}, unreachable=dict.fromkeys(NODES[:2], "down"))
     plan = plan_round(lake(), view, SETTINGS, FLOW, 2)

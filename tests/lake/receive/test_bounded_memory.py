@@ -48,7 +48,9 @@ SCALE: Final = float(os.environ.get("DCPLAKE_TEST_SCALE", "0.05"))
 """Part of 2 GiB; all of it takes minutes, which is for `make soak`."""
 SEED: Final = int(os.environ.get("DCPLAKE_TEST_SEED", "4"))
 BACKFILL_BYTES: Final = int(2 * 1024 * MEBIBYTE * SCALE)
-LARGE_BYTES: Final = DOCUMENT_BYTES - 1024  # header, extras and key are part of the limit
+LARGE_BYTES: Final = DOCUMENT_BYTES
+MESSAGE_BYTES: Final = DOCUMENT_BYTES + 1024
+"""With header, extras and key, which are no part of the limit."""
 WINDOW_BYTES: Final = 10 * MEBIBYTE
 BATCH_BYTES: Final = 4 * MEBIBYTE
 TASKS: Final = 2
@@ -177,7 +179,7 @@ def test_a_large_backfill_keeps_to_the_formula(tmp_path: Path, spark: "SparkSess
     assert memory.peaks["driver"] <= bound.driver_bytes
     assert counters["streams_opened"] == 1  # nothing was sent twice
     assert counters["items_sent"] == source.documents
-    assert counters["peak_unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
+    assert counters["peak_unacked_bytes"] <= WINDOW_BYTES + MESSAGE_BYTES
     _require_survival(spark, settings, source.documents)
 
 
@@ -258,8 +260,8 @@ def test_a_sink_that_is_stopped_for_long_stops_the_producer_at_the_window(
         batches = TaskReceiver(plan.tasks[0], 1, budget, access, "stalled-sink").batches()
         rows = sum(next(batches).num_rows for _ in range(5))  # some are taken, then no more
         stopped = _wait_until_silent(source)
-        assert 0 < stopped["unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
-        assert stopped["peak_unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
+        assert 0 < stopped["unacked_bytes"] <= WINDOW_BYTES + MESSAGE_BYTES
+        assert stopped["peak_unacked_bytes"] <= WINDOW_BYTES + MESSAGE_BYTES
         resident_bytes = _settled(lambda: ours.memory_full_info().uss)  # the last message is read
         of_data_bytes = worker_bytes(1, WINDOW_BYTES, BATCH_BYTES) - WORKER_FIXED_BYTES
         assert resident_bytes - base_bytes <= of_data_bytes

@@ -229,6 +229,15 @@ def test_a_secret_in_files_may_be_refused_for_a_while(
     assert monotonic() - began >= 0.1
 
 
+def test_trusted_certificates_may_be_replaced_where_the_password_is_in_no_file(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    looks += [SecretError("tls ca_file: no certificate found"), view(10)]
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.continuously(after_plans(driver, 1))
+    assert driver.rounds == [{0}]
+
+
 def test_a_round_that_is_refused_is_made_again_with_the_new_secret(
     looks: list[ClusterView | DcplakeError],
 ) -> None:

@@ -30,9 +30,12 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.vbucket.documents import MAX_VALUE_BYTES, DocumentError
+from dcp.wire.vocabulary import Datatype
+from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
 from tests.client.drained import wait_for
 from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, settings_for
 from tests.lake.replicas import (
@@ -44,6 +47,7 @@ from tests.lake.replicas import (
     rows_of,
     source_rows,
 )
+from tests.lake.versions import table_at
 from tests.seeds import seeds
 
 if TYPE_CHECKING:
@@ -270,6 +274,29 @@ def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
     high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
     assert complete_seqnos(lake, latest_round(lake)) == high
     require_no_row_twice(lake)
+
+
+def test_the_largest_documents_pass_windows_that_are_smaller(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """As large as kv_engine stores them: 20 MiB, and beside them 1 MiB of system xattrs."""
+    body = b'"%s"' % (b"x" * (MAX_VALUE_BYTES - 2))
+    text = b'"%s"' % (b"y" * (MAX_SYSTEM_BYTES - 32))  # lengths and the name count
+    cluster.set(b"plain", body)
+    attributed = join_xattrs([(b"_s", text)], body)
+    cluster.set(b"attributed", attributed, datatype=Datatype.XATTR)
+    settings = settings_for(
+        cluster, tmp_path, flow_control=SMALL_FLOW, filter={"system_xattrs": True}
+    )
+    run(settings, once=True, spark=spark)
+    lake = opened(spark, settings)
+    found = table_at(lake.location.path("docs")).select(["key", "value", "xattrs"]).to_pylist()
+    assert sorted(each["key"] for each in found) == ["attributed", "plain"]
+    assert all(each["value"] == body for each in found)
+    assert {each["xattrs"] for each in found} == {None, f'{{"_s":{text.decode()}}}'}
+    assert verify(settings, spark=spark).result == "equal"
+    most_bytes = SMALL_FLOW["window_bytes"] + len(attributed)
+    assert len(attributed) < cluster.counters().peak_unacked_bytes < most_bytes + 1024
 
 
 def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(

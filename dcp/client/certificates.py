@@ -1,0 +1,85 @@
+"""Explains why a node's certificate is refused: when it ended, or which names it has.
+
+OpenSSL keeps that to itself. So the node is asked once more, by a handshake which trusts the same
+authorities and looks at neither times nor names; nothing is ever sent over that connection.
+"""
+
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.settings import TlsSettings
+from dcp.errors import SecretError
+
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which ``ssl`` has no name."""
+_NOT_IN_FORCE: Final = (9, 10)
+"""Its X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+_OTHER_NAME: Final = (62, 64)
+"""Its X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+
+def certificate_fault(
+    failure: Exception, address: NodeAddress, tls: TlsSettings, timeout_seconds: float
+) -> str:
+    """Return what the certificate is, what was expected, and the remedy, for a failed handshake.
+
+    Empty where it failed for another reason than times or names, or the node does not show the
+    certificate again.
+    """
+    if not isinstance(failure, ssl.SSLCertVerificationError):
+        return ""
+    if failure.verify_code not in _NOT_IN_FORCE + _OTHER_NAME:
+        return ""
+    try:
+        certificate = _certificate(address, tls, timeout_seconds)
+    except (OSError, SecretError):
+        return ""
+    names = ", ".join(certificate_names(certificate))
+    if failure.verify_code in _OTHER_NAME:
+        return (
+            f"found a certificate of {names}, expected one of {address.host!r}: name the node as "
+            "its certificate does (source.seeds, ?network=), or give it one of that name"
+        )
+    begins, ends = (_time(certificate[key]) for key in ("notBefore", "notAfter"))
+    return (
+        f"found a certificate of {names}, good from {begins} to {ends}, expected it and those that "
+        f"signed it to be good now, at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC by the clock of "
+        "this machine: renew what has ended, or set the clock"
+    )
+
+
+def certificate_names(certificate: Mapping[str, Any]) -> Sequence[str]:
+    """Return the hosts that a certificate is for, as ``ssl.SSLSocket.getpeercert`` has it.
+
+    Where it has none: the common names of its subject.
+    """
+    names = [name for _, name in certificate.get("subjectAltName", ())]
+    return names or common_names(certificate.get("subject", ()))
+
+
+def common_names(name: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
+    """Return the common names, else all, of a name as ``ssl`` has it."""
+    parts = [part for group in name for part in group]
+    return [value for key, value in parts if key == "commonName"] or [value for _, value in parts]
+
+
+def _certificate(
+    address: NodeAddress, tls: TlsSettings, timeout_seconds: float
+) -> Mapping[str, Any]:
+    context = tls.context()
+    context.check_hostname = False
+    context.verify_flags |= _NO_CHECK_TIME
+    with (
+        socket.create_connection((address.host, address.port), timeout_seconds) as plain,
+        context.wrap_socket(plain, server_hostname=address.host) as encrypted,
+    ):
+        return encrypted.getpeercert() or {}
+
+
+def _time(written: str) -> str:
+    seconds = ssl.cert_time_to_seconds(written)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
