@@ -37,6 +37,8 @@ _LONGEST: Final = (
     "test_every_version_and_docs_live_are_exact_over_forks",
     "test_a_rollback_over_a_flush_to_a_history_with_another_one",
     "test_rows_of_dropped_collections_are_kept_where_that_is_wanted",
+    "test_a_failover_that_loses_a_soft_drop_takes_its_mark_back",
+    "test_each_collection_is_dropped_by_its_own_policy",
     "test_every_kind_of_rollback_in_one_apply",
 )
 

@@ -4,7 +4,7 @@ A changed filter is followed by reading every vbucket anew: `dcp.lake.tables.doc
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -49,12 +49,7 @@ class FilterSettings(Section):
         """Check that names, expressions and time are such."""
         Section.__post_init__(self)
         for setting in ("include_collections", "exclude_collections"):
-            for name in getattr(self, setting):
-                if not _SCOPE_OR_COLLECTION.fullmatch(name):
-                    raise ConfigError(
-                        f"{setting}: found {name!r}, expected scope or scope.collection, of "
-                        "letters, digits, _ - %"
-                    )
+            require_names(setting, getattr(self, setting))
         for setting in ("include_keys", "exclude_keys"):
             _check_expression(setting, getattr(self, setting))
         _ = self.since_ns
@@ -86,6 +81,16 @@ class FilterSettings(Section):
             )
         passed = time - datetime(1970, 1, 1, tzinfo=UTC)
         return (passed.days * 86400 + passed.seconds) * _NS + passed.microseconds * 1000
+
+
+def require_names(setting: str, names: Iterable[str]) -> None:
+    """Raise ConfigError for a name that no scope or collection can have."""
+    for name in names:
+        if not _SCOPE_OR_COLLECTION.fullmatch(name):
+            raise ConfigError(
+                f"{setting}: found {name!r}, expected scope or scope.collection, of "
+                "letters, digits, _ - %"
+            )
 
 
 def _check_expression(setting: str, expression: str) -> None:

@@ -10,13 +10,13 @@ No secret is a setting: the password is named by reference (an environment varia
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, get_type_hints
 
 from dcp.errors import ConfigError, SecretError
-from dcp.lake.config.filter_settings import FilterSettings
+from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
@@ -305,6 +305,9 @@ class ApplySettings(Section):
     )
 
 
+_DROPPED: Final = ("delete", "keep", "soft")
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySettings(Section):
     """The choices of a lake: rollbacks, dropped collections, and what is safe to publish."""
@@ -320,8 +323,14 @@ class PolicySettings(Section):
         "delete",
         "What becomes of the rows of a collection that is dropped at the source. delete: they "
         "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
-        "they were. It is decided when the drop is received. A flush always deletes.",
-        choices=("delete", "keep"),
+        "they were; soft: they stay, and the view dropped_documents has them, with when and why. "
+        "It is decided when the drop is received. A flush always deletes.",
+        choices=_DROPPED,
+    )
+    dropped_collections: Mapping[str, str] = key(
+        {},
+        "The same for single scopes (as inventory) and collections (as inventory.hotel), by name; "
+        "a collection's own wins over its scope's. `dropped` is for all others.",
     )
     persist_to: int = key(
         0,
@@ -331,6 +340,29 @@ class PolicySettings(Section):
         least=0,
         most=4,
     )
+
+    def __post_init__(self) -> None:
+        """Check that names and choices of single collections are such."""
+        Section.__post_init__(self)
+        require_names("dropped_collections", self.dropped_collections)
+        for name, policy in self.dropped_collections.items():
+            if policy not in _DROPPED:
+                raise ConfigError(
+                    f"dropped_collections: found {policy!r} for {name}, expected one of "
+                    + ", ".join(f'"{choice}"' for choice in _DROPPED)
+                )
+
+    def dropped_of(self, names: Sequence[str]) -> str:
+        """Return the choice for a collection that goes by these names, its scope's and its."""
+        found = [
+            self.dropped_collections[name] for name in names if name in self.dropped_collections
+        ]
+        return found[-1] if found else self.dropped
+
+    @property
+    def keeps_dropped(self) -> bool:
+        """True if rows of some dropped collection stay."""
+        return {self.dropped, *self.dropped_collections.values()} != {"delete"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ later ones as soon as a round lists them: make it anew to see at once what an ap
 
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
                                                for the replica of another collection
-    pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets, quarantine
+    pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets,
+    dropped_documents, quarantine
 
 ``stale_vbuckets`` knows the applies up to its registration, too.
 """
@@ -24,6 +25,7 @@ from dcp.lake.query.views_sql import (
     docs_live_sql,
     documents_sql,
     documents_variant_sql,
+    dropped_documents_sql,
     epochs_sql,
     pending_changes_sql,
     positions_sql,
@@ -75,6 +77,8 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     views["positions"] = positions_sql(lake.changes_sql)
     views["epochs"] = epochs_sql(lake.changes_sql)
     views["row_history"] = row_history_sql(lake.changes_sql)
+    tables = {replica: lake.table_sql(replica.name) for replica in replicas}
+    views["dropped_documents"] = dropped_documents_sql(lake.changes_sql, tables)
     audit = lake.table_sql(AUDIT_TABLE) if audit_exists(lake) else None
     views["rollbacks"] = rollbacks_sql(audit)
     typed = {each.name: lake.table_sql(each.name) for each in replicas if _is_typed(lake, each)}

@@ -6,13 +6,15 @@ All of them find the rounds they need by themselves, so that a view once made st
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from dcp.lake.apply.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.tables.keys import ESCAPE_PREFIX
 from dcp.lake.tables.schema import AUDIT, POSITION, REPLICA, spark_types
 from dcp.lake.tables.sql import integer_list, quoted, string
-from dcp.lake.tables.tables import ReplicaTable
-from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
+from dcp.lake.tables.tables import DOCS, ReplicaTable
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Spark parses no larger text into a VARIANT."""
@@ -165,6 +167,74 @@ LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
 LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_seqno"""
 
 
+def dropped_documents_sql(changes_sql: str, table_sqls: Mapping[ReplicaTable, str]) -> str:
+    """Return the documents that stay although their collection is gone, marked with when and why.
+
+    ``dropped_seqno`` is that of the drop in the document's vbucket, ``dropped_in_round`` the round
+    that brought it, ``dropped_at`` the time at which it was first received.
+
+    Of tables whose collections are not marked nothing is read: their join ends with the marks.
+    """
+    sources = [(each, sql) for each, sql in table_sqls.items()] or [
+        (DOCS, f"({_no_rows(REPLICA)})")
+    ]
+    return "\nUNION ALL".join(
+        f"""
+SELECT /*+ BROADCAST(m) */ {string(replica.name)} AS table, m.dropped_at, m.reason, m.dropped_seqno,
+  m.dropped_in_round, d.*
+FROM ({documents_sql(sql)}) d
+JOIN ({_marks(changes_sql)}) m
+  ON d.vbucket = m.vbucket AND m.collection_id = {replica.collection_id}"""
+        for replica, sql in sources
+    )
+
+
+def _marks(changes_sql: str) -> str:
+    """Return the collections that were dropped softly, each with its drop, by vbucket.
+
+    The newest live and complete event of a collection decides. What a vbucket had when it began
+    anew, at 0, holds until its new history tells otherwise: so long, and where the drop is told no
+    more, the rows stay too (`dcp.lake.apply.clearing_rules.keeps_dropped_rows`).
+
+    An event that is received again is the same one where its seqno is the same.
+    """
+    later_beginning = "exists(b.forks, z -> z.seqno = 0 AND z.epoch > e.epoch{})"
+    is_dead = (
+        "exists(b.forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno AND f.seqno > 0 "
+        f"AND NOT {later_beginning.format(' AND z.epoch < f.epoch')})"
+    )
+    return f"""
+SELECT vbucket, collection_id, newest.first_marked_at AS dropped_at,
+  IF(newest.is_scope_gone, 'collection and scope dropped', 'collection dropped') AS reason,
+  newest.seqno AS dropped_seqno, newest.round AS dropped_in_round
+FROM (
+  SELECT vbucket, collection_id,
+    max_by(struct(marked_at, first_marked_at, is_scope_gone, seqno, round), struct(epoch, seqno))
+      AS newest
+  FROM (
+    SELECT *,
+      min(CAST(marked_at AS TIMESTAMP)) OVER (PARTITION BY vbucket, collection_id, seqno)
+        AS first_marked_at,
+      max(is_live AND event = {string(SystemEventKind.DROP_SCOPE.name)})
+        OVER (PARTITION BY vbucket, scope_id) AS is_scope_gone
+    FROM (
+      SELECT e.vbucket, e.epoch, e.seqno, e.round, e.told.*, NOT {is_dead}
+        AND (e.seqno <= b.high OR {later_beginning.format("")}) AS is_live
+      FROM (
+        SELECT vbucket, epoch, seqno, round, from_json(detail,
+          'event STRING, scope_id BIGINT, collection_id BIGINT, marked_at STRING') AS told
+        FROM {changes_sql} WHERE kind = 'system_event') e
+      JOIN (
+        SELECT vbucket, max(position.complete_seqno) AS high,
+          collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks
+        FROM {changes_sql} WHERE kind = 'rollback' AND seqno IS NOT NULL
+          OR kind = 'position' AND round = {_newest_round(changes_sql)}
+        GROUP BY vbucket) b ON e.vbucket = b.vbucket))
+  WHERE is_live AND collection_id IS NOT NULL
+  GROUP BY vbucket, collection_id)
+WHERE newest.marked_at IS NOT NULL"""
+
+
 def row_history_sql(changes_sql: str) -> str:
     """Return every received version of every document, over all branches.
 
@@ -225,10 +295,7 @@ GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 def rollbacks_sql(audit_sql: str | None) -> str:
     """Return what rollbacks took back, key by key; ``audit_sql`` is None where there was none."""
     if audit_sql is None:
-        columns = ", ".join(
-            f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in spark_types(AUDIT)
-        )
-        return f"SELECT {columns} WHERE false"
+        return _no_rows(AUDIT)
     return f"SELECT {', '.join(quoted(name) for name in AUDIT.names)} FROM {audit_sql}"
 
 
@@ -249,6 +316,11 @@ SELECT s.table, s.vbucket, s.round, p.position.complete_seqno AS seqno, p.positi
 FROM (VALUES {values}) AS s(table, vbucket, round)
 LEFT JOIN {changes_sql} p ON p.kind = 'position' AND p.round = s.round AND p.vbucket = s.vbucket
 WHERE s.vbucket >= 0"""
+
+
+def _no_rows(schema: pa.Schema) -> str:
+    columns = (f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in spark_types(schema))
+    return f"SELECT {', '.join(columns)} WHERE false"
 
 
 def vbucket_of_sql(vbucket_count: int) -> str:

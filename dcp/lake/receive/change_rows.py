@@ -1,12 +1,14 @@
 """Converts the events of a task's streams into rows of ``changes``."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
-from dcp.lake.receive.system_events import DroppedPolicy, emptied_collection, system_event_text
+from dcp.lake.receive.dropped_policies import DroppedPolicies
+from dcp.lake.receive.system_events import emptied_collection, system_event_text
 from dcp.lake.tables.rollback_order import RollbackOrder, order_row
 from dcp.protocol.events import (
     Event,
@@ -26,7 +28,7 @@ class ChangeRows:
         streams: Iterable[StreamPlan],
         batches: BatchBuilder,
         branches: BranchLookup,
-        dropped: DroppedPolicy,
+        dropped: DroppedPolicies,
     ) -> None:
         """``batches`` has the same ``branches``."""
         self._batches = batches
@@ -62,7 +64,7 @@ class ChangeRows:
                     event.vbucket,
                     event.seqno,
                     collection_id=emptied_collection(event, self._dropped),
-                    detail=system_event_text(event),
+                    detail=system_event_text(event, self._dropped, datetime.now(UTC)),
                 )
 
     def add_rollback(self, vbucket: int, order: RollbackOrder) -> None:

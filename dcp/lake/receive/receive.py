@@ -9,7 +9,7 @@ differently.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from socket import gethostname
 from time import monotonic, sleep
 from typing import Final
@@ -40,8 +40,9 @@ from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.change_rows import ChangeRows
+from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
-from dcp.lake.receive.system_events import DroppedPolicy, collection_of
+from dcp.lake.receive.system_events import collection_of
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
@@ -82,7 +83,7 @@ class SourceAccess:
     source: SourceSettings
     flow_control: FlowControlSettings
     quiet_seconds: float
-    dropped: DroppedPolicy = DroppedPolicy.DELETE
+    dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
     live: LivePlace | None = None
     """The folder of the tasks' live files; None: there are none."""
 

@@ -7,8 +7,8 @@ from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSetting
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.monitor.live_place import LivePlace
+from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
 from dcp.lake.receive.receive import SourceAccess
-from dcp.lake.receive.system_events import DroppedPolicy
 
 if TYPE_CHECKING:
     pass
@@ -26,7 +26,7 @@ def source_access(settings: Settings) -> SourceAccess:
         source=source,
         flow_control=settings.flow_control,
         quiet_seconds=settings.round.quiet_seconds,
-        dropped=DroppedPolicy(settings.policy.dropped),
+        dropped=DroppedPolicies(DroppedPolicy(settings.policy.dropped)),
         live=LivePlace.of(settings),
     )
 

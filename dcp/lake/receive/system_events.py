@@ -2,22 +2,14 @@
 
 import json
 from dataclasses import fields
-from enum import StrEnum
+from datetime import datetime
 from typing import Any
 
+from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
 from dcp.protocol.events import SystemEventReceived
 from dcp.wire.json_tree import json_tree
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
 from dcp.wire.vocabulary import SystemEventKind
-
-
-class DroppedPolicy(StrEnum):
-    """The configured treatment of rows of a collection that was dropped at the source."""
-
-    DELETE = "delete"
-    """They leave the replica, in the commit of the snapshot that carries the drop."""
-    KEEP = "keep"
-    """They stay as they were; the drop ends no documents."""
 
 
 def collection_of(event: SystemEventReceived) -> int | None:
@@ -27,15 +19,22 @@ def collection_of(event: SystemEventReceived) -> int | None:
     return None
 
 
-def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicy) -> int | None:
+def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicies) -> int | None:
     """Return the collection whose documents at lower seqnos of the vbucket are gone; or None.
 
     A flush arrives as the begin of a collection that exists, so every begin counts; of a new one
     there are no older documents.
     """
-    if isinstance(event.meaning, CollectionEnded) and dropped is DroppedPolicy.KEEP:
+    if _policy_of(event, dropped) in (DroppedPolicy.KEEP, DroppedPolicy.SOFT):
         return None
     return collection_of(event)
+
+
+def _policy_of(event: SystemEventReceived, dropped: DroppedPolicies) -> DroppedPolicy | None:
+    """Return the policy that a drop falls under; None for other events."""
+    if isinstance(event.meaning, CollectionEnded):
+        return dropped.of(event.meaning.collection_id)
+    return None
 
 
 def kept_collection(text: str) -> int | None:
@@ -50,8 +49,11 @@ def kept_collection(text: str) -> int | None:
     return collection_id
 
 
-def system_event_text(event: SystemEventReceived) -> str:
-    """Return the event as JSON: its name, its ids where we know its layout, its bytes as sent."""
+def system_event_text(event: SystemEventReceived, dropped: DroppedPolicies, now: datetime) -> str:
+    """Return the event as JSON: its name, its ids where we know its layout, its bytes as sent.
+
+    ``marked_at`` is ``now`` where it drops a collection softly: from then on its rows are marked.
+    """
     told: dict[str, Any] = {
         "event": _name(event.event),
         "version": event.version,
@@ -63,6 +65,8 @@ def system_event_text(event: SystemEventReceived) -> str:
             told[field.name] = _text(value) if isinstance(value, bytes) else value
     elif event.name:
         told["name"] = _text(event.name)
+    if _policy_of(event, dropped) is DroppedPolicy.SOFT:
+        told["marked_at"] = now.isoformat()
     return json.dumps(told)
 
 

@@ -23,7 +23,7 @@ _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
 
 
 class Requests:
-    """The requests of one driver; ``keeps_dropped``: its ``policy.dropped`` is ``keep``."""
+    """The requests of one driver; ``keeps_dropped`` is that of its ``PolicySettings``."""
 
     def __init__(
         self, lake: LakeTables, control: Control, writer_id: str, *, keeps_dropped: bool

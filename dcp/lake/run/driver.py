@@ -36,6 +36,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
+from dcp.lake.receive.dropped_policies import logged_collections
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run.backfills import Backfills
@@ -44,7 +45,7 @@ from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
-from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.collections import Collections, collections_of, replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, replicas_in
@@ -75,6 +76,8 @@ class Driver:
         self.writer_id = secrets.token_hex(8)
         self._settings = settings
         self._access = access
+        if settings.policy.dropped_collections:
+            self._know(logged_collections(lake))
         self._observer = observer
         self._ensured: set[ReplicaTable] = set()
         self._report = RunReport()
@@ -92,7 +95,7 @@ class Driver:
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
         self._requests = Requests(
-            lake, control, self.writer_id, keeps_dropped=settings.policy.dropped == "keep"
+            lake, control, self.writer_id, keeps_dropped=settings.policy.keeps_dropped
         )
         self._backfills = Backfills(lake, control, access, observer)
         self._refused_at: float | None = None
@@ -241,11 +244,15 @@ class Driver:
         Raises:
             LakeError: the cluster's bucket is not the one that the lake holds, or somebody changed
                 the log behind our back.
+            ConfigError: a setting names a scope or collection that nobody knows.
 
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         known = self._applier.replicas or replicas_in(self.lake)
         document_filter = DocumentFilter.resolve(self._settings.filter, cluster.manifest, known)
+        there = collections_of(cluster.manifest)
+        self._know(there)
+        self._access.dropped.refuse_unknown(self._settings.policy, there)
         self._guard.check()
         self._ensure_replicas(cluster, document_filter)
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
@@ -287,6 +294,11 @@ class Driver:
         self._backfills.learn(plan, report)
         self._observer.committed(report)
         return report
+
+    def _know(self, collections: Collections) -> None:
+        """Learn by which policies drops of some collections go."""
+        dropped = self._access.dropped.knowing(self._settings.policy, collections)
+        self._access = replace(self._access, dropped=dropped)
 
     def _waits_for_backfill(self, plan: Idle, stop: threading.Event) -> bool:
         """Return whether a backfill waits for its nodes; wait a little, then."""

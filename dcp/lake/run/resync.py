@@ -59,8 +59,7 @@ def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resyn
     """
     with lake_locked(settings, "dcplake resync") as location:
         lake = open_lake(spark_of(settings), location)
-        keeps_dropped = settings.policy.dropped == "keep"
-        return commit_resync(lake, vbuckets, keeps_dropped=keeps_dropped)
+        return commit_resync(lake, vbuckets, keeps_dropped=settings.policy.keeps_dropped)
 
 
 def commit_resync(
@@ -72,8 +71,8 @@ def commit_resync(
 ) -> Resync:
     """Commit the round; see `resync`.
 
-    ``keeps_dropped``: ``policy.dropped`` is ``keep``. ``writer_id``: the driver's that does it;
-    None: nobody's else.
+    ``keeps_dropped`` is that of ``PolicySettings``. ``writer_id``: the driver's that does it; None:
+    nobody's else.
     """
     every = range(lake.identity.vbucket_count)
     chosen = tuple(sorted(set(every if vbuckets is None else vbuckets)))
@@ -94,9 +93,10 @@ def commit_resync(
         if keeps_dropped:
             raise LakeError(
                 f"{lake.changes.where}: cannot be read, so that nothing tells any more which "
-                "collections were dropped and keep their rows (policy.dropped is keep). Put its "
-                "files back from a copy; or copy those replica tables, and run resync with "
-                "--set policy.dropped=delete: the next run empties them"
+                "collections were dropped and keep their rows (policy.dropped, "
+                "policy.dropped_collections). Put its files back from a copy; or copy those "
+                "replica tables, and run resync with --set policy.dropped=delete "
+                "--set policy.dropped_collections=: the next run empties them"
             )
         _empty(lake, replicas, newest, writer_id)
     after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}

@@ -19,7 +19,9 @@ what is wrong.
     seqno_advanced                   seqno
     system_event                     seqno, detail (JSON); collection_id, where documents of that
                                      collection end here: those at lower seqnos of the vbucket are
-                                     gone (it was flushed or dropped, or begins)
+                                     gone (it was flushed or dropped, or begins). A drop that keeps
+                                     them names it in detail alone, with marked_at where they are
+                                     marked: when it was received
     rollback                         rollback: what the producer ordered, with no seqno; or
                                      epoch and seqno: a new epoch begins, and what earlier ones hold
                                      above this seqno (the fork) is on a dead branch

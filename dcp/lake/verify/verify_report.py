@@ -75,7 +75,7 @@ class VerifyReport:
     ``counts`` has all keys that differ, by kind; ``keys`` the first of them. ``suspects`` are those
     that differed at the first look. ``dropped`` and ``kept`` are tables of collections that the
     bucket has no more: the former must be empty, and are compared; the latter keep what they had
-    in the vbuckets that received the drop under ``policy.dropped = "keep"``.
+    in the vbuckets that received the drop under another policy than ``delete``.
     """
 
     place: str
@@ -156,7 +156,7 @@ class VerifyReport:
         ]
         lines += [
             f"{name}: its collection was dropped at the source; its rows are kept in vbuckets "
-            f'{number_ranges(vbuckets)} (policy.dropped was "keep" then) and not compared there'
+            f'{number_ranges(vbuckets)} (the policy was "keep" or "soft" then) and not compared'
             for name, vbuckets in self.kept.items()
         ]
         told = f"{self.vbuckets} vbuckets compared in {self.seconds:.1f} s"

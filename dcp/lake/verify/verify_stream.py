@@ -19,9 +19,9 @@ from dcp.lake.log.progress import RoundProgress
 from dcp.lake.log.round_plan import TaskPlan
 from dcp.lake.log.stream_result import StreamResult
 from dcp.lake.receive.arrow_memory import return_freed_memory
+from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.stop_policy import UNLIMITED
-from dcp.lake.receive.system_events import DroppedPolicy
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import ITEM_KINDS, U64
 
@@ -79,7 +79,7 @@ def metadata_access(access: SourceAccess) -> SourceAccess:
     connection = replace(access.consumer.connection, metadata_only=True, receiver_group_tag=None)
     consumer = replace(access.consumer, connection=connection)
     # What the source holds is asked, whatever a lake keeps of it.
-    return replace(access, consumer=consumer, dropped=DroppedPolicy.DELETE)
+    return replace(access, consumer=consumer, dropped=DroppedPolicies())
 
 
 def read_function(

@@ -1,7 +1,8 @@
 """Flushes and drops of collections, from a real producer to the replicas, views and verify."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_report import VerifyReport
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.query.test_cookbook import RECIPES
 from tests.lake.receiving import settings_for
 from tests.lake.versions import table_at
 
@@ -80,10 +82,33 @@ class World:
         register_views(lake, replicas_in(lake))
         return {row["key"].encode() for row in self.spark.sql(f"SELECT key FROM {view}").collect()}
 
+    def marks(self) -> dict[str, "Mark"]:
+        """The mark of each document that has one, by key."""
+        register_views(self.lake, replicas_in(self.lake))
+        names = ", ".join(each.name for each in fields(Mark))
+        found = self.spark.sql(f"SELECT key, {names} FROM dropped_documents").toArrow().to_pylist()
+        marks = {row.pop("key"): Mark(**row) for row in found}
+        assert len(marks) == len(found)
+        return marks
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What ``dropped_documents`` says of a document."""
+
+    table: str
+    vbucket: int
+    reason: str
+    dropped_at: datetime
+    dropped_seqno: int
+    dropped_in_round: int
+
 
 @pytest.fixture
-def world(spark: "SparkSession", tmp_path: Path) -> Iterator[World]:
-    with ProducerCluster(ClusterSettings(vbuckets=VBUCKETS, seed=5)) as cluster:
+def world(spark: "SparkSession", tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    """On one node; on two, where a test says so, the second of which has the vbuckets 2 and 3."""
+    nodes = getattr(request, "param", 1)
+    with ProducerCluster(ClusterSettings(nodes=nodes, vbuckets=VBUCKETS, seed=5)) as cluster:
         settings = settings_for(
             cluster, tmp_path, round={"quiet_seconds": 0.2}, apply={"when": "every_round"}
         )
@@ -150,7 +175,7 @@ def test_a_dropped_collection_that_is_made_again_is_another_one(world: World) ->
 
 
 def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World) -> None:
-    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep"))
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="soft"))
     world.write(KEYS)
     world.make("other")
     world.write(KEYS[:3], "other")
@@ -164,9 +189,14 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     world.run()
     assert world.keys(table) == set(KEYS[:6])
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:6])
+    marked = world.marks()
+    assert {key.encode() for key in marked} == set(KEYS[:6])
     commit_resync(world.lake)
+    assert world.marks() == marked
     world.run()
     assert world.keys(table) == set(KEYS[:6])
+    received_again = {key: replace(each, dropped_in_round=5) for key, each in marked.items()}
+    assert world.marks() == received_again, "it is the same drop, of the same time"
     report = world.verify()
     assert (report.result, report.dropped, report.kept) == (
         "equal",
@@ -177,6 +207,91 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
         f"{table}: its collection was dropped at the source; its rows are kept in vbuckets 0-3 "
         in str(report)
     )
+
+
+def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
+    """All of them while nobody runs: the next run knows their names from the log only."""
+    own = {"s": "soft", "s.gone": "delete", "s.kept": "keep"}
+    world.settings = replace(world.settings, policy=PolicySettings(dropped_collections=own))
+    world.write(KEYS)
+    for name in ("gone", "kept"):
+        world.make(name)
+        world.write(KEYS, name)
+    world.run()
+    first, gone, kept = (world.replica(name).name for name in ("c", "gone", "kept"))
+    begin = datetime.now(UTC)
+    for name in ("c", "gone", "kept"):
+        world.cluster.drop_collection("s", name)
+    world.make("c")
+    world.write(KEYS[5:8])
+    world.run()
+    second = world.replica().name
+    assert world.keys(first) == world.keys(kept) == set(KEYS)
+    assert world.keys(first.replace("docs", "docs_live")) == set(KEYS)
+    assert world.keys(gone) == set() and world.keys(second) == set(KEYS[5:8])
+
+    marked = world.marks()
+    assert {each.table for each in marked.values()} == {first}
+    assert marked.keys() == {key.decode() for key in KEYS}
+    assert {each.reason for each in marked.values()} == {"collection dropped"}
+    assert {each.dropped_in_round for each in marked.values()} == {2}
+    assert all(begin <= each.dropped_at <= datetime.now(UTC) for each in marked.values())
+    report = world.verify()
+    everywhere = frozenset(range(VBUCKETS))
+    assert (report.result, report.dropped) == ("equal", (gone,))
+    assert report.kept == {first: everywhere, kept: everywhere}
+
+    def told(recipe: str) -> list[tuple[object, ...]]:
+        asked = RECIPES[recipe].replace("docs__shop__carts__a", second)
+        asked = asked.replace("documents__shop__carts__a", second.replace("docs", "documents"))
+        asked = asked.replace("docs__shop__carts__", "docs__s__c__")
+        return [tuple(row) for row in world.spark.sql(asked).collect()]
+
+    [(table, reason, _, documents)] = told("Documents of collections that are gone")
+    assert (table, reason, documents) == (first, "collection dropped", len(KEYS))
+    rows = [(row[0], row[2]) for row in told("A collection that was dropped and made again")]
+    again = [(key.decode(), second) for key in KEYS[5:8]]
+    assert sorted(rows) == sorted([*((key.decode(), first) for key in KEYS), *again])
+
+
+@pytest.mark.parametrize("world", [2], indirect=True)
+def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(world: World) -> None:
+    """The cluster's manifest goes back with the node: the drop never happened in its vbuckets."""
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="soft"))
+    cluster = world.cluster
+    world.write(KEYS)
+    world.run()
+    table, before = world.replica().name, cluster.manifest
+    cluster.wait_until_replicated()
+    cluster.pause_replication()
+    world.write([b"lost-%d" % number for number in range(8)])
+    drop(world)
+    world.run()
+    marked = world.marks()
+    assert {key.encode() for key in marked} == world.keys(table) > set(KEYS)
+
+    with cluster.bucket.lock:
+        cluster.bucket.collections.take(before)
+    cluster.failover(1)
+    cluster.resume_replication()
+    world.run()
+    assert {each.vbucket for each in marked.values()} == set(range(VBUCKETS))
+    stay = {key: each for key, each in marked.items() if each.vbucket < 2}
+    assert world.marks() == stay
+    back = {key for key in KEYS if cluster.vbucket_of(key) >= 2}
+    assert world.keys(table) == back | {key.encode() for key in stay}
+
+    world.write(sorted(back)[:2])
+    drop(world)
+    world.run()
+    again = world.marks()
+    assert world.keys(table) == {key.encode() for key in again} == back | {k.encode() for k in stay}
+    newly = {key: each for key, each in again.items() if each.vbucket >= 2}
+    assert again == stay | newly
+    latest = max(each.dropped_at for each in marked.values())
+    assert all(each.dropped_at > latest for each in newly.values())
+    report = world.verify()
+    assert (report.result, report.kept) == ("equal", {table: frozenset(range(VBUCKETS))})
 
 
 def test_a_rollback_over_a_flush_to_a_history_with_another_one(world: World) -> None:

@@ -83,6 +83,12 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
         ("[source]\ntls = 1", ["source.tls", "true or false"]),
         ('[apply]\nwhen = "always"', ["apply.when", "'always'", '"every_round"']),
         ("[spark.conf]\na = 1", ["spark.conf", "a table of texts"]),
+        (
+            '[policy.dropped_collections]\n"s.c" = "remove"',
+            ["policy.dropped_collections", "'remove' for s.c", '"delete", "keep", "soft"'],
+        ),
+        ('[policy.dropped_collections]\n"s.*" = "soft"', ["dropped_collections", "'s.*'", "scope"]),
+        ('[policy.dropped_collections]\ns.c = "soft"', ["dropped_collections", "a table of texts"]),
         ("[round\n", ["lake.toml", "no valid TOML"]),
     ],
 )

@@ -1,0 +1,96 @@
+"""Resolves what becomes of the rows of dropped collections: by id, from names of the settings.
+
+The event of a drop has ids only, and what was dropped is in no manifest any more. So names come
+from the manifests that a driver sees, and of earlier times from the events that the log keeps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dcp.errors import ConfigError
+from dcp.lake.config.settings import PolicySettings
+from dcp.lake.tables.collections import Collections, ManifestCollection, collections_of
+from dcp.lake.tables.tables import LakeTables
+from dcp.suggestions import did_you_mean
+from dcp.wire.json_tree import json_tree
+from dcp.wire.vocabulary import SystemEventKind
+
+
+class DroppedPolicy(StrEnum):
+    """The configured treatment of rows of a collection that was dropped at the source."""
+
+    DELETE = "delete"
+    """They leave the replica, in the commit of the snapshot that carries the drop."""
+    KEEP = "keep"
+    """They stay as they were; the drop ends no documents."""
+    SOFT = "soft"
+    """They stay, and the event says that they are marked, and since when."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPolicies:
+    """The policies of a bucket's collections: ``default``, and by id those that have their own.
+
+    ``met`` are the names of the settings that a scope or collection was found for.
+    """
+
+    default: DroppedPolicy = DroppedPolicy.DELETE
+    by_collection: Mapping[int, DroppedPolicy] = field(default_factory=dict)
+    met: frozenset[str] = frozenset()
+
+    def of(self, collection_id: int) -> DroppedPolicy:
+        """Return the policy of a collection."""
+        return self.by_collection.get(collection_id, self.default)
+
+    def knowing(self, rules: PolicySettings, collections: Collections) -> "DroppedPolicies":
+        """Return these, and those of some more collections."""
+        own = rules.dropped_collections.keys()
+        names = {name for each in collections.all for name in each.names}
+        found = {
+            each.collection_id: DroppedPolicy(rules.dropped_of(each.names))
+            for each in collections.all
+            if own & set(each.names)
+        }
+        met = own & (names | set(collections.scopes.values()))
+        return DroppedPolicies(self.default, {**self.by_collection, **found}, self.met | met)
+
+    def refuse_unknown(self, rules: PolicySettings, collections: Collections) -> None:
+        """Refuse a name that no scope or collection has or had, since a drop would go by another.
+
+        Raises:
+            ConfigError: there is one. ``collections`` are those that there are now.
+
+        """
+        names = {name for each in collections.all for name in each.names}
+        names |= set(collections.scopes.values())
+        for name in sorted(rules.dropped_collections.keys() - self.met):
+            raise ConfigError(
+                f"policy.dropped_collections: found {name!r}{did_you_mean(name, names)}, expected "
+                f"scopes or collections of the bucket: {', '.join(sorted(names))}"
+            )
+
+
+def logged_collections(lake: LakeTables) -> Collections:
+    """Return the scopes and collections that the log tells of, also those that are gone."""
+    default = collections_of(None)
+    scopes, begun = dict(default.scopes), []
+    for row in lake.changes.rows("DISTINCT detail", "kind = 'system_event'"):
+        told = json_tree(row["detail"])
+        if told["event"] == SystemEventKind.CREATE_SCOPE.name:
+            scopes[told["scope_id"]] = told["name"]
+        elif told["event"] == SystemEventKind.BEGIN_COLLECTION.name and "scope_id" in told:
+            begun.append(told)
+    return Collections(
+        scopes,
+        (
+            *default.all,
+            *(
+                ManifestCollection(
+                    told["scope_id"], scopes[told["scope_id"]], told["collection_id"], told["name"]
+                )
+                for told in begun
+                if told["scope_id"] in scopes
+            ),
+        ),
+    )

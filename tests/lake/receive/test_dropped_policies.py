@@ -1,0 +1,46 @@
+"""The policies of dropped collections: which holds for which id, and names that nobody knows."""
+
+import json
+
+import pytest
+
+from dcp.errors import ConfigError
+from dcp.lake.config.settings import PolicySettings
+from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
+from dcp.lake.tables.collections import collections_of
+
+RULES = PolicySettings(
+    dropped="keep", dropped_collections={"s": "soft", "s.gone": "delete", "_default": "soft"}
+)
+
+
+def manifest(**collections: list[str]) -> bytes:
+    """A manifest with these scopes; ids are 8, 9 and so on by the names of collections."""
+    ids = {"c": "8", "gone": "9", "d": "a"}
+    scopes = [
+        {
+            "name": scope,
+            "uid": f"{number:x}",
+            "collections": [{"name": name, "uid": ids[name]} for name in names],
+        }
+        for number, (scope, names) in enumerate(collections.items(), 8)
+    ]
+    return json.dumps({"uid": "1", "scopes": scopes}).encode()
+
+
+def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
+    policies = DroppedPolicies(DroppedPolicy(RULES.dropped))
+    for seen in (None, manifest(s=["c", "gone"], t=["d"]), manifest(s=[], t=[])):
+        policies = policies.knowing(RULES, collections_of(seen))
+    found = [policies.of(collection_id) for collection_id in (0, 8, 9, 10, 99)]
+    assert found == ["soft", "soft", "delete", "keep", "keep"]
+    policies.refuse_unknown(RULES, collections_of(manifest()))  # they were there once
+
+
+def test_a_name_that_nobody_knows_is_refused() -> None:
+    there = collections_of(manifest(_default=[], s=["c"]))
+    policies = DroppedPolicies().knowing(RULES, there)
+    with pytest.raises(
+        ConfigError, match=r"dropped_collections: found 's\.gone'.*_default, s, s\.c"
+    ):
+        policies.refuse_unknown(RULES, there)
