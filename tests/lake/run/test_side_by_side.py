@@ -223,7 +223,7 @@ def test_a_slow_apply_delays_no_round(
     job, [applying, receiving] = scene.hold("apply.planned", "round.planned")
     try:
         receiving.unlink()
-        for wanted in (pending + 1, pending + 2):
+        for wanted in range(pending + 1, pending + 4):
             job.wait_until(f"round {wanted}", partial(scene.has_round, wanted))
             job.wait_until("all that was written", scene.has_everything)
             scene.require_live_exact()

@@ -63,7 +63,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
         "JAVA_HOME": str(find_java_home()),
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA_OPTIONS,
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     name = "org.apache.spark.deploy"
     with ExitStack() as stack:
