@@ -11,6 +11,7 @@ exit. One document in a thousand does not fit.
 import argparse
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
@@ -106,6 +107,7 @@ def main() -> None:
         _run(options, "run", "--once")
         ours.send(None)
         process.join()
+        received = shutil.move(folder / "lake", folder / "received")
         contracts = {"no contract": ""}
         contracts |= {mode: _CONTRACT.format(mode=mode) for mode in ContractMode}
         contracts["evolve, none named"] = contracts["evolve"].partition("[columns]")[0]
@@ -113,7 +115,8 @@ def main() -> None:
         again: list[tuple[float, float]] = []
         for _ in range(arguments.repetitions):
             for title, contract in contracts.items():
-                shutil.rmtree(folder / "lake" / "docs", ignore_errors=True)
+                shutil.rmtree(folder / "lake", ignore_errors=True)
+                shutil.copytree(received, folder / "lake", copy_function=os.link)
                 found[title].append(_apply(folder, options, contract))
             again.append(_apply(folder, options, contracts["quarantine"]))
         report(found | {"another contract": again})
