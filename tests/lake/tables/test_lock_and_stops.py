@@ -250,6 +250,7 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
         "changes.py:_commit_files": False,
         "apply.py:_commit": True,
         "apply.py:_merge": False,  # of _commit
+        "apply.py:_rewrite": False,
         "first_apply.py:insert_rows": False,
         "audit.py:write_audit": True,
         "heartbeat.py:beat": False,  # adds and takes no row: nothing can be half done
