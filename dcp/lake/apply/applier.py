@@ -16,9 +16,8 @@ from dcp.lake.apply.apply import EMPTY_ROUNDS, plan_apply, run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.cadence import is_due, pending_of
+from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.apply.quiet_tables import QuietTables
-from dcp.lake.apply.typed_plan import contract_for
-from dcp.lake.config.contracts import load_contracts
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.lake_position import stale_vbuckets
@@ -65,7 +64,7 @@ class Applier:
             for _ in range(TABLES_AT_ONCE)
         ]
         self._rule = rule
-        self._contracts = load_contracts(rule.contracts_folder)
+        self._contracts = ContractBook(rule.contracts_folder)
         self._writer_id = writer_id
         self._observer = observer
         self._guard = guard
@@ -196,7 +195,7 @@ class Applier:
             elif self._rounds_behind(replica, to_round) < EMPTY_ROUNDS:
                 self._note_quiet(lake, replica, to_round, seen_version)
                 return None
-        contract = contract_for(self._contracts, replica)
+        contract = self._contracts.contract_of(lake, replica)
         plan = plan_apply(lake, replica, to_round, budget, contract)
         if plan is None:
             self._note_quiet(lake, replica, to_round, seen_version)

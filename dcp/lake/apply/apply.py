@@ -1,6 +1,7 @@
 """Brings a replica table from the round it stands at to a later one, in one commit: a MERGE.
 
-(The first one, into an empty table, inserts: `dcp.lake.apply.first_apply`.)
+(The first one, into an empty table, inserts: `dcp.lake.apply.first_apply`. Where all rows get other
+typed columns, the table is written anew.)
 
 The fence is a Delta transaction id, (lake and table, the version that put the table where it stands
 + 1): a driver with a stale plan can never publish it, and a table that was restored to an older
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.apply.apply_plan import (
@@ -67,11 +69,19 @@ from dcp.lake.tables.tables import (
     has_deletion_vectors,
 )
 from dcp.lake.tables.task_files import TaskFiles
-from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
-from dcp.lake.tables.typed_columns import DOC, typed_sql
+from dcp.lake.tables.transaction import (
+    FEW_JOBS_TO_JOIN,
+    is_conflict,
+    session_settings_for_a_while,
+    transaction,
+)
+from dcp.lake.tables.typed_columns import DOC, TypedColumns, typed_sql
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds that brought a table no row, an apply without rows moves it on."""
+
+_TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
+"""How properties begin that Spark lists with a table's own, and that cannot be set."""
 
 _NEW_ROWS: Final = "dcplake_rows_of_rewritten_table"
 
@@ -109,7 +119,9 @@ def plan_apply(
     found = _readable_slice(lake, replica, status, to_round, log_version, budget)
     if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
         status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
-    typed = typed_plan(lake.table(replica.name), contract, has_rows=status.applied is not None)
+    is_applied = status.applied is not None
+    typed = typed_plan(lake.table(replica.name), contract, is_applied=is_applied)
+    brings_rows = found is not None
     if found is None:
         if not typed.rewrites or status.applied is None:
             return None
@@ -118,7 +130,8 @@ def plan_apply(
     # After a rollback it moves on at once: what it held is dead, and would be looked into for ever.
     stays = keys is not None and not keys and log_slice.stale == status.held.stale
     is_late = log_slice.undone or to_round - status.round >= EMPTY_ROUNDS
-    if stays and not is_late and not typed.rewrites:
+    brings_rows = brings_rows and (not stays or bool(is_late))
+    if not brings_rows and not typed.rewrites:
         return None
     rows = _rows(lake, replica, found, log_version, budget.bytes)
     without_repeats: frozenset[int] = frozenset()
@@ -142,11 +155,21 @@ def plan_apply(
         if log_slice.restored or typed.rewrites
         else largest_document_bytes(lake, range(log_slice.first_round, to_round + 1)),
     )
-    if contract is None:
+    if contract is None or not contract.mode.tells_new_fields:
         return plan
-    with plan_source(lake, plan) as source:
-        rows = written_sql(source, plan, lake.table_sql(plan.table))
-        return replace(plan, typed=with_documents(lake.spark, typed, contract, rows))
+    plan = _with_documents(lake, plan, contract)
+    if plan.typed.rewrites and not typed.rewrites:  # a column widens: of all rows, then
+        plan = replace(plan, largest_bytes=DOCUMENT_BYTES)
+        plan = _with_documents(lake, plan, contract)
+    return plan if brings_rows or plan.typed.rewrites else None
+
+
+def _with_documents(lake: LakeTables, plan: ApplyPlan, contract: Contract) -> ApplyPlan:
+    """Return a plan with the typed columns for the documents that it writes."""
+    reader = reader_settings(plan.largest_bytes)
+    with session_settings_for_a_while(lake.spark, reader), plan_source(lake, plan) as source:
+        written = written_sql(source, plan, lake.table_sql(plan.table))
+        return replace(plan, typed=with_documents(lake.spark, plan.typed, contract, written))
 
 
 def _empty_slice(applied: AppliedVersion) -> LogSlice:
@@ -283,7 +306,7 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     """
     failure: Exception | None = None
     if plan.typed.change is ColumnChange.ADD and plan.typed.columns is not None:
-        add_columns(lake.table(plan.table), plan.typed.columns)
+        _add_columns(lake, plan, plan.typed.columns)
     files = first_files(lake, plan)
     for _ in range(_ATTEMPTS):
         lineage = _checked_lineage(lake, plan)
@@ -298,6 +321,17 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
         f"{plan}: the table was rewritten in the moment of each of {_ATTEMPTS} attempts "
         "(maintenance?), nothing was applied; run it again when that has ended"
     ) from failure
+
+
+def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
+    """Add typed columns, unless another driver came first: what it did shows in the history."""
+    if _checked_lineage(lake, plan).since() != -1:
+        return
+    try:
+        add_columns(lake.table(plan.table), columns)
+    except PySparkException:
+        if lake.table(plan.table).column(DOC) is None:
+            raise
 
 
 def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
@@ -391,7 +425,11 @@ def _rewrite(
     """Write the table anew with other columns, and the rows of the plan with them."""
     table_sql, columns = lake.table_sql(plan.table), plan.typed.columns
     properties = lake.table(plan.table).properties().items()
-    listed = ", ".join(f"{string(name)} = {string(value)}" for name, value in properties)
+    listed = ", ".join(
+        f"{string(name)} = {string(value)}"
+        for name, value in properties
+        if not name.startswith(_TOLD_BY_DELTA)
+    )
     reader = reader_settings(plan.largest_bytes)
     with transaction(lake.spark, *fence, metadata, reader), plan_source(lake, plan) as source:
         rows = written_sql(source, plan, table_sql)
@@ -444,7 +482,7 @@ def _read_back(
         ) from failure
     if failure is None:
         raise LakeError(
-            f"{plan}: Delta skipped the MERGE, but the history shows no later apply than version "
+            f"{plan}: Delta skipped the commit, but the history shows no later apply than version "
             f"{plan.since_version}; somebody else used a transaction id of this table: restore "
             f"it to version {plan.since_version}, or delete its folder and run again, which makes "
             "it anew"

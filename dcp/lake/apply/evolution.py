@@ -26,12 +26,11 @@ from dcp.lake.tables.typed_columns import (
 MOST_COLUMNS: Final = 1000
 """Fields beyond so many get no column: where names are data, a contract says so (``.*``)."""
 
+MOST_SHAPES: Final = 1000
+"""Documents that do not fit are looked at up to so many different types of theirs."""
+
 _WHOLE_NUMBER: Final = pa.decimal128(38, 0)
 _NAME_OR_OBJECT: Final = re.compile(r"(?P<name>`(?:[^`]|``)*`)|OBJECT<")
-
-
-_MOST_SHAPES: Final = 1000
-"""Documents that do not fit are looked at up to so many different types of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def see_documents(spark: SparkSession, rows: str, document: pa.StructType) -> li
         f"SELECT IF({HAS_MISFIT_SQL}, schema_of_variant(json), NULL) AS types, "
         f"schema_of_variant_agg(json) AS seen, array({misfits}) AS misfits "
         f"FROM (SELECT *, try_parse_json({TEXT}) AS json FROM {parsed_sql(rows, document)}) "
-        f"WHERE {PARSED} IS NOT NULL GROUP BY ALL ORDER BY types LIMIT {_MOST_SHAPES}"
+        f"WHERE {PARSED} IS NOT NULL GROUP BY ALL ORDER BY types LIMIT {MOST_SHAPES}"
     ).collect()
     return [
         SeenDocuments(
@@ -142,8 +141,8 @@ class _Growth:
             case spark_types.ArrayType() if pa.types.is_list(known):
                 below = (*steps, Wildcard.ELEMENTS)
                 return pa.list_(self.of_known(known.value_type, seen.elementType, below))
-        is_misfit = self.adds and str(JsonPath(steps, known)) in self.misfits
-        return _widened(known, seen) if is_misfit else known
+        is_misfit = str(JsonPath(steps, known)) in self.misfits
+        return _widened(known, seen, is_misfit=is_misfit) if self.adds else known
 
     def of_new(self, seen: spark_types.DataType, steps: tuple[Step, ...]) -> pa.DataType | None:
         """Return the type of a new column; None where nothing but null was seen."""
@@ -173,14 +172,25 @@ def _number(seen: spark_types.DataType) -> pa.DataType | None:
     return None
 
 
-def _widened(known: pa.DataType, seen: spark_types.DataType) -> pa.DataType:
-    """Return a type for what a column has and for the numbers that did not fit it."""
+def _widened(known: pa.DataType, seen: spark_types.DataType, *, is_misfit: bool) -> pa.DataType:
+    """Return a type for what a column has and for the numbers that were seen.
+
+    A decimal takes numbers with more digits behind the point, and rounds them: it widens as well.
+    """
     number = _number(seen)
-    if number is None:
+    if number is None or not _is_number(known):
         return known
-    if pa.types.is_decimal(known) and number != pa.float64():
-        return pa.decimal128(_WHOLE_NUMBER.precision, known.scale)
-    return number
+    if not pa.types.is_decimal(known):
+        return number if is_misfit else known
+    if not isinstance(seen, spark_types.DecimalType):
+        whole = pa.decimal128(_WHOLE_NUMBER.precision, known.scale)
+        return known if not is_misfit else whole if number == pa.int64() else number
+    if not is_misfit and seen.scale <= known.scale:
+        return known
+    scale = max(known.scale, seen.scale)
+    digits = max(known.precision - known.scale, seen.precision - seen.scale)
+    most = _WHOLE_NUMBER.precision
+    return pa.decimal128(most, scale) if digits + scale <= most else pa.float64()
 
 
 def _is_number(kind: pa.DataType) -> bool:

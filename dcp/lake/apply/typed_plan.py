@@ -4,17 +4,15 @@ By its contract and the columns that the table has; with the modes ``evolve`` an
 a look at the documents that the apply brings.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from dcp.lake.apply.evolution import compared, see_documents
-from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, ContractMode
+from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.sql import string
-from dcp.lake.tables.tables import DOCS, ReplicaTable, replica_of
 from dcp.lake.tables.typed_columns import DOC, TypedColumns, paths_of, typed_columns
 
 if TYPE_CHECKING:
@@ -57,28 +55,17 @@ class TypedPlan:
 UNTYPED: Final = TypedPlan()
 
 
-def contract_for(contracts: Mapping[str, Contract], replica: ReplicaTable) -> Contract | None:
-    """Return the contract of a replica's collection, if there is one."""
-    of_it = (name for name in contracts if is_of_collection(replica, name))
-    return contracts.get(next(of_it, ""))
+def typed_plan(table: LakeTable, contract: Contract | None, *, is_applied: bool) -> TypedPlan:
+    """Return what a contract asks of a table, before any document was looked at.
 
-
-def is_of_collection(replica: ReplicaTable, collection: str) -> bool:
-    """Return whether a replica holds a collection of this name (``scope.collection``)."""
-    if collection == DEFAULT_COLLECTION:
-        return replica == DOCS
-    scope, name = collection.split(".")
-    return replica == replica_of(scope, name, replica.collection_id)
-
-
-def typed_plan(table: LakeTable, contract: Contract | None, *, has_rows: bool) -> TypedPlan:
-    """Return what a contract asks of a table, before any document was looked at."""
+    ``is_applied``: an apply has put the table where it is.
+    """
     found = table.column(DOC)
     if contract is None:
         return TypedPlan(None, ColumnChange.REWRITE) if found else UNTYPED
     wanted = typed_columns(contract)
     if found is None:
-        change = ColumnChange.REWRITE if has_rows else ColumnChange.ADD
+        change = ColumnChange.REWRITE if is_applied else ColumnChange.ADD
         return TypedPlan(wanted, change)
     if found.comment != wanted.fingerprint:
         return TypedPlan(wanted, ColumnChange.REWRITE)
@@ -88,17 +75,14 @@ def typed_plan(table: LakeTable, contract: Contract | None, *, has_rows: bool) -
 def with_documents(
     spark: "SparkSession", plan: TypedPlan, contract: Contract, rows: str
 ) -> TypedPlan:
-    """Return the plan for the documents of a query: all that the apply writes.
-
-    Where the contract neither adds columns nor tells of fields without one, that is the plan.
-    """
+    """Return the plan for the documents of a query: all that the apply writes."""
     columns, evolves = plan.columns, contract.mode is ContractMode.EVOLVE
-    if columns is None or not (evolves or contract.mode is ContractMode.FREEZE):
+    if columns is None:
         return plan
     seen = see_documents(spark, rows, columns.document)
     found = compared(columns.document, seen, adds=evolves)
-    if not found.document.num_fields:
-        return UNTYPED
+    if not found.document.num_fields:  # no document has a field: there is no column to write
+        return TypedPlan(None, plan.change) if plan.rewrites else UNTYPED
     change = plan.change
     if change is ColumnChange.NONE and found.document != columns.document:
         is_wider = not _values(columns) <= _values(replace(columns, document=found.document))

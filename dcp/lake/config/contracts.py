@@ -40,7 +40,7 @@ _STEP: Final = re.compile(
 )
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS: Final = 38
-_NO_COLUMN: Final = re.compile(r"[ ,;{}()\n\t=]")
+_NO_COLUMN: Final = re.compile(r"[ ,;{}()\r\n\t=]")
 """Characters that Parquet has in no column's name (Delta: "Column Mapping" would change them)."""
 
 SCALARS: Final[Mapping[str, pa.DataType]] = {
@@ -66,6 +66,11 @@ class ContractMode(StrEnum):
     """A value that does not fit is a violation; other fields are in the document only."""
     IGNORE = "ignore"
     """What does not fit is null, and nothing is said of it."""
+
+    @property
+    def tells_new_fields(self) -> bool:
+        """True if fields without a column matter: somebody has to look for them."""
+        return self in (ContractMode.EVOLVE, ContractMode.FREEZE)
 
 
 class Wildcard(StrEnum):
@@ -100,15 +105,28 @@ class Contract:
     where: str
 
 
+def require_collection(name: object, where: str) -> str:
+    """Return a collection's name.
+
+    Raises:
+        ConfigError: it is none.
+
+    """
+    if isinstance(name, str) and _COLLECTION.fullmatch(name):
+        return name
+    raise ConfigError(
+        f"{where}: found {name!r}, expected scope.collection ({DEFAULT_COLLECTION} is the default "
+        "one)"
+    )
+
+
 def load_contracts(folder: str) -> dict[str, Contract]:
-    """Return the contracts of a folder, by collection (``scope.collection``); none where it is ''.
+    """Return the contracts of a folder, by collection (``scope.collection``).
 
     Raises:
         ConfigError: there is no such folder, or a file in it is no contract; says what of which.
 
     """
-    if not folder:
-        return {}
     place = Path(folder)
     if not place.is_dir():
         raise ConfigError(
@@ -138,13 +156,8 @@ def _contract(file: Path) -> Contract:
             raise ConfigError(
                 f"{file}: found {key!r}{did_you_mean(key, _KEYS)}, expected only {', '.join(_KEYS)}"
             )
-    collection, mode = content.get("collection"), content.get("mode")
-    columns = content.get("columns", {})
-    if not isinstance(collection, str) or not _COLLECTION.fullmatch(collection):
-        raise ConfigError(
-            f"{file}: collection: found {collection!r}, expected scope.collection "
-            f"({DEFAULT_COLLECTION} is the default one)"
-        )
+    collection = require_collection(content.get("collection"), f"{file}: collection")
+    mode, columns = content.get("mode"), content.get("columns", {})
     if mode not in tuple(ContractMode):
         raise ConfigError(
             f"{file}: mode: found {mode!r}, expected one of {', '.join(ContractMode)}"

@@ -11,8 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dcp.errors import LakeError
-from dcp.lake.apply.typed_plan import is_of_collection
-from dcp.lake.config.contracts import FieldName, Step, Wildcard, can_be_column
+from dcp.lake.apply.contract_book import collection_names
+from dcp.lake.config.contracts import (
+    FieldName,
+    Step,
+    Wildcard,
+    can_be_column,
+    require_collection,
+)
 from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.wire.vocabulary import Datatype
 
@@ -24,8 +30,11 @@ _MAP_SHARE: Final = 0.1
 """An object with more fields, most of which few objects have, is proposed as a map."""
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?")
+_TIMESTAMP: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?"
+)
 _INT_BITS: Final = 63
+_DECIMAL_DIGITS: Final = 38
 
 _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset({"boolean"}),
@@ -33,7 +42,7 @@ _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "decimal(38,0)": frozenset({"bigint", "decimal(38,0)"}),
     "double": frozenset({"bigint", "decimal(38,0)", "double"}),
     "date": frozenset({"date"}),
-    "timestamp": frozenset({"date", "timestamp"}),
+    "timestamp": frozenset({"timestamp"}),
     "string": frozenset({"date", "timestamp", "string"}),
 }
 """The kinds of values that a proposed type is meant for, narrowest type first."""
@@ -50,7 +59,8 @@ class ProposedColumn:
 
     def __str__(self) -> str:
         """Return its line in a contract."""
-        told = f"{json.dumps(self.path)} = {json.dumps(self.kind)}  # {self.values:,} values"
+        path = json.dumps(self.path, ensure_ascii=False)
+        told = f"{path} = {json.dumps(self.kind)}  # {self.values:,} values"
         if self.misfits:
             counts = (f"{count:,} {kind}" for kind, count in sorted(self.misfits.items()))
             told += f"; {sum(self.misfits.values()):,} would not fit: {', '.join(counts)}"
@@ -69,12 +79,13 @@ class ProposedContract:
 
     def __str__(self) -> str:
         """Return it as a contract's file has it."""
+        mode = "quarantine" if self.columns else "evolve"
         lines = [
             f"# From {self.documents:,} documents; {self.others:,} of them are no JSON object."
         ]
-        lines += [f"collection = {json.dumps(self.collection)}", 'mode = "quarantine"', ""]
+        lines += [f"collection = {json.dumps(self.collection)}", f'mode = "{mode}"', ""]
         lines += ["[columns]", *map(str, self.columns)]
-        lines += (f"# {path}: no column can have this name" for path in self.unnamed)
+        lines += (f"# {json.dumps(path)}: no column can have this name" for path in self.unnamed)
         return "\n".join(lines)
 
 
@@ -84,15 +95,18 @@ def infer_contract(lake: LakeTables, collection: str, documents: int) -> Propose
     Reads no more than some ``documents``. Of a collection that was made again, its newest table.
 
     Raises:
-        LakeError: the lake has no table of that collection.
+        ConfigError: that is no collection's name.
+        LakeError: the lake has no table of it.
 
     """
-    replicas = [each for each in replicas_in(lake) if is_of_collection(each, collection)]
+    require_collection(collection, "dcplake schema infer")
+    known = collection_names(lake)
+    replicas = [each for each in replicas_in(lake) if known.get(each.collection_id) == collection]
     if not replicas:
-        names = ", ".join(each.name for each in replicas_in(lake))
+        names = ", ".join(sorted(set(known.values())))
         raise LakeError(
             f"{lake.location}: found no table of the collection {collection!r}, expected one of "
-            f"{names or 'no table at all'}"
+            f"{names}"
         )
     newest = max(replicas, key=lambda each: each.collection_id)
     return lake.table(newest.name).take_rows(
@@ -112,8 +126,8 @@ def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedCon
     for document in documents:
         count += 1
         try:
-            content = json.loads(document)
-        except ValueError:
+            content = json.loads(document, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
             content = None
         if isinstance(content, dict):
             root.add(content)
@@ -169,11 +183,18 @@ def _kind(value: Any) -> str:
         case bool():
             return "boolean"
         case int():
-            return "bigint" if -(2**_INT_BITS) <= value < 2**_INT_BITS else "decimal(38,0)"
+            if -(2**_INT_BITS) <= value < 2**_INT_BITS:
+                return "bigint"
+            return "decimal(38,0)" if abs(value) < 10**_DECIMAL_DIGITS else "double"
         case float():
             return "double"
         case _:
             return _kind_of_text(value)
+
+
+def _refuse_constant(name: str) -> None:
+    """Take NaN and the infinities for what they are: no JSON."""
+    raise ValueError(name)
 
 
 def _kind_of_text(text: str) -> str:

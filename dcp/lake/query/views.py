@@ -10,7 +10,8 @@ later ones as soon as a round lists them: make it anew to see at once what an ap
     pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets,
     dropped_documents, quarantine
 
-``stale_vbuckets`` knows the applies up to its registration, too.
+``stale_vbuckets`` knows the applies up to its registration, too, and ``quarantine`` the tables that
+had typed columns then.
 """
 
 from collections.abc import Sequence

@@ -47,8 +47,8 @@ DATA_PRESERVING: Final = frozenset(
 )
 """Operations that leave every row of a table as it is, whoever does them."""
 
-APPLYING: Final = frozenset({"MERGE", "WRITE", "CREATE OR REPLACE TABLE AS SELECT"})
-"""Operations of an apply; all but the first where it writes the table anew."""
+APPLYING: Final = frozenset({"MERGE", "CREATE OR REPLACE TABLE AS SELECT"})
+"""Operations of an apply; the second where it writes the table anew, with other typed columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,12 @@ _FOUND_MAX: Final = 200
 """Characters of what was found that a violation shows."""
 
 _MISFIT: Final = "_dcplake_misfit"
+_TIMESTAMP: Final = "yyyy-MM-dd['T'][' ']HH:mm[:ss][.SSSSSSSSS][XXX]"
+# Without formats Spark takes 10:30 for today's, and with its fallback 123 for a day of 1970.
 _OPTIONS: Final = (
     f"map('columnNameOfCorruptRecord', '{_MISFIT}', 'allowNonNumericNumbers', 'false', "
-    "'timeZone', 'UTC')"
+    "'timeZone', 'UTC', 'enableDateTimeParsingFallback', 'false', "
+    f"'dateFormat', 'yyyy-MM-dd', 'timestampFormat', {string(_TIMESTAMP)})"
 )
 TEXT: Final = "_dcplake_text"
 PARSED: Final = "_dcplake_parsed"
@@ -101,7 +104,7 @@ class TypedColumns:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, with the fingerprint as the comment of ``doc``, as Delta keeps it."""
+        """The columns; the table keeps the fingerprint as the comment of ``doc``."""
         return pa.schema([pa.field(DOC, self.document), TYPED.field(VIOLATIONS)])
 
     @property

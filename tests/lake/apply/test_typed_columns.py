@@ -5,6 +5,7 @@ That they are exact in every version over rollbacks is tested in ``test_apply_ro
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dcp.errors import FencedError
+from dcp.errors import ConfigError, FencedError
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import RowBudget
-from dcp.lake.apply.typed_plan import contract_for
-from dcp.lake.config.contracts import load_contracts
-from dcp.lake.config.settings import Settings
+from dcp.lake.apply.contract_book import ContractBook
+from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -179,8 +179,8 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     # The contract is mended: all rows are written anew, in one commit, fenced like any apply.
     mended = CONTRACT.replace('stars" = "int', 'stars" = "double')
     scene.contract.write_text(mended.replace('"quarantine"', '"freeze"'))
-    contract = contract_for(load_contracts(str(scene.contract.parent)), DOCS)
     lake, number = scene.lake, latest_round(scene.lake)
+    contract = ContractBook(str(scene.contract.parent)).contract_of(lake, DOCS)
     stale = plan_apply(lake, DOCS, number, contract=contract)
     assert stale is not None
     before = table_rows(scene)
@@ -205,10 +205,39 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     scene.put(last=BAD)
     scene.run()
     assert scene.rows()["last"] == (stars, None)
+    unnamed = replace(scene.settings, apply=ApplySettings())
+    with pytest.raises(ConfigError, match="no folder, but the table docs has typed columns"):
+        run(unnamed, once=True, spark=scene.spark)
     scene.contract.unlink()
     scene.run()
     assert "doc" not in scene.spark.sql(f"SELECT * FROM {lake.table_sql('docs')}").columns
     assert verify(scene.settings, spark=scene.spark).result == "equal"
+
+
+def test_contracts_go_by_the_names_of_collections_in_a_catalog_too(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """The tables of both collections have the same name, but for the id."""
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=11)) as cluster:
+        scene = Scene(spark, cluster, tmp_path)
+        place = replace(scene.settings.lake, schema="spark_catalog.typed_columns")
+        scene.settings = replace(scene.settings, lake=place)
+        cluster.create_scope("s")
+        for name in ("a-b", "a_b"):
+            collection = cluster.create_collection("s", name)
+            cluster.set(b"k", b'{"n": 1}', collection=collection)
+        text = 'collection = "s.a_b"\nmode = "quarantine"\n[columns]\n"$.n" = "int"\n'
+        scene.contract.write_text(text)
+        run(scene.settings, once=True, spark=spark)
+        scene.contract.write_text(text.replace('"int"', '"string"'))
+        run(scene.settings, once=True, spark=spark)
+        lake = scene.lake
+        columns = {
+            each.name: spark.sql(f"SELECT * FROM {lake.table_sql(each.name)}")
+            for each in replicas_in(lake)
+        }
+        assert ["doc" in each.columns for each in columns.values()] == [False, False, True]
+        assert columns["docs__s__a_b__9"].collect()[0].doc.n == "1"
 
 
 def table_rows(scene: Scene) -> list[Any]:
@@ -218,6 +247,11 @@ def table_rows(scene: Scene) -> list[Any]:
 
 def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) -> None:
     scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
+    scene.put(none={}, text=b"x")
+    scene.run()
+    assert scene.run() is None, "there is nothing to make columns of"
+    scene.cluster.delete(b"none")
+    scene.cluster.delete(b"text")
     scene.put(one={"n": 1, "o": {"a": "x"}, "none": None, "list": [{"b": True}], "empty": []})
     scene.run()
     assert scene.rows() == {"one": ({"n": 1, "o": {"a": "x"}, "list": [{"b": True}]}, None)}
@@ -231,13 +265,20 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) ->
     assert scene.rows() == {"one": (one, None), "two": ({"n": None, **new}, told)}
 
     # Numbers widen, and the rows that are there with them, in one commit.
-    scene.put(three={"n": 1.5, "o": {"c": 2**64}, "big": 2**64}, two={"n": "text"})
+    scene.put(three={"n": 1.5, "o": {"c": 2**64}, "big": 2**64}, four={"n": "text"})
     scene.run()
     rows = scene.rows()
     assert rows["one"][0] == {**one, "n": 1.0, "o": {"a": "x", "c": None}, "big": None}
-    assert rows["two"][1] == [("$.n", "text", "double")]
+    assert rows["two"][1] == told, "of documents that did not change it is told as before"
+    assert rows["four"][1] == [("$.n", "text", "double")]
     assert rows["three"][0]["n"] == 1.5
     assert rows["three"][0]["o"]["c"] == rows["three"][0]["big"] == Decimal(2**64)
     operations = [each.operation for each in history(scene.lake.table("docs"))]
     assert operations[:3] == ["CREATE OR REPLACE TABLE AS SELECT", "MERGE", "MERGE"]
+
+    # A decimal does not round what it can widen for.
+    scene.put(five={"big": 0.25})
+    scene.run()
+    assert scene.rows()["five"][0]["big"] == Decimal("0.25")
+    assert scene.rows()["three"][0]["big"] == Decimal(2**64)
     assert verify(scene.settings, spark=scene.spark).result == "equal"

@@ -78,7 +78,6 @@ def test_what_is_no_contract_is_refused(tmp_path: Path, text: str, message: str)
 
 
 def test_folders(tmp_path: Path) -> None:
-    assert load_contracts("") == {}
     assert load_contracts(str(tmp_path)) == {}
     (tmp_path / "a.toml").write_text('collection = "a.b"\nmode = "evolve"\n')
     [found] = load_contracts(str(tmp_path)).values()

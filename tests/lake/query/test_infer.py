@@ -9,6 +9,8 @@ import pytest
 from dcp.lake.config.contracts import load_contracts
 from dcp.lake.query.infer import propose_contract
 
+DEEP = b'{"a": ' + b"[" * 100_000
+
 
 def proposed(*documents: Any) -> dict[str, tuple[str, dict[str, int]]]:
     found = propose_contract("a.b", (json.dumps(each).encode() for each in documents))
@@ -23,7 +25,9 @@ def proposed(*documents: Any) -> dict[str, tuple[str, dict[str, int]]]:
         ([1, 2**63, 0.5], "double", {}),
         ([True, False], "boolean", {}),
         (["2026-01-31"], "date", {}),
-        (["2026-01-31", "2026-01-31T10:00:00Z"], "timestamp", {}),
+        (["2026-01-31 10:00", "2026-01-31T10:00:00.5+01:00"], "timestamp", {}),
+        ([1, 10**40], "double", {}),
+        ([1, 10**400], "double", {}),
         (["2026-01-31", "soon"], "string", {}),
         ([*range(18), "x", True], "bigint", {"string": 1, "boolean": 1}),
         ([1, "x"], "string", {}),
@@ -53,11 +57,15 @@ def test_nested_arrays_and_objects_whose_names_are_data() -> None:
 
 def test_what_is_printed_is_a_contract(tmp_path: Path) -> None:
     documents = [b'{"a": 1, "A": 2, "x y": 3, "it\'s": 4, "\xc3\xa9": 5, "a.b": 6}'] * 10
-    found = str(propose_contract("a.b", [*documents, b'{"a": "x"}', b"no JSON", b"[1]"]))
-    assert "# From 13 documents; 2 of them are no JSON object." in found
+    found = str(
+        propose_contract(
+            "a.b", [*documents, b'{"a": "x"}', b"no JSON", b"[1]", b'{"a": NaN}', DEEP]
+        )
+    )
+    assert "# From 15 documents; 4 of them are no JSON object." in found
     assert '"$.a" = "bigint"  # 11 values; 1 would not fit: 1 string' in found
-    assert "# $.A: no column can have this name" in found
-    assert "# $['x y']: no column can have this name" in found
+    assert '# "$.A": no column can have this name' in found
+    assert "# \"$['x y']\": no column can have this name" in found
     (tmp_path / "a.toml").write_text(found)
     [contract] = load_contracts(str(tmp_path)).values()
     assert {field.name for field in contract.document} == {"a", "é", "a.b"}

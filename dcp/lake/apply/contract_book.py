@@ -1,0 +1,67 @@
+"""Finds the contract of each replica table, by the name of its collection in the log.
+
+The name of a table does not tell: it is shortened, and characters that no catalog takes are gone.
+"""
+
+import logging
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, load_contracts
+from dcp.lake.receive.dropped_policies import logged_collections
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.typed_columns import DOC
+from dcp.suggestions import did_you_mean
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class ContractBook:
+    """The contracts of ``apply.contracts_folder``, and the names of the lake's collections."""
+
+    def __init__(self, folder: str) -> None:
+        """Read the contracts.
+
+        Raises:
+            ConfigError: there is no such folder, or a file in it is no contract.
+
+        """
+        self._contracts = load_contracts(folder) if folder else None
+        self._names: dict[int, str] = {}
+
+    def contract_of(self, lake: LakeTables, replica: ReplicaTable) -> Contract | None:
+        """Return the contract of a replica's collection, if there is one.
+
+        Raises:
+            ConfigError: the table has typed columns, and no folder is named: they would be lost.
+
+        """
+        if self._contracts is None:
+            if lake.table(replica.name).column(DOC) is not None:
+                raise ConfigError(
+                    "apply.contracts_folder: found no folder, but the table "
+                    f"{replica.name} has typed columns; expected the folder of its contract, or "
+                    "one without it, which takes them away (docs/typed-columns.md)"
+                )
+            return None
+        if self._contracts and replica.collection_id not in self._names:
+            self._names |= collection_names(lake)
+            self._warn_of_unknown()
+        return self._contracts.get(self._names.get(replica.collection_id, ""))
+
+    def _warn_of_unknown(self) -> None:
+        known = set(self._names.values())
+        for name, contract in (self._contracts or {}).items():
+            if name not in known:
+                _LOG.warning(
+                    "%s: found no collection %r yet%s; it is followed when there is one",
+                    contract.where,
+                    name,
+                    did_you_mean(name, known),
+                )
+
+
+def collection_names(lake: LakeTables) -> dict[int, str]:
+    """Return the name of every collection that the lake has heard of, by its id."""
+    found = {each.collection_id: each.names[-1] for each in logged_collections(lake).all}
+    return found | {DOCS.collection_id: DEFAULT_COLLECTION}
