@@ -32,7 +32,7 @@ def test_nothing_is_published_that_a_failover_takes_back(
     bucket = ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=61)
     with ProducerCluster(bucket) as cluster:
         settings = settings_for(
-            cluster, tmp_path, policy={"persist_to": 2}, round={"node_deadline_seconds": 2.0}
+            cluster, tmp_path, policy={"persist_to": 2}, round={"node_deadline_seconds": 10.0}
         )
         write(cluster, 0)
         run(settings, once=True, spark=spark)
@@ -69,7 +69,7 @@ def test_an_ephemeral_bucket_has_no_disk(spark: "SparkSession", tmp_path: Path) 
     with ProducerCluster(bucket) as cluster:
         write(cluster, 0)
         settings = settings_for(
-            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 0.5}
+            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 10.0}
         )
         with pytest.raises(IncompleteRunError, match="for an ephemeral bucket set persist_to = 0"):
             run(settings, once=True, spark=spark)
