@@ -36,10 +36,12 @@ class TypedPlan:
     """The typed columns that an apply writes, and the change of the table's columns that this is.
 
     ``columns`` is None where there are none: with a change, the table loses those that it had.
+    ``is_typed`` says that it has some.
     """
 
     columns: TypedColumns | None = None
     change: ColumnChange = ColumnChange.NONE
+    is_typed: bool = False
 
     @property
     def rewrites(self) -> bool:
@@ -62,14 +64,14 @@ def typed_plan(table: LakeTable, contract: Contract | None, *, is_applied: bool)
     """
     found = table.column(DOC)
     if contract is None:
-        return TypedPlan(None, ColumnChange.REWRITE) if found else UNTYPED
+        return TypedPlan(None, ColumnChange.REWRITE, is_typed=True) if found else UNTYPED
     wanted = typed_columns(contract)
     if found is None:
         change = ColumnChange.REWRITE if is_applied else ColumnChange.ADD
         return TypedPlan(wanted, change)
     if found.comment != wanted.fingerprint:
-        return TypedPlan(wanted, ColumnChange.REWRITE)
-    return TypedPlan(replace(wanted, document=found.kind))
+        return TypedPlan(wanted, ColumnChange.REWRITE, is_typed=True)
+    return TypedPlan(replace(wanted, document=found.kind), is_typed=True)
 
 
 def with_documents(
@@ -82,12 +84,13 @@ def with_documents(
     seen = see_documents(spark, rows, columns.document)
     found = compared(columns.document, seen, adds=evolves)
     if not found.document.num_fields:  # no document has a field: there is no column to write
-        return TypedPlan(None, plan.change) if plan.rewrites else UNTYPED
+        return replace(plan, columns=None) if plan.is_typed else UNTYPED
     change = plan.change
     if change is ColumnChange.NONE and found.document != columns.document:
         is_wider = not _values(columns) <= _values(replace(columns, document=found.document))
         change = ColumnChange.REWRITE if is_wider else ColumnChange.EXTEND
-    return TypedPlan(replace(columns, document=found.document, unknown=found.unknown), change)
+    columns = replace(columns, document=found.document, unknown=found.unknown)
+    return replace(plan, columns=columns, change=change)
 
 
 def _values(columns: TypedColumns) -> set[tuple[str, str]]:
