@@ -36,7 +36,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
     random, plans = Random(seed), list[ApplyPlan]()
 
     def planned(
-        lake: LakeTables, replica: ReplicaTable, to_round: int, _: RowBudget
+        lake: LakeTables, replica: ReplicaTable, to_round: int, *_: Any
     ) -> ApplyPlan | None:
         plan = plan_apply(lake, replica, to_round, RowBudget(rows=0))
         if plan is not None:
