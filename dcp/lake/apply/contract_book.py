@@ -7,10 +7,10 @@ import logging
 from typing import Final
 
 from dcp.errors import ConfigError
+from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, load_contracts
 from dcp.lake.receive.dropped_policies import logged_collections
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
-from dcp.lake.tables.typed_columns import DOC
 from dcp.suggestions import did_you_mean
 
 _LOG: Final = logging.getLogger(__name__)
@@ -30,24 +30,27 @@ class ContractBook:
         self._names: dict[int, str] = {}
 
     def contract_of(self, lake: LakeTables, replica: ReplicaTable) -> Contract | None:
-        """Return the contract of a replica's collection, if there is one.
-
-        Raises:
-            ConfigError: the table has typed columns, and no folder is named: they would be lost.
-
-        """
-        if self._contracts is None:
-            if lake.table(replica.name).column(DOC) is not None:
-                raise ConfigError(
-                    "apply.contracts_folder: found no folder, but the table "
-                    f"{replica.name} has typed columns; expected the folder of its contract, or "
-                    "one without it, which takes them away (docs/typed-columns.md)"
-                )
+        """Return the contract of a replica's collection, if there is one."""
+        if not self._contracts:
             return None
-        if self._contracts and replica.collection_id not in self._names:
+        if replica.collection_id not in self._names:
             self._names |= collection_names(lake)
             self._warn_of_unknown()
         return self._contracts.get(self._names.get(replica.collection_id, ""))
+
+    def refuse_loss(self, plan: ApplyPlan) -> None:
+        """Refuse a plan that takes typed columns away because no folder is named.
+
+        Raises:
+            ConfigError: it is such a plan.
+
+        """
+        if self._contracts is None and plan.typed.rewrites:
+            raise ConfigError(
+                f"apply.contracts_folder: found no folder, but the table {plan.table} has typed "
+                "columns; expected the folder of its contract, or one without it, which takes "
+                "them away (docs/typed-columns.md)"
+            )
 
     def _warn_of_unknown(self) -> None:
         known = set(self._names.values())

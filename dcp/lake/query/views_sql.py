@@ -11,7 +11,7 @@ import pyarrow as pa
 from dcp.lake.apply.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.tables.keys import ESCAPE_PREFIX
-from dcp.lake.tables.schema import AUDIT, POSITION, REPLICA, spark_types
+from dcp.lake.tables.schema import AUDIT, POSITION, REPLICA, VIOLATION, spark_types
 from dcp.lake.tables.sql import integer_list, quoted, string
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
@@ -38,14 +38,12 @@ _NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
        WHEN octet_length(value) > {VARIANT_BYTES_MAX} THEN 'too large'
        WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'invalid JSON'
        ELSE 'duplicate keys' END AS document_null_reason"""
-_QUARANTINE: Final = (
-    ("table", "STRING"),
-    ("vbucket", "INT"),
-    ("key", "STRING"),
-    ("seqno", "DECIMAL(20,0)"),
-    ("path", "STRING"),
-    ("found", "STRING"),
-    ("expected", "STRING"),
+_QUARANTINE: Final = pa.schema(
+    [
+        ("table", pa.string()),
+        *(REPLICA.field(name) for name in ("vbucket", "key", "seqno")),
+        *VIOLATION,
+    ]
 )
 _METADATA: Final = (
     "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, xattrs"
@@ -86,10 +84,7 @@ def quarantine_sql(tables: Mapping[str, str]) -> str:
         f" FROM {table_sql} LATERAL VIEW explode(violations) AS each"
         for name, table_sql in tables.items()
     ]
-    if not parts:
-        columns = ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in _QUARANTINE)
-        return f"SELECT {columns} WHERE false"
-    return "\nUNION ALL ".join(parts)
+    return "\nUNION ALL ".join(parts) or _no_rows(_QUARANTINE)
 
 
 def positions_sql(changes_sql: str) -> str:
