@@ -46,13 +46,12 @@ class DroppedPolicies:
     def knowing(self, rules: PolicySettings, collections: Collections) -> "DroppedPolicies":
         """Return these, and those of some more collections."""
         own = rules.dropped_collections.keys()
-        names = {name for each in collections.all for name in each.names}
         found = {
             each.collection_id: DroppedPolicy(rules.dropped_of(each.names))
             for each in collections.all
             if own & set(each.names)
         }
-        met = own & (names | set(collections.scopes.values()))
+        met = own & collections.names
         return DroppedPolicies(self.default, {**self.by_collection, **found}, self.met | met)
 
     def refuse_unknown(self, rules: PolicySettings, collections: Collections) -> None:
@@ -62,8 +61,7 @@ class DroppedPolicies:
             ConfigError: there is one. ``collections`` are those that there are now.
 
         """
-        names = {name for each in collections.all for name in each.names}
-        names |= set(collections.scopes.values())
+        names = collections.names
         for name in sorted(rules.dropped_collections.keys() - self.met):
             raise ConfigError(
                 f"policy.dropped_collections: found {name!r}{did_you_mean(name, names)}, expected "

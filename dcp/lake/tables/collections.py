@@ -34,6 +34,11 @@ class Collections:
     scopes: Mapping[int, str]
     all: tuple[ManifestCollection, ...]
 
+    @property
+    def names(self) -> set[str]:
+        """The names of all scopes and collections, as settings have them."""
+        return {name for each in self.all for name in each.names} | set(self.scopes.values())
+
 
 _DEFAULT_ALONE: Final = Collections(
     {0: "_default"}, (ManifestCollection(0, "_default", DOCS.collection_id, "_default"),)

@@ -89,8 +89,7 @@ def _fingerprint(rules: FilterSettings) -> str:
 def _refuse_unknown(
     include: Iterable[str], collections: Collections, tables: Collection[ReplicaTable]
 ) -> None:
-    names = {name for each in collections.all for name in each.names}
-    names |= set(collections.scopes.values())
+    names = collections.names
     for name in include:
         prefix = table_prefix(*name.split("."))
         if name not in names and not any(table.name.startswith(prefix) for table in tables):
