@@ -46,7 +46,8 @@ _QUARANTINE: Final = pa.schema(
     ]
 )
 _METADATA: Final = (
-    "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, xattrs"
+    "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, "
+    "from_json(xattrs, 'MAP<STRING, STRING>') AS xattrs"
 )
 
 
@@ -68,7 +69,10 @@ def documents_variant_sql(table_sql: str) -> str:
 
 
 def _documents_sql(table_sql: str, document: str) -> str:
-    """Return the documents, of those that could be decoded also in another form."""
+    """Return the documents, of those that could be decoded also in another form.
+
+    ``xattrs`` is a map of their names to their values: a string as it is, others as JSON.
+    """
     return f"""
 SELECT {_METADATA}, modified_at, document, {_NULL_REASON}, value
 FROM (SELECT *, IF({AS_SENT_SQL}, NULL, {document}) AS document FROM {table_sql})"""

@@ -29,6 +29,9 @@ DOCUMENTS = [
 ]
 
 
+XATTRS = '{"_sync": {"rev": 1}, "owner": "Ann", "size": 20, "none": null}'
+
+
 def rows(lake: LakeTables, query: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = lake.spark.sql(query).toArrow().to_pylist()
     return found
@@ -40,7 +43,9 @@ def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewL
     [vb] = model.vbuckets
     model.write_snapshot(vb, len(DOCUMENTS))
     changes = [
-        row | {"kind": "mutation", "value": value, "datatype": datatype, "key": f"k{number}"}
+        row
+        | {"kind": "mutation", "value": value, "datatype": datatype, "key": f"k{number}"}
+        | {"xattrs": XATTRS if number == 0 else None}
         for number, (row, (value, datatype, _, _)) in enumerate(
             zip(model.read(vb, 100, 1), DOCUMENTS, strict=True)
         )
@@ -60,6 +65,9 @@ def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewL
         assert (variant["reason"], variant["missing"]) == (reason, reason is not None)
         if reason is None:
             assert variant["a"] == json.loads(value)["a"]
+    maps = rows(lake, "SELECT xattrs FROM documents_variant ORDER BY key")
+    wanted = [("_sync", '{"rev":1}'), ("owner", "Ann"), ("size", "20"), ("none", None)]
+    assert [each["xattrs"] for each in maps] == [wanted, *[None] * (len(DOCUMENTS) - 1)]
 
 
 def test_pending_changes_positions_and_rounds(new_lake: NewLake) -> None:
