@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks._producer import PASSWORD, USER, BenchProducer
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.progress import RoundProgress
-from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.log.round_report import RoundReport
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.session import build_session
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from dcp.errors import ConfigError, SetupError
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
-from dcp.lake.log.round_plan import Idle, RoundPlan
 from dcp.lake.query.cuts import Cut, find_cut
 from dcp.lake.query.query import answer, errors_on_one_line, open_for_queries
 from dcp.lake.query.status import LakeStatus, lake_status
+from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.run.driver import RunReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run

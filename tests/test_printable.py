@@ -11,7 +11,7 @@ from prometheus_client.samples import Sample
 from dcp.cli.terminal.logs import OneLineFormatter
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.table import table
-from dcp.lake.monitor.prometheus import exposition_of
+from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.printable import printable, printable_lines, printable_name
 from dcp.producer.model.connection_name import display_name
 

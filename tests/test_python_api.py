@@ -13,7 +13,7 @@ import pytest
 
 import dcplake
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.log.round_plan import RoundPlan
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import PASSWORD, PASSWORD_FILE, USER

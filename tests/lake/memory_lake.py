@@ -21,12 +21,12 @@ from dcp.lake.log.log_slice import (
     Role,
     Undo,
 )
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.rollback_plan import BlockedRollback, RollbackPolicy, plan_rollback
-from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.rollback_plan import BlockedRollback, RollbackPolicy, plan_rollback
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.tables.epochs import Fork, begun_anew, is_live
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows

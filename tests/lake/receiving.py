@@ -17,11 +17,11 @@ from dcp.lake.config.settings import (
     Settings,
     SourceSettings,
 )
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows

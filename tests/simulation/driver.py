@@ -14,12 +14,12 @@ from dcp.errors import FencedError, LakeError, SourceError
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import append_round
-from dcp.lake.log.plan import plan_round
-from dcp.lake.log.rollback_plan import RollbackPolicy
-from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.rounds.planning import plan_round
+from dcp.lake.rounds.rollback_plan import RollbackPolicy
+from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from tests.lake.memory_lake import Row
 from tests.simulation.delta_tables import CHANGES, RowsToWrite, TablesInMemory
 from tests.simulation.faults import Counts, Options

@@ -8,7 +8,7 @@ from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say
 from dcp.cli.views.run_output import JsonObserver, PlainObserver, say_event
-from dcp.lake.log.backfill_plan import REPLICAS
+from dcp.lake.rounds.backfill_plan import REPLICAS
 
 EPILOG = (
     "Where a run is going on, that process does the work and this command watches it. Killed, it "

@@ -25,11 +25,11 @@ def run(
     ] = None,
 ) -> int:
     """Read, and print or write."""
-    from dcp.lake.monitor.prometheus import exposition_of
-    from dcp.lake.observe.figures import FiguresReader
-    from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
+    from dcp.lake.monitor.figures import FiguresReader
+    from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
     from dcp.lake.tables.opening import lake_location, spark_of
     from dcp.lake.tables.tables import open_lake
+    from dcp.lake.task_monitor.prometheus import exposition_of
 
     settings = settings_from(config, lake, overrides)
     figures = FiguresReader(open_lake(spark_of(settings), lake_location(settings))).read()

@@ -7,7 +7,7 @@ from typer import BadParameter, Option
 from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
-from dcp.lake.log.backfill_plan import REPLICAS
+from dcp.lake.rounds.backfill_plan import REPLICAS
 
 
 def run(  # noqa: PLR0913  (an argument for each option)

@@ -21,8 +21,8 @@ def run(
     ] = None,
 ) -> int:
     """Read the lake, and write or print."""
-    from dcp.lake.observe.figures import FiguresReader
-    from dcp.lake.observe.page import figures_json, page_html
+    from dcp.lake.monitor.figures import FiguresReader
+    from dcp.lake.monitor.page import figures_json, page_html
     from dcp.lake.tables.opening import lake_location, spark_of
     from dcp.lake.tables.tables import open_lake
 

@@ -38,8 +38,8 @@ def run(
     if http is None:
         replicate(settings, once=once, observer=observer)
         return 0
-    from dcp.lake.observe.run_server import RunServer, http_address
-    from dcp.lake.observe.run_watch import RunWatch
+    from dcp.lake.monitor.run_server import RunServer, http_address
+    from dcp.lake.monitor.run_watch import RunWatch
     from dcp.lake.tables.opening import lake_location
 
     address = http_address(http)

@@ -22,11 +22,11 @@ def run(
     """Read and print."""
     from dcp.cli.views.board_view import connection_lines, connections_json
     from dcp.cli.views.relay_view import ask_source
-    from dcp.lake.monitor.live_board import read_board
-    from dcp.lake.monitor.live_place import LivePlace
     from dcp.lake.query.status import lake_status
     from dcp.lake.tables.opening import lake_location, spark_of
     from dcp.lake.tables.tables import open_lake
+    from dcp.lake.task_monitor.live_board import read_board
+    from dcp.lake.task_monitor.live_place import LivePlace
 
     settings = settings_from(config, lake, overrides)
     status = lake_status(open_lake(spark_of(settings), lake_location(settings)))

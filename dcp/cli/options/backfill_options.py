@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import BadParameter, Option
 
 from dcp.cli.options.values import vbucket_ranges
-from dcp.lake.log.backfill_plan import (
+from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
     MOST_MEGABYTES_PER_SECOND,
     SOURCES,

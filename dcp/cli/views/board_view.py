@@ -10,10 +10,10 @@ from dcp.client.stats import StageStats
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
-from dcp.lake.monitor.live_board import read_board
-from dcp.lake.monitor.live_metrics import exposition
-from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.monitor.task_stats import Connection, TaskStats
+from dcp.lake.task_monitor.live_board import read_board
+from dcp.lake.task_monitor.live_metrics import exposition
+from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.lake.task_monitor.task_stats import Connection, TaskStats
 from dcp.printable import printable
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client.samples import Sample
 
 from dcp.cli.views.producer_connections import ProducerConnection
-from dcp.lake.monitor.prometheus import Metrics, exposition_of
+from dcp.lake.task_monitor.prometheus import Metrics, exposition_of
 
 _UPSTREAM: Final = re.compile(r"relay:upstream:(.+):(\w+)")
 _GROUP: Final = re.compile(r"relay:group:(\d+):(\w+)")

@@ -20,11 +20,11 @@ from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import AppliedVersion, replica_status
-from dcp.lake.log.lake_position import stale_vbuckets
-from dcp.lake.log.observer import Observer
 from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.small_files import SmallFiles
+from dcp.lake.rounds.lake_position import stale_vbuckets
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.spark.session import end_sessions_beside, in_pool, session_beside
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.history import history

@@ -1,1 +1,1 @@
-"""The change log: plans and records of rounds, and the index of applied rounds."""
+"""The change log: its rows, the records of rounds, and the index of applied rounds."""

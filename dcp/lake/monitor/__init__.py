@@ -1,1 +1,1 @@
-"""Monitoring of running tasks: live files, and metrics; the lake itself is ``observe``'s."""
+"""Figures of a lake from its own tables: as metrics, as a page, and over HTTP."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.system_events import emptied_collection, system_event_text
+from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder, order_row
 from dcp.protocol.events import (
     Event,

@@ -27,14 +27,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.config.settings import SourceSettings
 from dcp.lake.log.applied import applied_to_batch
-from dcp.lake.log.progress import RoundProgress, StreamProgress
-from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.log.stop_points import reached
-from dcp.lake.log.stream_result import StreamResult, left_out_status
-from dcp.lake.monitor.live_board import live_board
-from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.monitor.task_stats import NodeStreams, TaskStats
-from dcp.lake.monitor.task_watcher import TaskState, TaskWatcher
 from dcp.lake.receive.arrow_memory import return_freed_memory
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
@@ -44,10 +37,17 @@ from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.receive.system_events import collection_of
 from dcp.lake.receive.wanted_rows import WantedRows
+from dcp.lake.rounds.progress import RoundProgress, StreamProgress
+from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
+from dcp.lake.rounds.stream_result import StreamResult, left_out_status
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import states_to_batch
+from dcp.lake.task_monitor.live_board import live_board
+from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.lake.task_monitor.task_stats import NodeStreams, TaskStats
+from dcp.lake.task_monitor.task_watcher import TaskState, TaskWatcher
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     Event,

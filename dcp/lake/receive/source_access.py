@@ -6,9 +6,9 @@ from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import Settings, SourceSettings
-from dcp.lake.monitor.live_place import LivePlace
 from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
 from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.task_monitor.live_place import LivePlace
 
 if TYPE_CHECKING:
     pass

@@ -17,7 +17,7 @@ from math import inf
 from typing import Final, Protocol
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.log.stream_result import StreamResult
+from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
 
 

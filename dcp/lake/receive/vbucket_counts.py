@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dcp.lake.log.stream_result import StreamResult
+from dcp.lake.rounds.stream_result import StreamResult
 from dcp.types import U16_MAX
 
 

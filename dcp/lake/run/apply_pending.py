@@ -13,10 +13,10 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.observer import Observer
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.source_access import source_access
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.tables.horizon import Horizon

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.backfill_report import BackfillReport
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import BackfillSource
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.backfill_report import BackfillReport
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import BackfillSource
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.openlineage_events import sending_lineage

@@ -12,7 +12,12 @@ from typing import Any, Final
 
 from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
-from dcp.lake.log.backfill_plan import (
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
     MOST_MEGABYTES_PER_SECOND,
     REPLICAS,
@@ -23,15 +28,10 @@ from dcp.lake.log.backfill_plan import (
     is_new,
     plan_backfill,
 )
-from dcp.lake.log.backfill_report import BackfillReport
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
-from dcp.lake.log.epoch_log import forks_between
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import BackfillSource, LeftOut, RoundPlan, left_out_lines
-from dcp.lake.log.round_records import positions_at
-from dcp.lake.log.round_report import RoundReport
-from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.rounds.backfill_report import BackfillReport
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan, left_out_lines
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress

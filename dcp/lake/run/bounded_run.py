@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from dcp.lake.log.round_plan import LeftOut, RoundPlan
+from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.tables.round_record import Outcome
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
-    from dcp.lake.log.round_report import RoundReport
+    from dcp.lake.rounds.round_report import RoundReport
 
 _FRUITLESS_ROUNDS: Final = 3
 """After so many rounds in a row without any progress what is behind is given up."""
@@ -74,8 +74,8 @@ class BoundedRun:
         """Give up vbuckets whose node says one thing and does another, again and again.
 
         It agreed while it told of a lower high seqno or another branch (such vbuckets are asked for
-        although their target was reached, see `dcp.lake.log.plan.is_elsewhere`); or it ordered one
-        rollback after another.
+        although their target was reached, see `dcp.lake.rounds.planning.is_elsewhere`); or it
+        ordered one rollback after another.
         """
         for stream in plan.streams:
             vbucket = stream.vbucket
@@ -102,7 +102,7 @@ def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:
     """Return for each streamed vbucket whether the round brought it further.
 
     A rollback does: each leads further back, or is reported by the plan
-    (`dcp.lake.log.rollback_plan`).
+    (`dcp.lake.rounds.rollback_plan`).
     """
     before = {stream.vbucket: stream.state.position.seqno for stream in plan.streams}
     return {

@@ -26,8 +26,8 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.lake.config.settings import Settings, SourceSettings
-from dcp.lake.log.lake_position import require_same_bucket
 from dcp.lake.receive.source_access import source_access
+from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.run.checked_step import Finding, StepState, Tell, checking
 from dcp.lake.run.set_up_check import SetUpCheck
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream

@@ -26,19 +26,19 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import Action, Control
-from dcp.lake.log.lake_position import lake_position, require_same_bucket, tasks_at_once
-from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer
-from dcp.lake.log.plan import plan_round
-from dcp.lake.log.progress import round_progress
-from dcp.lake.log.rollback_plan import BlockedRollback
-from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.dropped_policies import logged_collections
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
+from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
+from dcp.lake.rounds.planning import plan_round
+from dcp.lake.rounds.progress import round_progress
+from dcp.lake.rounds.rollback_plan import BlockedRollback
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests

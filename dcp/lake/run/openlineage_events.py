@@ -21,10 +21,10 @@ from dcp.errors import ConfigError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
-from dcp.lake.log.observer import Observer, PassingObserver
-from dcp.lake.log.progress import RoundProgress
-from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.log.round_report import RoundReport
+from dcp.lake.rounds.observer import Observer, PassingObserver
+from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeLocation
 

@@ -9,14 +9,14 @@ from dcp.client.addresses import NodeAddress
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import replica_status
-from dcp.lake.log.backfill_plan import copy_to_begin_with
-from dcp.lake.log.backfill_report import BackfillEstimate
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.lake_position import lake_position, require_same_bucket, stale_vbuckets
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.log.round_records import positions_at, round_record
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.backfill_plan import copy_to_begin_with
+from dcp.lake.rounds.backfill_report import BackfillEstimate
+from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, stale_vbuckets
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
 from dcp.lake.tables.document_filter import DocumentFilter

@@ -7,13 +7,13 @@ from pyspark.sql import DataFrame
 
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.changes import append_round
-from dcp.lake.log.plan import SEQNOS_OF_A_TASK
-from dcp.lake.log.progress import RoundProgress
-from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_records import round_record
-from dcp.lake.log.round_report import RoundReport
 from dcp.lake.log.stop_points import reached
 from dcp.lake.receive.receive import SourceAccess, receive_function
+from dcp.lake.rounds.planning import SEQNOS_OF_A_TASK
+from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import takes_files

@@ -15,9 +15,9 @@ from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.stop_signals import stop_on_signals

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dcp.lake.log.round_plan import LeftOut
+from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import ReplicaTable

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
-from dcp.lake.log.round_plan import LeftOut, left_out_json
+from dcp.lake.rounds.round_plan import LeftOut, left_out_json
 from dcp.printable import number_ranges
 
 DEFAULT_KEYS: Final = 20

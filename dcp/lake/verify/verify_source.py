@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.lake_position import require_same_bucket, tasks_at_once
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.progress import RoundProgress, round_progress
-from dcp.lake.log.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.rounds.lake_position import require_same_bucket, tasks_at_once
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.progress import RoundProgress, round_progress
+from dcp.lake.rounds.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.document_filter import DocumentFilter

@@ -15,13 +15,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.lake.log.progress import RoundProgress
-from dcp.lake.log.round_plan import TaskPlan
-from dcp.lake.log.stream_result import StreamResult
 from dcp.lake.receive.arrow_memory import return_freed_memory
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.stop_policy import UNLIMITED
+from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.round_plan import TaskPlan
+from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import ITEM_KINDS, U64
 

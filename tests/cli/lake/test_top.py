@@ -26,7 +26,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.memory import worker_bytes
-from dcp.lake.monitor.task_stats import Connection, TaskStats
+from dcp.lake.task_monitor.task_stats import Connection, TaskStats
 from dcp.producer.bucket.auth import Outcome, SaslConversation
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -435,7 +435,7 @@ def _gated(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
-    from tests.lake.monitor.test_live_board import READY, watcher
+    from tests.lake.task_monitor.test_live_board import READY, watcher
 
     look: TaskStats = watcher([READY]).stats()
     without = TaskStats.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})

@@ -12,9 +12,9 @@ from dcp.errors import VerifyError
 from dcp.lake.apply import apply
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
-from dcp.lake.log.observer import Observer
 from dcp.lake.query.query import name_tables
 from dcp.lake.query.views import register_views
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.apply_pending import apply_pending
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run

@@ -15,9 +15,9 @@ from dcp.lake.apply import quiet_tables
 from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.cadence import pending_of
 from dcp.lake.config.settings import ApplySettings
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dcp.lake.log.log_slice import REPLACED
-from dcp.lake.log.plan import plan_round
-from dcp.lake.log.rollback_plan import RollbackPolicy
-from dcp.lake.log.round_plan import Idle
 from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.rounds.planning import plan_round
+from dcp.lake.rounds.rollback_plan import RollbackPolicy
+from dcp.lake.rounds.round_plan import Idle
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status

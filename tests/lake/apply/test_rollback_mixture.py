@@ -19,11 +19,11 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.log_slice import EMPTY_TABLE, REPLACED
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.horizon import Horizon

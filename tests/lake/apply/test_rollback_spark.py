@@ -12,9 +12,9 @@ import pytest
 
 from dcp.client.probe import ClusterView
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.observer import Observer
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location

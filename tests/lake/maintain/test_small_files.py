@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.maintain import small_files
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import WHOLE, history

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from dcp.lake.log.round_plan import BackfillSource
+from dcp.lake.rounds.round_plan import BackfillSource
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import RoundsInProcess, item_rows, settings_for

@@ -29,12 +29,12 @@ from dcp.lake.config.memory import (
     worker_bytes,
 )
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.query.views import register_views
 from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.tables.tables import LakeLocation, open_lake
 from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.log.round_report import RoundReport
 from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.clients.kv_client import KvClient

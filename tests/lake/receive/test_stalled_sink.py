@@ -20,15 +20,15 @@ from dcp.errors import LocalProtocolError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.monitor.live_board import read_board
-from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.monitor.task_stats import Connection, TaskStats
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.task_monitor.live_board import read_board
+from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.lake.task_monitor.task_stats import Connection, TaskStats
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.faults import Corruption
 from dcp.producer.server.cluster import ProducerCluster

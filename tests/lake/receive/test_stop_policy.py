@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.log.round_plan import StreamPlan
-from dcp.lake.log.stream_result import StreamResult
 from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
+from dcp.lake.rounds.round_plan import StreamPlan
+from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position

@@ -14,15 +14,15 @@ import pytest
 
 from dcp.cli.views.run_output import JsonObserver
 from dcp.client.consumer_events import StopReason
-from dcp.lake.monitor.live_board import read_board
-from dcp.lake.monitor.live_metrics import exposition
-from dcp.lake.monitor.live_place import LivePlace
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.task_monitor.live_board import read_board
+from dcp.lake.task_monitor.live_metrics import exposition
+from dcp.lake.task_monitor.live_place import LivePlace
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.versions import Content, Version
 from dcp.producer.server.cluster import ProducerCluster

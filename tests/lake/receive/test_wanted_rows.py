@@ -15,8 +15,8 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.receive.wanted_rows import WantedRows
+from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.model.cluster_settings import ClusterSettings

@@ -14,10 +14,10 @@ from deltalake import write_deltalake
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import applied_of
-from dcp.lake.log.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import ActionState, Control
-from dcp.lake.log.observer import Observer
+from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.ask import ask
 from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dcp.lake.config.settings import Settings
-    from dcp.lake.log.backfill_report import BackfillReport
+    from dcp.lake.rounds.backfill_report import BackfillReport
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

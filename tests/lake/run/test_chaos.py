@@ -20,9 +20,9 @@ import pytest
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.log.round_report import RoundReport
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.driver import RunReport
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread

@@ -24,10 +24,10 @@ from dcp.errors import (
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
-from dcp.lake.log.round_report import RoundReport
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.driver import Driver
 from dcp.lake.tables.round_record import Outcome, VbucketReport

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import RoundPlan
-from dcp.lake.log.round_report import RoundReport
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.openlineage_events import sending_lineage, table_name
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import LakeLocation

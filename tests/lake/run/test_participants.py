@@ -15,7 +15,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from dcp.lake.log.round_plan import RoundPlan, TaskPlan
+from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.consuming import consuming, settings

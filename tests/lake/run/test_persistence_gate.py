@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import ConfigError, IncompleteRunError
-from dcp.lake.log.observer import Observer
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.apply_pending import apply_pending
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location

@@ -21,11 +21,11 @@ from dcp.errors import (
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import Idle
-from dcp.lake.log.round_report import RoundReport
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import Idle
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome

@@ -21,8 +21,8 @@ import pytest
 from dcp.lake.log import stop_points
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.lake_position import tasks_at_once
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.rounds.lake_position import tasks_at_once
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.opening import lake_location

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pytest
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import Idle, RoundPlan
-from dcp.lake.log.round_report import RoundReport
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import Idle, RoundPlan
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history

@@ -10,8 +10,8 @@ import pytest
 
 from dcp.errors import LakeError
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_report import RoundReport
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location

@@ -19,11 +19,11 @@ import psutil
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.receive.receive import receive_function
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.verify.verify_stream import metadata_access, read_function
 from dcp.producer.model.cluster_settings import ClusterSettings

@@ -17,7 +17,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.progress import RoundProgress
+from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, open_lake

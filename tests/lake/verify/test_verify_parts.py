@@ -11,9 +11,9 @@ import typer
 
 from dcp.cli.options.values import vbucket_ranges
 from dcp.errors import ConfigError, IncompleteRunError, VerifyError
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import LeftOut, RoundPlan
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digest, differing_vbuckets
 from dcp.lake.verify.verify_frames import DIFFERS, IN_REPLICA_ONLY

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from dcp.lake.observe.lake_metrics import LAKE_METRICS
+from dcp.lake.monitor.lake_metrics import LAKE_METRICS
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,11 +11,11 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer
-from dcp.lake.log.round_plan import Idle
-from dcp.lake.observe.page import page_html
-from dcp.lake.observe.run_server import RunServer, http_address
-from dcp.lake.observe.run_watch import RunWatch
+from dcp.lake.monitor.page import page_html
+from dcp.lake.monitor.run_server import RunServer, http_address
+from dcp.lake.monitor.run_watch import RunWatch
+from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
+from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.tables.tables import LakeLocation
 
 ROUNDS = RoundSettings(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dcp.lake.log.rollback_plan import (
+from dcp.lake.rounds.rollback_plan import (
     BlockedRollback,
     RollbackPolicy,
     common_history,

@@ -8,8 +8,8 @@ from datetime import datetime
 from importlib import resources
 from typing import Any, Final
 
-from dcp.lake.observe.figures import LakeFigures
-from dcp.lake.observe.run_watch import Health
+from dcp.lake.monitor.figures import LakeFigures
+from dcp.lake.monitor.run_watch import Health
 
 _PAGE: Final = "page.html"
 

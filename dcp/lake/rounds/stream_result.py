@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.log.round_plan import LeftOut, StreamPlan
+from dcp.lake.rounds.round_plan import LeftOut, StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketProgress

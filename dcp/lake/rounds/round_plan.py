@@ -39,8 +39,8 @@ class StreamPlan:
 
     ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
     A target that was reached before asks no more than whether the producer still agrees.
-    ``is_backfill``: a backfill reads it (`dcp.lake.log.backfill_plan`), so the target is what the
-    node holds, which need not be all that there is.
+    ``is_backfill``: a backfill reads it (`dcp.lake.rounds.backfill_plan`), so the target is what
+    the node holds, which need not be all that there is.
     """
 
     state: VbucketProgress
@@ -56,7 +56,7 @@ class StreamPlan:
 
     @property
     def reads_on(self) -> bool:
-        """True if no budget ends it inside its first snapshot (`dcp.lake.log.rollback_plan` says
+        """True if no budget ends it inside its first snapshot (`dcp.lake.rounds.rollback_plan` says
         why).
         """
         return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0

@@ -17,13 +17,13 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.monitor.prometheus import exposition_of
-from dcp.lake.observe.figures import FiguresReader, LakeFigures
-from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
-from dcp.lake.observe.page import figures_json, page_html
-from dcp.lake.observe.run_watch import RunWatch
+from dcp.lake.monitor.figures import FiguresReader, LakeFigures
+from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.monitor.page import figures_json, page_html
+from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.run.run import refuse_to_start
 from dcp.lake.tables.tables import LakeLocation, open_lake
+from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.types import U16_MAX
 
 _KEPT_SECONDS: Final = 1.0

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dcp.lake.log.applied import AppliedVersion
-    from dcp.lake.log.backfill_report import BackfillReport
-    from dcp.lake.log.progress import RoundProgress
-    from dcp.lake.log.round_plan import Idle, RoundPlan
-    from dcp.lake.log.round_report import RoundReport
+    from dcp.lake.rounds.backfill_report import BackfillReport
+    from dcp.lake.rounds.progress import RoundProgress
+    from dcp.lake.rounds.round_plan import Idle, RoundPlan
+    from dcp.lake.rounds.round_report import RoundReport
 
 NEXT_ROUND: Final = "the next round"
 """What a run waits for when all is well."""

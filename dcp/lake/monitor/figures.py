@@ -12,9 +12,9 @@ from typing import Final
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.log.changes import newest_round, round_time
 from dcp.lake.log.epoch_log import forks_between
-from dcp.lake.log.round_plan import LeftOut
 from dcp.lake.log.round_records import round_record, round_records
-from dcp.lake.log.round_report import window_full_shares
+from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.lake_table import TableSize
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport

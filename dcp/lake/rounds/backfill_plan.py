@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.log.round_plan import BackfillSource, LeftOut
+from dcp.lake.rounds.round_plan import BackfillSource, LeftOut
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 if TYPE_CHECKING:

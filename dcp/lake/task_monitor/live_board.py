@@ -25,8 +25,8 @@ from typing import Final
 import psutil
 
 from dcp.errors import ConfigError
-from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.monitor.task_stats import TaskStats
+from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.lake.task_monitor.task_stats import TaskStats
 from dcp.wire.json_tree import json_tree
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import psutil
 from dcp.client.addresses import NodeAddress
 from dcp.client.stats import ConnectionStats, StageStats
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.monitor.task_stats import Connection, NodeStreams, TaskStats, connection_of
+from dcp.lake.task_monitor.task_stats import Connection, NodeStreams, TaskStats, connection_of
 
 
 @dataclass(frozen=True, slots=True)

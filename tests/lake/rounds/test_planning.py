@@ -13,7 +13,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.log.plan import (
+from dcp.lake.rounds.planning import (
     CLUSTER_TASKS,
     SEQNOS_OF_A_TASK,
     LakePosition,
@@ -21,8 +21,8 @@ from dcp.lake.log.plan import (
     is_elsewhere,
     plan_round,
 )
-from dcp.lake.log.rollback_plan import BlockedRollback
-from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.rounds.rollback_plan import BlockedRollback
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position

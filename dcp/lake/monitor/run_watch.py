@@ -7,13 +7,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.log.observer import NEXT_ROUND, PAUSED, Observer, PassingObserver
+from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, PassingObserver
 
 if TYPE_CHECKING:
     from dcp.lake.log.applied import AppliedVersion
-    from dcp.lake.log.progress import RoundProgress
-    from dcp.lake.log.round_plan import Idle, RoundPlan
-    from dcp.lake.log.round_report import RoundReport
+    from dcp.lake.rounds.progress import RoundProgress
+    from dcp.lake.rounds.round_plan import Idle, RoundPlan
+    from dcp.lake.rounds.round_report import RoundReport
 
 _START_SECONDS: Final = 60.0
 """The time that Spark takes to start, or to commit, on a busy machine."""

@@ -22,11 +22,11 @@ from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.monitor.live_board import BoardWriter, live_board, read_board
-from dcp.lake.monitor.live_metrics import exposition
-from dcp.lake.monitor.live_place import LivePlace
-from dcp.lake.monitor.task_stats import NodeStreams, TaskStats, connection_of
-from dcp.lake.monitor.task_watcher import TaskState, TaskWatcher
+from dcp.lake.task_monitor.live_board import BoardWriter, live_board, read_board
+from dcp.lake.task_monitor.live_metrics import exposition
+from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.lake.task_monitor.task_stats import NodeStreams, TaskStats, connection_of
+from dcp.lake.task_monitor.task_watcher import TaskState, TaskWatcher
 
 NODE = NodeAddress("node.example", 11210)
 WINDOW = WindowStats(1000, 1100, 3.0, overshoot_bytes=150)
@@ -190,7 +190,7 @@ def test_machines_that_share_a_board_need_not_agree_on_the_time(
     put(folder, "ours", replace(stats, task="ours", at=time() + skew_seconds))
     for _ in range(2):
         assert [each.task for each in read_board(place)] == [stats.task, "ours"]
-        monkeypatch.setattr("dcp.lake.monitor.live_board.time", lambda: time() - skew_seconds)
+        monkeypatch.setattr("dcp.lake.task_monitor.live_board.time", lambda: time() - skew_seconds)
     assert {file.name for file in folder.iterdir()} == {"theirs.task.json", "ours.task.json"}
 
 

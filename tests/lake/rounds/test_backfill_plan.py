@@ -10,7 +10,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView, VbucketHolder
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.log.backfill_plan import (
+from dcp.lake.rounds.backfill_plan import (
     ROUND_SECONDS,
     SEQNOS_OF_A_ROUND,
     BackfillProgress,
@@ -18,8 +18,8 @@ from dcp.lake.log.backfill_plan import (
     BackfillStream,
     plan_backfill,
 )
-from dcp.lake.log.plan import LakePosition, plan_round
-from dcp.lake.log.round_plan import BackfillSource, RoundPlan
+from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position

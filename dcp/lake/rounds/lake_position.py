@@ -9,14 +9,14 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
-from dcp.lake.log.plan import LakePosition
-from dcp.lake.log.rollback_plan import (
+from dcp.lake.log.round_records import positions_at
+from dcp.lake.rounds.planning import LakePosition
+from dcp.lake.rounds.rollback_plan import (
     BlockedRollback,
     RollbackPolicy,
     plan_rollback,
     rollback_target,
 )
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.epochs import begun_anew
 from dcp.lake.tables.tables import LakeTables, cleaned_round

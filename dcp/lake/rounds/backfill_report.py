@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.log.round_plan import LeftOut, left_out_json, left_out_lines
+from dcp.lake.rounds.round_plan import LeftOut, left_out_json, left_out_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.lake.log.round_plan import LeftOut, left_out_json, left_out_lines
-from dcp.lake.monitor.task_stats import SLOWEST
+from dcp.lake.rounds.round_plan import LeftOut, left_out_json, left_out_lines
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
+from dcp.lake.task_monitor.task_stats import SLOWEST
 from dcp.printable import number_ranges
 
 _WORTH_A_LINE: Final = 0.05

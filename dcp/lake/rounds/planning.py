@@ -15,9 +15,9 @@ from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.log.backfill_plan import ROUND_SECONDS, BackfillPlan, BackfillStream
-from dcp.lake.log.rollback_plan import BlockedRollback
-from dcp.lake.log.round_plan import (
+from dcp.lake.rounds.backfill_plan import ROUND_SECONDS, BackfillPlan, BackfillStream
+from dcp.lake.rounds.rollback_plan import BlockedRollback
+from dcp.lake.rounds.round_plan import (
     BackfillSource,
     Idle,
     LeftOut,

@@ -13,19 +13,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dcp.cli.main import main
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_plan import LeftOut, RoundPlan
-from dcp.lake.monitor.prometheus import exposition_of
-from dcp.lake.observe.figures import FiguresReader, LakeFigures, ReplicaFigures
-from dcp.lake.observe.lake_metrics import LAKE_METRICS, lake_samples
-from dcp.lake.observe.run_server import RunFigures
-from dcp.lake.observe.run_watch import RunWatch
+from dcp.lake.monitor.figures import FiguresReader, LakeFigures, ReplicaFigures
+from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.monitor.run_server import RunFigures
+from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
+from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for

@@ -1,0 +1,1 @@
+"""Plans of rounds, their progress, results and reports, and where a lake stands."""

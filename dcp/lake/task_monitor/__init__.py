@@ -1,0 +1,1 @@
+"""Monitoring of running tasks: live files, and metrics of them."""
