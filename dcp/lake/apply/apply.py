@@ -38,7 +38,7 @@ from dcp.lake.apply.apply_rows import (
     touched_keys,
     vbuckets_without_repeats,
     winning_rows,
-    with_gone_keys,
+    with_held_keys,
 )
 from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
 from dcp.lake.apply.first_apply import first_files, insert_rows
@@ -218,7 +218,11 @@ def _readable_slice(
         log_slice = slice_to_publish(lake, replica, status, to_round, facts)
         if log_slice is None:
             return None
-        keys = _keys(lake, replica, status.version, log_version, log_slice, budget.rows)
+        known = [_keys(lake, replica, status.version, log_version, log_slice, budget.rows)]
+        revived = {vb: log_slice.restored[vb] for vb in log_slice.revived}
+        if not facts.try_to_read(revived, _held_keys_reader(lake, replica, known, budget.rows)):
+            continue
+        keys = known[-1]
         if keys is None:
             if facts.try_to_read(log_slice.restored, facts.read_keys):
                 return _Readable(log_slice, None, ())
@@ -239,17 +243,28 @@ def _keys(
     log_slice: LogSlice,
     most: int,
 ) -> Keys | None:
-    """Return every key that a slice may touch; None where they are too many, or are revived.
+    """Return the keys that a slice may touch, but for what is revived; None: too many.
 
     Of a vbucket that is emptied those are all keys that the table has.
     """
-    if log_slice.revived:
-        return None
     keys = touched_keys(lake.changes, log_version, replica.collection_id, log_slice, most)
     if keys is None:
         return None
     table = lake.table(replica.name)
-    return with_gone_keys(keys, table, version, log_slice.emptied, most)
+    return with_held_keys(keys, table, version, log_slice.emptied, most)
+
+
+def _held_keys_reader(
+    lake: LakeTables, replica: ReplicaTable, known: list[Keys | None], most: int
+) -> Callable[[int, Sequence[int]], None]:
+    """Return what reads the keys of vbuckets in an old version, and puts all behind ``known``."""
+
+    def read(version: int, vbuckets: Sequence[int]) -> None:
+        if (keys := known[-1]) is not None:
+            table = lake.table(replica.name)
+            known.append(with_held_keys(keys, table, version, vbuckets, most))
+
+    return read
 
 
 def _old_rows_reader(

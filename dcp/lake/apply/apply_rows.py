@@ -68,23 +68,24 @@ def touched_keys(
     return None if found.num_rows > most else keys_of(found.to_pylist())
 
 
-def with_gone_keys(
-    keys: Keys, table: LakeTable, version: int, emptied: Collection[int], most: int
+def with_held_keys(
+    keys: Keys, table: LakeTable, version: int, vbuckets: Collection[int], most: int
 ) -> Keys | None:
-    """Return the keys and what else emptied vbuckets hold in a version; None: too many.
+    """Return the keys and what else some vbuckets hold in a version; None: too many.
 
-    What the log does not name of them is lost: they keep none of their old rows.
+    These are emptied ones, in the table as it is, and revived ones in the version that they go back
+    to. What the log does not name of them is lost: it goes, or is as it was then.
 
     Raises:
         LakeError: the table has a key twice, which nobody but others can have written.
 
     """
-    if not emptied:
+    if not vbuckets:
         return keys
     most -= len(keys)
     found = table.query(
         lambda name, _: (
-            f"SELECT vbucket, key FROM {name} WHERE vbucket IN ({integer_list(emptied)}) "
+            f"SELECT vbucket, key FROM {name} WHERE vbucket IN ({integer_list(vbuckets)}) "
             f"LIMIT {most + 1}"
         ),
         _PLACE,

@@ -142,7 +142,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
         if number == 6 or choice.random() < 0.7:
             in_memory = log.lake.apply(number)
             name_keys(monkeypatch, always=choice.random() < 0.5)
-            budget = RowBudget(rows=choice.choice((10_000, 1)))
+            budget = RowBudget(rows=1 if number in (2, 6) else 10_000)  # 1: left to Spark
             plan = plan_apply(lake, DOCS, number, budget, contract)
             assert (plan is None) == (in_memory is None)
             if plan is not None:
