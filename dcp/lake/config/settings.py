@@ -90,6 +90,11 @@ class SourceSettings(Section):
         least=1,
         most=600,
     )
+    change_history: bool = key(
+        False,
+        "Whether to receive every version of a document, where the bucket retains change history "
+        "(Magma, Couchbase 7.2 or newer), and not only the newest of each snapshot.",
+    )
     receiver_group_tag: str = key(
         "",
         "Where the seeds are those of a relay: the tag of its group that this lake belongs to, a "

@@ -45,6 +45,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         noop_interval_seconds=source.noop_interval_seconds,
         connect_timeout_seconds=source.connect_timeout_seconds,
         bootstrap_timeout_seconds=source.bootstrap_timeout_seconds,
+        change_streams=source.change_history,
         receiver_group_tag=source.group_tag(),
         tls=_tls_settings(source) if place.tls else None,
         network=place.network,
