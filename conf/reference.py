@@ -73,9 +73,9 @@ _CHANGE_STREAMS: Final = """\
 
 What `change_streams` brings ([how to use it](operations.md#change-history)), by kv_engine's code (`engines/ep/src/`):
 
-- It is accepted where the storage can retain history, which is Magma, whether the bucket does or not; elsewhere it is refused
-  with NOT_SUPPORTED, and EINVAL is the answer to any other value than `true` and of servers before 7.2 (`dcp/producer.cc`,
-  `control`). Nodes ask each other for it (`dcp/consumer.cc`), so copies have the history, too.
+- Buckets of Magma accept it, also those that retain nothing, which then send what they always do. Others refuse it with
+  NOT_SUPPORTED, servers before 7.2 with EINVAL, as any value but `true` (`dcp/producer.cc`, `control`; `canRetainHistory`).
+  Nodes ask each other for it (`dcp/consumer.cc`), so copies have the history, too.
 - **From memory** no snapshot holds a key twice. A document of a collection with history replaces none: where its key is in the
   open checkpoint the next one begins with it (`checkpoint.cc`, `canDedup` and `queueDirty`; `checkpoint_manager.cc`,
   `queueDirty`). So it is for all consumers; those that asked get the flag HISTORY 0x10 with the marker
@@ -87,9 +87,9 @@ What `change_streams` brings ([how to use it](operations.md#change-history)), by
   `backfillReceived`). The snapshot is complete at that end, as any.
 - A copy keeps what it got of an active's disk in a checkpoint of that kind, repeats and all, and sends it with HISTORY alone, or
   without a flag to whoever did not ask (`dcp/passive_stream.cc`, `processMarker`; `getMarkerFlags`).
-- A client needs no `flatbuffers_system_events` for it. Without, MODIFY_COLLECTION is not sent, a seqno without an item (a
-  SEQNO_ADVANCED, at an end), and the events that create collections do not say which of them have history
-  (`dcp/active_stream.cc`, `shouldProcessItem` and `isSeqnoAdvancedEnabled`).
+- A client needs no `flatbuffers_system_events` for it. Without them MODIFY_COLLECTION, which turns a collection's history on and
+  off, is not sent (at the end of a snapshot SEQNO_ADVANCED stands for it), and the events that create collections do not tell of
+  history (`dcp/active_stream.cc`, `shouldProcessItem` and `isSeqnoAdvancedEnabled`).
 - Purges and rollbacks go by the rules of any stream: neither the failover log nor the purge seqno knows of the history.
 """
 _NOT_ASKED: Final = """\

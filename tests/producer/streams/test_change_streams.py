@@ -32,7 +32,7 @@ NEWEST = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 FROM_DISK = NEWEST | int(SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
 FROM_MEMORY = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT | SnapshotFlag.HISTORY)
 RETAINED = 1 << 20
-DISK_FROM_1 = [m.SnapshotMarker(0, 6, FROM_DISK), 1, 2, 3, 4, 5, 6]
+ASKS = {"change_streams": "true"}
 
 
 @pytest.fixture
@@ -40,10 +40,14 @@ def cluster(make_cluster: MakeCluster) -> ProducerCluster:
     return make_cluster(vbuckets=1, history_retention_bytes=RETAINED)
 
 
-def write(cluster: ProducerCluster, *keys: bytes) -> None:
-    with cluster.batch():
-        for key in keys:
-            cluster.set(key, b"{}")
+def write(cluster: ProducerCluster, keys: str) -> None:
+    """Set the keys of one letter each; at a bar the disk forgets what was replaced so far."""
+    first, *parts = keys.split("|")
+    for key in first:
+        cluster.set(key.encode(), b"{}")
+    for part in parts:
+        cluster.purge_tombstones(0, 0)
+        write(cluster, part)
 
 
 def told(messages: Sequence[m.Body]) -> list[m.Body | int]:
@@ -52,23 +56,25 @@ def told(messages: Sequence[m.Body]) -> list[m.Body | int]:
     return [each if isinstance(each, is_marker) else seqnos_of([each])[0] for each in messages]
 
 
-def client(cluster: ProducerCluster, connect: Connect, node: int = 0) -> RawClient:
-    return connect(cluster, node).log_in().open_dcp(change_streams="true")
+def client(cluster: ProducerCluster, connect: Connect, node: int = 0, **controls: str) -> RawClient:
+    return connect(cluster, node).log_in().open_dcp(**controls)
 
 
-def test_a_bucket_without_history_refuses(make_cluster: MakeCluster, connect: Connect) -> None:
-    dcp = connect(make_cluster(vbuckets=1)).log_in().open_dcp()
-    answer = dcp.call(m.DcpControl(b"change_streams", b"true"), Opcode.DCP_CONTROL)
-    assert answer.status == Status.NOT_SUPPORTED
-
-
-@pytest.mark.parametrize("value", [b"false", b"TRUE", b"1"])
-def test_what_is_not_true_is_invalid(
-    cluster: ProducerCluster, connect: Connect, value: bytes
+@pytest.mark.parametrize(
+    ("retained", "value", "status"),
+    [
+        (0, b"true", Status.NOT_SUPPORTED),
+        (RETAINED, b"true", Status.SUCCESS),
+        (RETAINED, b"false", Status.EINVAL),
+        (RETAINED, b"TRUE", Status.EINVAL),
+    ],
+)
+def test_who_may_ask(
+    make_cluster: MakeCluster, connect: Connect, retained: int, value: bytes, status: Status
 ) -> None:
-    dcp = connect(cluster).log_in().open_dcp()
-    answer = dcp.call(m.DcpControl(b"change_streams", value), Opcode.DCP_CONTROL)
-    assert answer.status == Status.EINVAL
+    dcp = client(make_cluster(vbuckets=1, history_retention_bytes=retained), connect)
+    control = m.DcpControl(b"change_streams", value)
+    assert dcp.call(control, Opcode.DCP_CONTROL).status == status
 
 
 def test_history_needs_a_disk() -> None:
@@ -76,73 +82,52 @@ def test_history_needs_a_disk() -> None:
         ClusterSettings(bucket_type=BucketType.EPHEMERAL, history_retention_bytes=1)
 
 
-@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("controls", [ASKS, {}])
 def test_from_memory_all_versions_come_whoever_asks(
-    cluster: ProducerCluster, connect: Connect, asks: bool
+    cluster: ProducerCluster, connect: Connect, controls: dict[str, str]
 ) -> None:
     """A snapshot has each key once all the same: where one comes again, the next one begins."""
-    flags = FROM_MEMORY if asks else FROM_MEMORY & ~int(SnapshotFlag.HISTORY)
-    dcp = client(cluster, connect) if asks else connect(cluster).log_in().open_dcp()
+    flags = FROM_MEMORY if controls else FROM_MEMORY & ~int(SnapshotFlag.HISTORY)
+    dcp = client(cluster, connect, **controls)
     dcp.request_stream(0)
-    write(cluster, b"a", b"b", b"a", b"c", b"b", b"b")
-    assert told(dcp.messages_to(6)) == [
-        m.SnapshotMarker(0, 2, flags),
-        *(1, 2),
-        m.SnapshotMarker(3, 5, flags),
-        *(3, 4, 5),
-        m.SnapshotMarker(6, 6, flags),
-        6,
-    ]
+    with cluster.batch():
+        write(cluster, "abacbb")
+    ends = [m.SnapshotMarker(start, end, flags) for start, end in ((0, 2), (3, 5), (6, 6))]
+    assert told(dcp.messages_to(6)) == [ends[0], 1, 2, ends[1], 3, 4, 5, ends[2], 6]
 
 
 @pytest.mark.parametrize(
-    ("asks", "start", "expected"),
+    ("controls", "keys", "start", "expected"),
     [
-        (True, 0, DISK_FROM_1),
-        (True, 2, [m.SnapshotMarker(2, 6, FROM_DISK), 3, 4, 5, 6]),
-        (False, 0, [m.SnapshotMarker(0, 6, NEWEST), 3, 4, 6]),
-        (False, 4, [m.SnapshotMarker(4, 6, NEWEST), 6]),
+        (ASKS, "abacbb", 0, [(0, 6, FROM_DISK), 1, 2, 3, 4, 5, 6]),
+        (ASKS, "abacbb", 2, [(2, 6, FROM_DISK), 3, 4, 5, 6]),
+        ({}, "abacbb", 0, [(0, 6, NEWEST), 3, 4, 6]),
+        ({}, "abacbb", 4, [(4, 6, NEWEST), 6]),
+        # Below the history the newest versions come: of b none, as that lies in it.
+        (ASKS, "abacbb|bb", 0, [(0, 8, NEWEST), 3, 4, (0, 8, FROM_DISK), 6, 7, 8]),
+        (ASKS, "abacbb|bb", 3, [(3, 8, NEWEST), 4, (3, 8, FROM_DISK), 6, 7, 8]),
+        (ASKS, "abacbb|bb", 5, [(5, 8, FROM_DISK), 6, 7, 8]),
+        (ASKS, "abacbb|bb", 6, [(6, 8, FROM_DISK), 7, 8]),
     ],
 )
 def test_from_disk_who_asks_gets_all_versions_in_one_snapshot(
     cluster: ProducerCluster,
     connect: Connect,
-    asks: bool,
+    controls: dict[str, str],
+    keys: str,
     start: int,
-    expected: list[m.Body | int],
+    expected: list[tuple[int, int, int] | int],
 ) -> None:
-    write(cluster, b"a", b"b", b"a", b"c", b"b", b"b")
-    dcp = client(cluster, connect) if asks else connect(cluster).log_in().open_dcp()
+    write(cluster, keys)
+    dcp = client(cluster, connect, **controls)
     uuid = cluster.failover_log(0).entries[0].vb_uuid if start else 0
     dcp.request_stream(0, start, vb_uuid=uuid)
-    assert told(dcp.messages_to(6)) == expected
+    assert told(dcp.messages_to(cluster.high_seqno(0))) == [
+        m.SnapshotMarker(*each) if isinstance(each, tuple) else each for each in expected
+    ]
     enabled = dcp.statistics("dcp").items()
-    assert {value for name, value in enabled if name.endswith(":change_streams_enabled")} == {
-        str(asks).lower()
-    }
-
-
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [
-        # Of b nothing is left below the history: its newest version lies in it.
-        (0, [m.SnapshotMarker(0, 8, NEWEST), 3, 4, m.SnapshotMarker(0, 8, FROM_DISK), 6, 7, 8]),
-        (3, [m.SnapshotMarker(3, 8, NEWEST), 4, m.SnapshotMarker(3, 8, FROM_DISK), 6, 7, 8]),
-        (5, [m.SnapshotMarker(5, 8, FROM_DISK), 6, 7, 8]),
-        (6, [m.SnapshotMarker(6, 8, FROM_DISK), 7, 8]),
-    ],
-)
-def test_below_the_history_the_newest_versions_come_under_a_marker_of_their_own(
-    cluster: ProducerCluster, connect: Connect, start: int, expected: list[m.Body | int]
-) -> None:
-    """Compaction drops what was replaced; history goes on behind the last that replaced some."""
-    write(cluster, b"a", b"b", b"a", b"c", b"b", b"b")
-    cluster.purge_tombstones(0, 0)
-    write(cluster, b"b", b"b")
-    dcp = client(cluster, connect)
-    uuid = cluster.failover_log(0).entries[0].vb_uuid if start else 0
-    dcp.request_stream(0, start, vb_uuid=uuid)
-    assert told(dcp.messages_to(8)) == expected
+    found = {value for name, value in enabled if name.endswith(":change_streams_enabled")}
+    assert found == {str(bool(controls)).lower()}
 
 
 def test_history_is_kept_up_to_its_size(make_cluster: MakeCluster, connect: Connect) -> None:
@@ -150,25 +135,22 @@ def test_history_is_kept_up_to_its_size(make_cluster: MakeCluster, connect: Conn
     for seqnos in ([*range(1, 11)], [11, 12]):
         for _ in seqnos:
             cluster.set(b"a", b"x" * 1_000_000)
-        dcp = client(cluster, connect)
-        dcp.request_stream(0)
-        marker = m.SnapshotMarker(0, seqnos[-1], FROM_DISK)
-        assert told(dcp.messages_to(seqnos[-1])) == [marker, *seqnos[-10:]]
-        dcp.socket.close()
+        with client(cluster, connect, **ASKS) as dcp:
+            dcp.request_stream(0)
+            marker = m.SnapshotMarker(0, seqnos[-1], FROM_DISK)
+            assert told(dcp.messages_to(seqnos[-1])) == [marker, *seqnos]
 
 
 def test_a_new_copy_gets_the_history_too(make_cluster: MakeCluster, connect: Connect) -> None:
     """It is filled below two markers; after a failover it tells all that it has."""
     cluster = make_cluster(vbuckets=1, replicas=1, history_retention_bytes=RETAINED)
-    write(cluster, b"a", b"b", b"a", b"c", b"b", b"b")
-    cluster.purge_tombstones(0, 0)
-    write(cluster, b"b", b"b")
+    write(cluster, "abacbb|bb")
     cluster.add_node()
     cluster.rebalance()
     cluster.wait_until_replicated()
     owner = cluster.vbucket_owner(0)
     cluster.failover(owner)
-    dcp = client(cluster, connect, 1 - owner)
+    dcp = client(cluster, connect, 1 - owner, **ASKS)
     dcp.request_stream(0)
     assert told(dcp.messages_to(8)) == [m.SnapshotMarker(0, 8, FROM_DISK), 3, 4, 6, 7, 8]
 
