@@ -32,9 +32,9 @@ def new_machine(
         ConfigError: settings that the protocol has no room for.
     """
     features = (*FEATURES, HelloFeature.SNAPPY) if settings.snappy else FEATURES
-    controls, tag = CONTROLS, settings.receiver_group_tag
-    if settings.change_streams:
-        controls = (*controls, control_request(CHANGE_STREAMS, "true"))
+    history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
+    tag = settings.receiver_group_tag
+    group = () if tag is None else (group_control(tag),)
     try:
         return ConsumerConnection(
             BootstrapSettings(
@@ -42,7 +42,7 @@ def new_machine(
                 name,
                 features=features,
                 open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
-                controls=controls if tag is None else (*controls, group_control(tag)),
+                controls=(*CONTROLS, *history, *group),
                 open_dcp=open_dcp,
                 timeout_seconds=settings.bootstrap_timeout_seconds,
             ),

@@ -32,7 +32,6 @@ NEWEST = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 FROM_DISK = NEWEST | int(SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
 FROM_MEMORY = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT | SnapshotFlag.HISTORY)
 RETAINED = 1 << 20
-ASKS = {"change_streams": "true"}
 
 
 @pytest.fixture
@@ -56,8 +55,11 @@ def told(messages: Sequence[m.Body]) -> list[m.Body | int]:
     return [each if isinstance(each, is_marker) else seqnos_of([each])[0] for each in messages]
 
 
-def client(cluster: ProducerCluster, connect: Connect, node: int = 0, **controls: str) -> RawClient:
-    return connect(cluster, node).log_in().open_dcp(**controls)
+def client(
+    cluster: ProducerCluster, connect: Connect, node: int = 0, *, asks: bool = True
+) -> RawClient:
+    dcp = connect(cluster, node).log_in()
+    return dcp.open_dcp(change_streams="true") if asks else dcp.open_dcp()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,8 @@ def client(cluster: ProducerCluster, connect: Connect, node: int = 0, **controls
 def test_who_may_ask(
     make_cluster: MakeCluster, connect: Connect, retained: int, value: bytes, status: Status
 ) -> None:
-    dcp = client(make_cluster(vbuckets=1, history_retention_bytes=retained), connect)
+    cluster = make_cluster(vbuckets=1, history_retention_bytes=retained)
+    dcp = client(cluster, connect, asks=False)
     control = m.DcpControl(b"change_streams", value)
     assert dcp.call(control, Opcode.DCP_CONTROL).status == status
 
@@ -82,13 +85,13 @@ def test_history_needs_a_disk() -> None:
         ClusterSettings(bucket_type=BucketType.EPHEMERAL, history_retention_bytes=1)
 
 
-@pytest.mark.parametrize("controls", [ASKS, {}])
+@pytest.mark.parametrize("asks", [True, False])
 def test_from_memory_all_versions_come_whoever_asks(
-    cluster: ProducerCluster, connect: Connect, controls: dict[str, str]
+    cluster: ProducerCluster, connect: Connect, asks: bool
 ) -> None:
     """A snapshot has each key once all the same: where one comes again, the next one begins."""
-    flags = FROM_MEMORY if controls else FROM_MEMORY & ~int(SnapshotFlag.HISTORY)
-    dcp = client(cluster, connect, **controls)
+    flags = FROM_MEMORY if asks else FROM_MEMORY & ~int(SnapshotFlag.HISTORY)
+    dcp = client(cluster, connect, asks=asks)
     dcp.request_stream(0)
     with cluster.batch():
         write(cluster, "abacbb")
@@ -97,29 +100,29 @@ def test_from_memory_all_versions_come_whoever_asks(
 
 
 @pytest.mark.parametrize(
-    ("controls", "keys", "start", "expected"),
+    ("asks", "keys", "start", "expected"),
     [
-        (ASKS, "abacbb", 0, [(0, 6, FROM_DISK), 1, 2, 3, 4, 5, 6]),
-        (ASKS, "abacbb", 2, [(2, 6, FROM_DISK), 3, 4, 5, 6]),
-        ({}, "abacbb", 0, [(0, 6, NEWEST), 3, 4, 6]),
-        ({}, "abacbb", 4, [(4, 6, NEWEST), 6]),
+        (True, "abacbb", 0, [(0, 6, FROM_DISK), 1, 2, 3, 4, 5, 6]),
+        (True, "abacbb", 2, [(2, 6, FROM_DISK), 3, 4, 5, 6]),
+        (False, "abacbb", 0, [(0, 6, NEWEST), 3, 4, 6]),
+        (False, "abacbb", 4, [(4, 6, NEWEST), 6]),
         # Below the history the newest versions come: of b none, as that lies in it.
-        (ASKS, "abacbb|bb", 0, [(0, 8, NEWEST), 3, 4, (0, 8, FROM_DISK), 6, 7, 8]),
-        (ASKS, "abacbb|bb", 3, [(3, 8, NEWEST), 4, (3, 8, FROM_DISK), 6, 7, 8]),
-        (ASKS, "abacbb|bb", 5, [(5, 8, FROM_DISK), 6, 7, 8]),
-        (ASKS, "abacbb|bb", 6, [(6, 8, FROM_DISK), 7, 8]),
+        (True, "abacbb|bb", 0, [(0, 8, NEWEST), 3, 4, (0, 8, FROM_DISK), 6, 7, 8]),
+        (True, "abacbb|bb", 3, [(3, 8, NEWEST), 4, (3, 8, FROM_DISK), 6, 7, 8]),
+        (True, "abacbb|bb", 5, [(5, 8, FROM_DISK), 6, 7, 8]),
+        (True, "abacbb|bb", 6, [(6, 8, FROM_DISK), 7, 8]),
     ],
 )
 def test_from_disk_who_asks_gets_all_versions_in_one_snapshot(
     cluster: ProducerCluster,
     connect: Connect,
-    controls: dict[str, str],
+    asks: bool,
     keys: str,
     start: int,
     expected: list[tuple[int, int, int] | int],
 ) -> None:
     write(cluster, keys)
-    dcp = client(cluster, connect, **controls)
+    dcp = client(cluster, connect, asks=asks)
     uuid = cluster.failover_log(0).entries[0].vb_uuid if start else 0
     dcp.request_stream(0, start, vb_uuid=uuid)
     assert told(dcp.messages_to(cluster.high_seqno(0))) == [
@@ -127,7 +130,7 @@ def test_from_disk_who_asks_gets_all_versions_in_one_snapshot(
     ]
     enabled = dcp.statistics("dcp").items()
     found = {value for name, value in enabled if name.endswith(":change_streams_enabled")}
-    assert found == {str(bool(controls)).lower()}
+    assert found == {str(asks).lower()}
 
 
 def test_history_is_kept_up_to_its_size(make_cluster: MakeCluster, connect: Connect) -> None:
@@ -135,7 +138,7 @@ def test_history_is_kept_up_to_its_size(make_cluster: MakeCluster, connect: Conn
     for seqnos in ([*range(1, 11)], [11, 12]):
         for _ in seqnos:
             cluster.set(b"a", b"x" * 1_000_000)
-        with client(cluster, connect, **ASKS) as dcp:
+        with client(cluster, connect) as dcp:
             dcp.request_stream(0)
             marker = m.SnapshotMarker(0, seqnos[-1], FROM_DISK)
             assert told(dcp.messages_to(seqnos[-1])) == [marker, *seqnos]
@@ -150,7 +153,7 @@ def test_a_new_copy_gets_the_history_too(make_cluster: MakeCluster, connect: Con
     cluster.wait_until_replicated()
     owner = cluster.vbucket_owner(0)
     cluster.failover(owner)
-    dcp = client(cluster, connect, 1 - owner, **ASKS)
+    dcp = client(cluster, connect, 1 - owner)
     dcp.request_stream(0)
     assert told(dcp.messages_to(8)) == [m.SnapshotMarker(0, 8, FROM_DISK), 3, 4, 6, 7, 8]
 
