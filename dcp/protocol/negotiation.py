@@ -167,7 +167,7 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
     ),
     CHANGE_STREAMS: ControlTerm(
         "true",
-        "where `source.change_history` is set",
+        "where `policy.change_history` is set",
         "of a bucket that retains history all versions of a document come, not only the newest",
         "of several changes of a document in one snapshot only the newest comes",
     ),

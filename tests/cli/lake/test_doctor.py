@@ -125,7 +125,7 @@ def test_every_step_of_a_cluster_that_is_well(
 def test_what_is_asked_for_and_refused_is_a_warning(
     cluster: ProducerCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*options(cluster.seeds), "--set", "source.change_history=true"]
+    words = [*options(cluster.seeds), "--set", "policy.change_history=true"]
     code, steps, error = doctor(words, capsys)
     assert (code, error) == (0, "")
     (step,) = [each for each in steps if each["step"] == "DCP"]
