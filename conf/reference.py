@@ -67,6 +67,31 @@ _CONTROLS: Final = """\
 | control | value | sent | why | without it |
 |---|---|---|---|---|
 """
+_CHANGE_STREAMS: Final = """\
+
+## Change streams
+
+What `change_streams` brings ([how to use it](operations.md#change-history)), by kv_engine's code (`engines/ep/src/`):
+
+- Buckets of Magma accept it, also those that retain nothing, which then send what they always do. Others refuse it with
+  NOT_SUPPORTED, servers before 7.2 with EINVAL, as any value but `true` (`dcp/producer.cc`, `control`; `canRetainHistory`).
+  Nodes ask each other for it (`dcp/consumer.cc`), so copies have the history, too.
+- **From memory** no snapshot holds a key twice. A document of a collection with history replaces none: where its key is in the
+  open checkpoint the next one begins with it (`checkpoint.cc`, `canDedup` and `queueDirty`; `checkpoint_manager.cc`,
+  `queueDirty`). So it is for all consumers; those that asked get the flag HISTORY 0x10 with the marker
+  (`dcp/active_stream.cc`, `getMarkerFlags`).
+- **From disk** whoever asked gets all versions from where the history begins, in the order of seqnos, with the flags HISTORY and
+  MAY_CONTAIN_DUPLICATES 0x20. Of what is older the newest versions come before, under a marker without these flags; both markers
+  have the same start and end, and the first is left out where there is nothing below it (`dcp/backfill_disk_to_stream.cc`,
+  `setupForHistoryScan`, `getNextScanState` and `scanHistoryCreate`; `dcp/active_stream.cc`, `markDiskSnapshot` and
+  `backfillReceived`). The snapshot is complete at that end, as any.
+- A copy keeps what it got of an active's disk in a checkpoint of that kind, repeats and all, and sends it with HISTORY alone, or
+  without a flag to whoever did not ask (`dcp/passive_stream.cc`, `processMarker`; `getMarkerFlags`).
+- A client needs no `flatbuffers_system_events` for it. Without them MODIFY_COLLECTION, which turns a collection's history on and
+  off, is not sent (at the end of a snapshot SEQNO_ADVANCED stands for it), and the events that create collections do not tell of
+  history (`dcp/active_stream.cc`, `shouldProcessItem` and `isSeqnoAdvancedEnabled`).
+- Purges and rollbacks go by the rules of any stream: neither the failover log nor the purge seqno knows of the history.
+"""
 _NOT_ASKED: Final = """\
 
 ## Not asked for
@@ -88,7 +113,7 @@ def pages() -> dict[str, str]:
         "commands.md": _COMMANDS + "".join(_commands()),
         "exit-codes.md": _EXIT_CODES + "".join(_exit_codes()),
         "negotiation.md": "".join(
-            (_NEGOTIATION, *_features(), _CONTROLS, *_controls(), _NOT_ASKED)
+            (_NEGOTIATION, *_features(), _CONTROLS, *_controls(), _CHANGE_STREAMS, _NOT_ASKED)
         ),
     }
 

@@ -10,12 +10,13 @@ from dcp.protocol.bootstrap import (
     METADATA_OPEN_FLAGS,
     OPEN_FLAGS,
     BootstrapSettings,
+    control_request,
     group_control,
 )
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.negotiation import FEATURES
+from dcp.protocol.negotiation import CHANGE_STREAMS, FEATURES
 from dcp.protocol.window import FlowSettings
 from dcp.wire.vocabulary import HelloFeature
 
@@ -31,7 +32,9 @@ def new_machine(
         ConfigError: settings that the protocol has no room for.
     """
     features = (*FEATURES, HelloFeature.SNAPPY) if settings.snappy else FEATURES
+    history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
     tag = settings.receiver_group_tag
+    group = () if tag is None else (group_control(tag),)
     try:
         return ConsumerConnection(
             BootstrapSettings(
@@ -39,7 +42,7 @@ def new_machine(
                 name,
                 features=features,
                 open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
-                controls=CONTROLS if tag is None else (*CONTROLS, group_control(tag)),
+                controls=(*CONTROLS, *history, *group),
                 open_dcp=open_dcp,
                 timeout_seconds=settings.bootstrap_timeout_seconds,
             ),

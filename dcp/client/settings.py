@@ -71,6 +71,9 @@ class ConnectionSettings:
     ``receiver_group_tag``: the group of a relay's receivers that the consumer belongs to, None for
     none; any other node refuses it, and the connection with it.
 
+    ``change_streams`` asks for all versions of a document, where a bucket retains its history: a
+    snapshot may then hold a key several times. A node that refuses sends snapshots as ever.
+
     ``metadata_only`` opens DCP with NO_VALUE and without xattrs: keys, seqnos and CAS come, values
     do not.
 
@@ -92,6 +95,7 @@ class ConnectionSettings:
     allow_no_flow_control: bool = False
     unread_limit_bytes: int = 32 * MIB
     snappy: bool = False
+    change_streams: bool = False
     metadata_only: bool = False
     receiver_group_tag: int | None = None
     tls: TlsSettings | None = None

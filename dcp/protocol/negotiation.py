@@ -99,6 +99,8 @@ FEATURES: Final = tuple(term.feature for term in FEATURE_TERMS if term.asked == 
 
 STREAM_WINDOW: Final = "stream_buffer_size"
 """The control that no data server has, only the document."""
+CHANGE_STREAMS: Final = "change_streams"
+"""The control for all versions of documents, of buckets that retain history."""
 GROUP_TAG: Final = "receiver_group_tag"
 """The control of our own relay: which group of its receivers a consumer belongs to."""
 
@@ -162,6 +164,12 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "cut short publishes the vbuckets that are complete",
         "large vbuckets become complete together, near the end of a first load",
         since=7,
+    ),
+    CHANGE_STREAMS: ControlTerm(
+        "true",
+        "where `policy.change_history` is set",
+        "of a bucket that retains history all versions of a document come, not only the newest",
+        "of several changes of a document in one snapshot only the newest comes",
     ),
     GROUP_TAG: ControlTerm(
         "`source.receiver_group_tag`",

@@ -27,7 +27,7 @@ from tests.client.drained import CREDENTIALS, Drained, assert_same_state, caught
 
 FEATURES = [term.feature for term in FEATURE_TERMS]
 NEEDS_DUPLEX = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
-CHOSEN = settings(snappy=True, stream_window_bytes=20_000)
+CHOSEN = settings(snappy=True, stream_window_bytes=20_000, change_streams=True)
 """All that can be asked for."""
 OPTIONAL = [name for name, term in CONTROL_TERMS.items() if not term.is_required]
 REQUIRED = [
@@ -115,7 +115,7 @@ def test_without_a_control(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     refuse_control(monkeypatch, name)
-    ready = follow_a_move(make_cluster(nodes=2))
+    ready = follow_a_move(make_cluster(nodes=2, history_retention_bytes=1 << 20))
     assert ready.refused_controls == (name,)
     assert refused_controls(ready.refused_controls) == {name: CONTROL_TERMS[name].lost}
 
@@ -131,3 +131,16 @@ def test_without_a_required_control_the_server_is_refused(
         connected(cluster),
     ):
         pass
+
+
+def test_refused_change_history_is_told_once(
+    make_cluster: MakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 50)
+    with consuming(cluster, chosen=CHOSEN) as consumer:
+        assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
+    (told,) = [text for text in caplog.messages if "change_streams" in text]
+    assert (
+        "refuses change history (change_streams): of several changes of a document in one" in told
+    )

@@ -57,6 +57,9 @@ def snapshot(random: Random, model: Model, opaque: int, vbucket: int) -> list[Fr
         else:
             frame = mutation(opaque, seqno, vbucket)
         frames.append(frame)
+    if picked and random.random() < 0.3:  # as where all versions follow on the newest ones
+        again = marker(opaque, start, end, vbucket=vbucket)
+        frames.insert(random.randint(1, len(frames) - 1), again)
     if not picked or picked[-1] != end:
         frames.append(advanced(opaque, end, vbucket))
     return frames

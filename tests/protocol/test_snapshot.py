@@ -55,6 +55,17 @@ def test_a_new_marker_completes_nothing() -> None:
     assert assembly.item(12, 12, LOG).position == Position.complete_at(U, 12)
 
 
+def test_a_marker_with_the_same_bounds_goes_on_with_the_snapshot() -> None:
+    """Newest versions below the history, and all versions from there on, are one snapshot."""
+    assembly = at(Position.complete_at(U, 4), 4, 20).item(6, 9, LOG).begin(SnapshotRange(4, 20), 54)
+    assert (assembly.position, assembly.flags) == (Position(U, 9, 4, 20, 4), 54)
+    resumed = SnapshotAssembly(assembly.item(12, 15, LOG).position)
+    assert resumed.position == Position(U, 15, 4, 20, 4)
+    resumed = resumed.begin(SnapshotRange(4, 20), 54).item(16, 20, LOG)
+    for whole in (assembly.item(10, 20, LOG), resumed):
+        assert whole.position == Position.complete_at(U, 20)
+
+
 @pytest.mark.parametrize(
     ("held", "first_marker", "first_items", "marker", "item"),
     [

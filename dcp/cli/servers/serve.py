@@ -74,6 +74,13 @@ def run(  # noqa: PLR0913  (an argument for each option)
             "what documents may take whose values are in memory and on disk; 0: no limit"
         ),
     ] = 0,
+    history_retention: Annotated[
+        int,
+        byte_count_option(
+            "how much of what was replaced the disk keeps, as a Magma bucket with change history; "
+            "0: none"
+        ),
+    ] = 0,
     rules: Annotated[
         Literal["document", "server"],
         Option(
@@ -131,6 +138,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         https_ports=ports(https_port, _HTTPS_PORT) if tls else (),
         replicas=replicas,
         memory_quota_bytes=memory_quota,
+        history_retention_bytes=history_retention,
         replica_lag_seqnos=replica_lag,
         rules=rules,
         prepare_extra_bytes=prepare_extra_bytes,

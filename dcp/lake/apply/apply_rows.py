@@ -136,11 +136,12 @@ def vbuckets_without_repeats(
 ) -> frozenset[int]:
     """Return the vbuckets of which no key has two rows in a slice, as far as that is known.
 
-    A snapshot holds each key once. So it is where all rows of a vbucket are of one snapshot, also
-    one that was received in parts. Each part begins with a marker of its own, and all of them end
-    at the same seqno: had a key of an earlier part changed since, then its row would lie beyond it.
-    That is so on one branch, and it is one: where a node's history differs below a snapshot's end,
-    it refuses to go on inside of it (`dcp.protocol.position`), and another epoch begins.
+    A snapshot holds each key once, unless its marker says otherwise (change streams). So it is
+    where all rows of a vbucket are of one snapshot, also one that was received in parts. Each part
+    begins with a marker of its own, and all of them end at the same seqno: had a key of an earlier
+    part changed since, then its row would lie beyond it. That is so on one branch, and it is one:
+    where a node's history differs below a snapshot's end, it refuses to go on inside of it
+    (`dcp.protocol.position`), and another epoch begins.
     """
     ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
     only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)

@@ -1,5 +1,6 @@
 """Derives client settings from the lake's, and asks the cluster for its map before a round."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dcp.client.probe import ClusterView, probe_cluster
@@ -20,7 +21,10 @@ def source_access(settings: Settings) -> SourceAccess:
     return SourceAccess(
         seeds=source.seeds,
         consumer=ConsumerSettings(
-            connection=connection_settings(source, settings.flow_control),
+            connection=replace(
+                connection_settings(source, settings.flow_control),
+                change_streams=settings.policy.change_history,
+            ),
             node_deadline_seconds=settings.round.node_deadline_seconds,
         ),
         source=source,

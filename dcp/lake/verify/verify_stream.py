@@ -75,8 +75,13 @@ class StreamEnding:
 
 
 def metadata_access(access: SourceAccess) -> SourceAccess:
-    """Return the same access to the source, for connections to which no values are sent."""
-    connection = replace(access.consumer.connection, metadata_only=True, receiver_group_tag=None)
+    """Return the same access to the source, for connections without values and older versions."""
+    connection = replace(
+        access.consumer.connection,
+        metadata_only=True,
+        change_streams=False,
+        receiver_group_tag=None,
+    )
     consumer = replace(access.consumer, connection=connection)
     # What the source holds is asked, whatever a lake keeps of it.
     return replace(access, consumer=consumer, dropped=DroppedPolicies())

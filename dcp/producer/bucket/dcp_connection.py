@@ -108,6 +108,11 @@ class DcpConnection:
         return self._shared.settings.rules == "server"
 
     @property
+    def retains_history(self) -> bool:
+        """True if the bucket retains change history."""
+        return self._shared.settings.history_retention_bytes > 0
+
+    @property
     def closes_when_stuck(self) -> bool:
         """True if it is closed for acknowledging nothing, NOOPs answered or not."""
         regex = self._shared.settings.stuck_name_regex
@@ -135,9 +140,10 @@ class DcpConnection:
     def stream_settings(self) -> StreamSettings:
         """Return what a stream opened now must know; our own copies acknowledge what they got."""
         settings, options = self._shared.settings, self.options
-        scans_by_key = settings.bucket_type.scans_by_key
+        scans_by_key = settings.bucket_type.scans_by_key and not options.change_streams
         return StreamSettings(
             flavour_of(self.client, options),
+            options.change_streams,
             options.marker_v2,
             tells_durability=options.acknowledges,
             out_of_order=options.out_of_order if scans_by_key else OutOfOrder.NO,

@@ -2,7 +2,8 @@
 
 What may not be replaced, or replace another, must come in the next checkpoint where the key is here
 already: so it is with sync writes, whose prepares, commits and aborts are all told, and with what a
-reader was shown and has not had yet: a snapshot that was announced is given as it was then.
+reader was shown and has not had yet: a snapshot that was announced is given as it was then. In
+buckets that retain history nothing may be replaced.
 
 An ``OpenCheckpoint`` takes items; ``close`` makes a ``Checkpoint`` of it, to which nothing can be
 added. Both can be read from any seqno on, and give up their oldest items (expel). Positions are
@@ -146,8 +147,8 @@ class OpenCheckpoint(Checkpoint[Q]):
         self._places: dict[Hashable, int] = {}
         self._first_place = 0
 
-    def add(self, item: Q, *, keeps_both: bool = False) -> bool:
-        """Add the newest item; an older one of its key goes away.
+    def add(self, item: Q, *, replaces: bool = True, keeps_both: bool = False) -> bool:
+        """Add the newest item; an older one of its key goes away where it ``replaces``.
 
         Where that may not be both stay with ``keeps_both``; else nothing is done, and False said.
         """
@@ -155,7 +156,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         if key is not None and self.head.kind is CheckpointKind.MEMORY:
             place = self._places.get(key)
             if place is not None:
-                if self._may_replace(place - self._first_place, item):
+                if replaces and self._may_replace(place - self._first_place, item):
                     self._take_out(place - self._first_place)
                 elif not keeps_both:
                     return False

@@ -80,7 +80,7 @@ class CheckpointQueue(Generic[Q]):
             )
         if self._checkpoints.open.is_received or self._is_full:
             self.close_open()
-        if not self._checkpoints.open.add(item):
+        if not self._checkpoints.open.add(item, replaces=not self.limits.keeps_versions):
             self.close_open()
             self._checkpoints.open.add(item)
         self.consistent_seqno = seqno
@@ -134,7 +134,8 @@ class CheckpointQueue(Generic[Q]):
             raise LocalProtocolError(
                 f"vbucket {self.vbucket}, receive: found seqno {item.seqno}, expected {expected}"
             )
-        last.add(item, keeps_both=True)  # where it ends is for the active to say
+        # Where it ends is for the active to say.
+        last.add(item, replaces=not self.limits.keeps_versions, keeps_both=True)
         if item.seqno == end:
             self.consistent_seqno = end
 

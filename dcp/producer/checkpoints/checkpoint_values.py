@@ -10,6 +10,9 @@ from dcp.producer.checkpoints.checkpoint import CheckpointKind, Q
 class CheckpointLimits:
     """The size at which the open checkpoint of an active vbucket is full; one item always fits.
 
+    ``keeps_versions``: nothing replaces an older version of its key, whose next one begins a
+    checkpoint: so it is in buckets that retain history.
+
     The number of items is the default of kv_engine's ``chk_max_items`` (``configuration.json``
     before 7.6). The bytes are ours: there ``checkpoint_max_size`` is the checkpoint quota by the
     number of vbuckets and ``max_checkpoints``, 10 (``kv_bucket.cc``, autoConfigCheckpointMaxSize).
@@ -17,6 +20,7 @@ class CheckpointLimits:
 
     max_items: int = 10_000
     max_bytes: int = 1024 * 1024
+    keeps_versions: bool = False
 
     def __post_init__(self) -> None:
         """Reject limits below 1."""

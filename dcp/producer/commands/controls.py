@@ -2,9 +2,9 @@
 
 Sources: kv_engine ``dcp/producer.cc`` control(), ``docs/dcp/documentation/commands/control.md``;
 statuses as observed on a 7.0 server. Keys that only change how a server schedules or what it may
-leave out are accepted without effect. What would change the messages and is not built (change
-streams, system events in FlatBuffers, cache transfers) is refused NOT_SUPPORTED. Stream ids and
-sync writes exclude each other.
+leave out are accepted without effect. What would change the messages and is not built (system
+events in FlatBuffers, cache transfers) is refused NOT_SUPPORTED. Stream ids and sync writes exclude
+each other.
 """
 
 import re
@@ -127,6 +127,14 @@ def _marker_version(dcp: DcpConnection, value: str) -> Status:
     return _set(dcp, replace(dcp.options, marker_v2=True))
 
 
+def _change_streams(dcp: DcpConnection, value: str) -> Status:
+    if not _is_true(value):
+        return Status.EINVAL
+    if not dcp.retains_history:
+        return Status.NOT_SUPPORTED
+    return _set(dcp, replace(dcp.options, change_streams=True))
+
+
 def _stream_ids(dcp: DcpConnection, value: str) -> Status:
     if not _is_true(value):
         return Status.EINVAL
@@ -182,7 +190,7 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"include_deleted_user_xattrs": _deleted_user_xattrs,
     b"v7_dcp_status_codes": _one_of("true"),
     b"flatbuffers_system_events": _always(Status.NOT_SUPPORTED),
-    b"change_streams": _always(Status.NOT_SUPPORTED),
+    b"change_streams": _change_streams,
     b"max_marker_version": _marker_version,
     b"cache_transfer": _always(Status.NOT_SUPPORTED),
 }

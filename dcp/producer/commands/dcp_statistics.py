@@ -160,6 +160,7 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
     announces = connection.options.announces_closed_streams
     yield f"{prefix}:send_stream_end_on_client_close_stream", announces
     yield f"{prefix}:enable_expiry_opcode", connection.options.expiry_opcode
+    yield f"{prefix}:change_streams_enabled", connection.options.change_streams
     yield f"{prefix}:enable_stream_id", connection.options.stream_ids
     yield f"{prefix}:synchronous_replication", connection.options.acknowledges
     yield f"{prefix}:synchronous_writes", connection.options.sync_writes
@@ -213,7 +214,7 @@ def _stream(stream: ActiveStream) -> Iterator[Statistic]:
     yield "last_sent_seqno", stream.sent_seqno
     yield "last_sent_snap_end_seqno", stream.sent_snap_end_seqno
     yield "cursor_registered", stream.has_cursor
-    yield "change_streams_enabled", text_of(value=False)
+    yield "change_streams_enabled", text_of(value=stream.has_change_streams)
     if stream.stream_id is not None:
         yield "filter_sid", stream.stream_id
 

@@ -110,6 +110,8 @@ class ClusterSettings:
     ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
     Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
+    ``history_retention_bytes``: how much of what was replaced the disk keeps, shared by the
+    vbuckets: clients may ask for all versions of documents, as of a Magma bucket; 0: none.
     ``rules``: who is followed where the documents and real servers differ, see ``resume_rules.py``.
     ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length: kv_engine 2,
     which a consumer loses from its window each time that acknowledges what it got.
@@ -163,6 +165,7 @@ class ClusterSettings:
     persistence_wait_seconds: float = 30.0
     stale_removal_seconds: float = 60.0
     metadata_purge_age_seconds: float | None = None
+    history_retention_bytes: int = 0
     rules: Rules = "document"
     prepare_extra_bytes: int = 0
     clock: Callable[[], float] = time
@@ -258,6 +261,14 @@ class ClusterSettings:
             raise ConfigError(
                 f"producer memory quota: found {self.memory_quota_bytes} bytes for a bucket of "
                 f"type {self.bucket_type.value}, expected 0 or, where there is a disk, more"
+            )
+        if self.history_retention_bytes < 0 or (
+            self.bucket_type is BucketType.EPHEMERAL and self.history_retention_bytes
+        ):
+            raise ConfigError(
+                f"producer history retention: found {self.history_retention_bytes} bytes for a "
+                f"bucket of type {self.bucket_type.value}, expected 0 or, where there is a disk, "
+                "more"
             )
         if not 0 < self.stale_removal_seconds < math.inf:
             raise ConfigError(

@@ -45,6 +45,7 @@ _CONTROLS: Final = (
     DcpControlRequest("enable_sync_writes", "true", optional=False),
     DcpControlRequest("max_marker_version", "2.2", optional=False),
     DcpControlRequest("send_stream_end_on_client_close_stream", "true", optional=False),
+    DcpControlRequest("change_streams", "true"),
 )
 
 

@@ -90,7 +90,7 @@ def _bucket(bucket: Bucket, node: int, _user: str) -> HttpResponse:
         entry |= {"status": "healthy", "clusterMembership": "active", "version": VERSION.decode()}
     backend = bucket.map.bucket_type.storage_backend
     if backend is not None:
-        tree["storageBackend"] = backend
+        tree["storageBackend"] = "magma" if bucket.settings.history_retention_bytes else backend
     return _json(
         tree
         | {

@@ -83,6 +83,11 @@ class DiskHistory:
         return self._store.size_bytes
 
     @property
+    def stale_bytes(self) -> int:
+        """The bytes of what compaction would drop: replaced versions, and what was lost."""
+        return self._store.stale_bytes
+
+    @property
     def saved_state(self) -> bytes:
         """The state that was last written; empty before the first."""
         return self._store.state
@@ -186,22 +191,37 @@ class DiskHistory:
 
     # --- reading
 
-    def scan(self, after_seqno: int) -> Scan:
+    def scan(self, after_seqno: int, before_seqno: int | None = None) -> Scan:
         """Open one disk snapshot of everything after a seqno, each key at its newest version.
 
         However many disk snapshots that merges: a store that is indexed by seqno, as kv_engine's,
         has no older version to show. (The DCP concepts document lets merged ones keep them.)
+        Only what lies below ``before_seqno`` is read of it; None: all.
         """
         self.scans_opened += 1
-        return self._store.scan(after_seqno, each_key_once=True)
+        return self._store.scan(after_seqno, each_key_once=True, before_seqno=before_seqno)
 
-    def scan_state(self, after_seqno: int, end_seqno: int) -> Scan | None:
+    @property
+    def history_start_seqno(self) -> int:
+        """The seqno from which on all versions are there: compaction dropped none of them."""
+        return self._store.history_start_seqno
+
+    def scan_history(self, after_seqno: int) -> Scan:
+        """Open all versions after a seqno, from ``history_start_seqno`` on."""
+        self.scans_opened += 1
+        after = max(after_seqno, self.history_start_seqno - 1)
+        return self._store.scan(after, each_key_once=False)
+
+    def scan_state(
+        self, after_seqno: int, end_seqno: int, *, each_key_once: bool = True
+    ) -> Scan | None:
         """Open what the vbucket held at ``end_seqno``, of it what is above ``after_seqno``.
 
-        None where the disk cannot tell: it is not there yet, or compaction took some of it.
+        Without ``each_key_once`` also what was replaced between the two. None where the disk cannot
+        tell: it is not there yet, or compaction took some of it.
         """
         is_known = after_seqno >= self.purge_seqno and end_seqno <= self._store.persisted_seqno
         if not is_known or not self._store.may_be_cut(end_seqno, end_seqno + 1):
             return None
         self.scans_opened += 1
-        return self._store.scan(after_seqno, each_key_once=True, end_seqno=end_seqno)
+        return self._store.scan(after_seqno, each_key_once=each_key_once, end_seqno=end_seqno)

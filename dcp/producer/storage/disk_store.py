@@ -125,6 +125,15 @@ class VbucketStore:
             return DiskSnapshot(0, 0)
         return DiskSnapshot(ends[place - 2] + 1 if place > 1 else 1, ends[place - 1])
 
+    @property
+    def history_start_seqno(self) -> int:
+        """The seqno from which on all versions are here, replaced ones too; 1 where all are.
+
+        A compaction drops what was replaced, and the next seqno is where history begins again.
+        """
+        lost = self._contents.lost
+        return max(self.purge_seqno + 1, int(lost.ends[-1]) if len(lost) else 1)
+
     def purgeable_seqno(self, deleted_before_seconds: int) -> int:
         """Return the seqno up to which every tombstone was deleted before that time."""
         columns = self._contents.index.columns
@@ -214,13 +223,20 @@ class VbucketStore:
 
     # --- reading
 
-    def scan(self, after_seqno: int, *, each_key_once: bool, end_seqno: int | None = None) -> Scan:
+    def scan(
+        self,
+        after_seqno: int,
+        *,
+        each_key_once: bool,
+        end_seqno: int | None = None,
+        before_seqno: int | None = None,
+    ) -> Scan:
         """Open a snapshot of what is here above ``after_seqno``, unaffected by whatever follows.
 
         ``each_key_once`` leaves out versions that were replaced up to the end. Without it, all
         versions are shown that compaction has not removed: disk snapshots that are merged are not
         de-duplicated (DCP concepts document). Compaction also removes versions that an earlier
-        ``end_seqno`` would show.
+        ``end_seqno`` would show. With a ``before_seqno`` only what lies below is read of that.
 
         Raises:
             ValueError: ``end_seqno`` is above the persisted seqno, or the store is closed.
@@ -234,7 +250,9 @@ class VbucketStore:
             )
         return Scan(
             self._log.scanned,
-            self._contents.index.between(after_seqno, end),
+            self._contents.index.between(
+                after_seqno, end if before_seqno is None else min(end, before_seqno - 1)
+            ),
             (after_seqno, end),
             each_key_once=each_key_once,
         )

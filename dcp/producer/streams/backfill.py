@@ -2,7 +2,9 @@
 
 It decides where the snapshot ends, whether purged tombstones are missing in it, and its order: that
 of seqnos, or for a first backfill of one collection that of keys, between two OSO_SNAPSHOT messages
-and without a marker.
+and without a marker. To who asks for change streams it tells all versions that the disk retains:
+behind what is older, under a second marker with the same bounds (kv_engine
+``dcp/backfill_disk_to_stream.cc``, setupForHistoryScan and scanHistoryCreate).
 """
 
 from collections.abc import Iterator
@@ -49,8 +51,19 @@ def snapshot_end(
     return end if end > scan.start_seqno else None
 
 
+def scan_of(data: VbucketData, settings: StreamSettings, sent_seqno: int) -> Scan:
+    """Open the disk after a seqno, each key once: below its history, where that is asked for."""
+    history_start = data.disk.history_start_seqno if settings.change_streams else None
+    return data.disk.scan(sent_seqno, history_start)
+
+
 def source_of(
-    scan: Scan, settings: StreamSettings, wanted: StreamFilter, *, is_first: bool
+    data: VbucketData,
+    scan: Scan,
+    settings: StreamSettings,
+    wanted: StreamFilter,
+    *,
+    is_first: bool,
 ) -> DiskItems | KeyOrderItems:
     """Return the items of a scan that are sent, in seqno order or key order.
 
@@ -58,7 +71,10 @@ def source_of(
     7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
     compare what both scans would read (kv_engine ``dcp/active_stream.cc``).
     """
-    items = DiskItems(scan, settings.flavour, wanted)
+    history = None
+    if settings.change_streams and data.disk.history_start_seqno <= scan.end_seqno:
+        history = data.disk.scan_history(scan.start_seqno)
+    items = DiskItems(scan, settings.flavour, wanted, history)
     is_wanted = settings.out_of_order is not OutOfOrder.NO
     names_one = wanted.kind is FilterKind.COLLECTIONS and len(wanted.collections) == 1
     if is_wanted and names_one and is_first and settings.held_keys.has_room(scan.item_count):

@@ -69,6 +69,7 @@ class DcpOptions:
 
     keeps_cursors: bool
     announces_closed_streams: bool = False
+    change_streams: bool = False
     expiry_opcode: bool = False
     forces_compression: bool = False
     marker_v2: bool = False

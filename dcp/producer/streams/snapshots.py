@@ -137,10 +137,12 @@ class MemoryItems:
 class DiskItems:
     """The items of a disk scan, reshaped where the connection's flavour requires it."""
 
-    def __init__(self, scan: Scan, flavour: int, wanted: StreamFilter) -> None:
-        """``wanted`` says what is shown."""
+    def __init__(
+        self, scan: Scan, flavour: int, wanted: StreamFilter, history: Scan | None = None
+    ) -> None:
+        """``wanted`` says what is shown; ``history`` follows on ``scan``, with all versions."""
         self.filter = wanted
-        self._scan = scan
+        self._scan, self._history = scan, history
         # A scan that needs no bytes of a value reads none (as observed on a 7.0 server).
         needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
         stored = flavour & ~Flavour.COMMITS  # a disk keeps the document, not that it was committed
@@ -189,9 +191,19 @@ class DiskItems:
             return chunk_of(versions_of(frames), self._flavour)
         return shown_chunk(frames, self._flavour, _ALL)
 
+    def begin_history(self) -> bool:
+        """Go on with all versions, once, where that was asked for; return whether it does."""
+        if self._history is None:
+            return False
+        self._scan.close()
+        self._scan, self._history = self._history, None
+        return True
+
     def close(self) -> None:
         """Release the disk snapshot."""
         self._scan.close()
+        if self._history is not None:
+            self._history.close()
 
 
 @dataclass(slots=True)

@@ -25,6 +25,9 @@ something out, and those of the disk only, wait until the snapshot is whole (DCP
 ``backfill.py`` decides the items sent from disk and their order. A takeover stream that has sent
 everything goes on as ``takeover.py`` says.
 
+With change streams the markers say so: of memory and of the disk. Below the history that the disk
+retains it has the newest versions only; then two markers with the same bounds share one snapshot.
+
 Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
 item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
@@ -43,7 +46,13 @@ from dcp.producer.model.resume_rules import Verdict
 from dcp.producer.model.stream_filter import EVERYTHING, StreamFilter
 from dcp.producer.model.versions import Flavour, Version
 from dcp.producer.storage.disk_scan import Scan
-from dcp.producer.streams.backfill import messages_behind, misses_purged, snapshot_end, source_of
+from dcp.producer.streams.backfill import (
+    messages_behind,
+    misses_purged,
+    scan_of,
+    snapshot_end,
+    source_of,
+)
 from dcp.producer.streams.key_order import KeyOrderItems
 from dcp.producer.streams.markers import marker_of
 from dcp.producer.streams.snapshots import DiskItems, MemoryItems, Snapshot
@@ -58,6 +67,7 @@ from dcp.wire.vocabulary import EndReason, Magic, Opcode, OsoFlag, SnapshotFlag,
 _LOG = logging.getLogger(__name__)
 _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
+_HISTORY: Final = _DISK | int(SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 
@@ -196,6 +206,11 @@ class ActiveStream:
         return self._snapshot is not None and self.sent_seqno < self._snapshot.end
 
     @property
+    def has_change_streams(self) -> bool:
+        """True if it sends all versions that are there."""
+        return self._settings.change_streams
+
+    @property
     def has_cursor(self) -> bool:
         """True if memory keeps what comes next."""
         return self._has_cursor and self.is_sending
@@ -279,6 +294,8 @@ class ActiveStream:
                 return None
         taken = snapshot.take(room_bytes, most_bytes, most_items, self.opaque)
         if taken is None:
+            if isinstance(snapshot.source, DiskItems) and snapshot.source.begin_history():
+                return self._begin(replace(snapshot, flags=_HISTORY))
             self._finish(snapshot)
             if isinstance(snapshot.source, KeyOrderItems):
                 behind = messages_behind(snapshot.source, snapshot.end, self._settings)
@@ -337,7 +354,11 @@ class ActiveStream:
         """Continue a snapshot from disk, as its cursor was dropped; or replace it by another."""
         self._filter, scan = source.filter, None
         if not self._settings.flavour & Flavour.COMMITS:  # a disk does not know what was committed
-            scan = self._data.disk.scan_state(source.sent_seqno, snapshot.covers)
+            scan = self._data.disk.scan_state(
+                source.sent_seqno,
+                snapshot.covers,
+                each_key_once=not self._settings.change_streams,
+            )
         if scan is None:
             self._snapshot, self._first_start = None, self._marker_start
         else:
@@ -345,7 +366,7 @@ class ActiveStream:
 
     def _open_backfill(self) -> FrameBatch | None:
         """Begin the backfill from disk; None if it is empty, or misses purged tombstones."""
-        scan = self._data.disk.scan(self.sent_seqno)
+        scan = scan_of(self._data, self._settings, self.sent_seqno)
         try:
             return self._begin_backfill(scan)
         except OSError:
@@ -374,10 +395,13 @@ class ActiveStream:
         self._open_end = None
         if not self._data.checkpoints.is_snapshot_complete:
             end = self._open_end = self._data.checkpoints.snapshot.end
-        source = source_of(scan, self._settings, self._filter, is_first=self._has_nothing)
+        source = source_of(
+            self._data, scan, self._settings, self._filter, is_first=self._has_nothing
+        )
         if isinstance(source, KeyOrderItems):
             return self._begin_out_of_order(source, end, covers)
-        return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
+        flags = _HISTORY if not scan.item_count and source.begin_history() else _DISK
+        return self._begin(Snapshot(self.sent_seqno + 1, end, flags, source, covers))
 
     def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> FrameBatch:
         """Put a snapshot into force that has no marker: the next one is the stream's first."""
@@ -428,11 +452,12 @@ class ActiveStream:
         return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
 
     def _flags_of(self, items: CursorItems[Version]) -> int:
+        history = int(SnapshotFlag.HISTORY) if self._settings.change_streams else 0
         if items.kind is CheckpointKind.DISK:
             self._memory_flags = _FIRST_MEMORY
-            return _DISK
+            return _DISK | history
         flags, self._memory_flags = self._memory_flags, _MEMORY
-        return _FIRST_MEMORY if items.begins_checkpoint else flags
+        return (_FIRST_MEMORY if items.begins_checkpoint else flags) | history
 
     def _begin(self, snapshot: Snapshot) -> FrameBatch:
         """Put a snapshot into force, and return its marker."""

@@ -18,6 +18,7 @@ class OutOfOrder(Enum):
 class StreamSettings:
     """The connection's settings for all its streams.
 
+    ``change_streams``: all versions that are there are sent, in snapshots whose flags say so.
     ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
     sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
     sent back to the disk when memory is short. ``cursor``: what its cursors are called.
@@ -26,6 +27,7 @@ class StreamSettings:
     """
 
     flavour: int
+    change_streams: bool = False
     marker_v2: bool = False
     tells_durability: bool = False
     out_of_order: OutOfOrder = OutOfOrder.NO

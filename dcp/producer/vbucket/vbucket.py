@@ -274,10 +274,14 @@ class Vbucket:
         """Prepare a compaction if one is due at ``now``, for ``Persistence.finish_flush``.
 
         Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
-        vbucket nothing is left that was replaced. ``in_passing`` is for frequent callers: it costs
-        nothing where replaced versions are few.
+        vbucket nothing is left that was replaced. Where history is retained nothing is due before
+        its share of the bytes is used up. ``in_passing`` is for frequent callers: it costs nothing
+        where replaced versions are few.
         """
         if not self.may_compact or (in_passing and not self.data.persistence.is_mostly_stale):
+            return None
+        kept_bytes = self._settings.history_retention_bytes
+        if kept_bytes and self.data.disk.stale_bytes <= kept_bytes // self._settings.vbuckets:
             return None
         # Delete times are whole seconds: those up to (now - age) are below the next whole one.
         before = math.floor(max(now - self._settings.purge_age_seconds, -1.0)) + 1
@@ -523,5 +527,9 @@ class Vbucket:
 
 def _data_settings(settings: ClusterSettings) -> DataSettings:
     share = limits_for(settings.checkpoint_quota_bytes, settings.vbuckets)
-    limits = replace(share, max_items=max(1, settings.checkpoint_items))
+    limits = replace(
+        share,
+        max_items=max(1, settings.checkpoint_items),
+        keeps_versions=settings.history_retention_bytes > 0,
+    )
     return DataSettings(limits, settings.unpersisted_seqnos)

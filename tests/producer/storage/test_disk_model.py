@@ -182,6 +182,7 @@ class Driven:
         store, model = self.store, self.model
         live = model.shown(0, model.high, True)
         assert (store.persisted_seqno, store.purge_seqno) == (model.high, model.purge_seqno)
+        assert store.history_start_seqno == max([model.purge_seqno, *model.lost]) + 1
         assert store.state == model.state
         assert store.item_count == len(live)
         assert store.stale_bytes == model.frame_bytes - sum(len(data) for _, data in live)
