@@ -53,18 +53,12 @@ from dcp.protocol.events import (
     StreamWindowChanged,
     WindowRefused,
 )
-from dcp.protocol.negotiation import CHANGE_STREAMS, CONTROL_TERMS, STREAM_WINDOW
+from dcp.protocol.negotiation import STREAM_WINDOW
 from dcp.protocol.refusals import ROLE_CURE, describe_status, error_context
 from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status, VbucketState
 
 _log = logging.getLogger(__name__)
-_TOLD_REFUSALS: Final = {
-    STREAM_WINDOW: f"windows of single streams ({STREAM_WINDOW}): the connection's window holds "
-    "alone",
-    CHANGE_STREAMS: f"change history ({CHANGE_STREAMS}): {CONTROL_TERMS[CHANGE_STREAMS].lost}",
-}
-"""What settings ask for and a node may refuse, by control, and what holds then."""
 
 
 class StreamKeeper:
@@ -97,7 +91,7 @@ class StreamKeeper:
         """Of each vbucket, whether it is to be heard of no more."""
         self._away_seconds = 0.0
         self._told_window_refused = False
-        self._told_refused: set[str] = set()
+        self._told_stream_windows_refused = False
 
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
@@ -287,8 +281,8 @@ class StreamKeeper:
             case Ready():
                 link.ready_at = self.act_at = now
                 link.error = ""
-                for name in _TOLD_REFUSALS.keys() & set(event.refused_controls):
-                    self._tell_refused(name, link)
+                if STREAM_WINDOW in event.refused_controls:
+                    self._tell_stream_windows_refused(link)
                 self._adopt(event.cluster_config, link, now)
                 return ()
             case ClusterConfigReceived():
@@ -299,7 +293,7 @@ class StreamKeeper:
                 return ()
             case StreamWindowChanged():
                 if event.status != Status.SUCCESS:
-                    self._tell_refused(STREAM_WINDOW, link)
+                    self._tell_stream_windows_refused(link)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.phase is Phase.STOPPED:
@@ -316,11 +310,15 @@ class StreamKeeper:
                 event.detail,
             )
 
-    def _tell_refused(self, control: str, link: NodeLink) -> None:
-        """Log once for all nodes that something optional is refused, and what holds instead."""
-        if control not in self._told_refused:
-            self._told_refused.add(control)
-            _log.warning("%s refuses %s", link.address, _TOLD_REFUSALS[control])
+    def _tell_stream_windows_refused(self, link: NodeLink) -> None:
+        """Log once for all nodes that streams have no windows of their own."""
+        if not self._told_stream_windows_refused:
+            self._told_stream_windows_refused = True
+            _log.warning(
+                "%s refuses windows of single streams (%s): the connection's window holds alone",
+                link.address,
+                STREAM_WINDOW,
+            )
 
     def _on_stream(
         self, event: Event, track: VbucketTrack, link: NodeLink, now: float

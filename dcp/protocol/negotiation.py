@@ -167,9 +167,12 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
     ),
     CHANGE_STREAMS: ControlTerm(
         "true",
-        "where `policy.change_history` is set",
-        "of a bucket that retains history all versions of a document come, not only the newest",
-        "of several changes of a document in one snapshot only the newest comes",
+        "by a lake, from 7.0 on",
+        "of a bucket that retains history all versions of a document come, not only the newest, and "
+        "markers tell which snapshots may hold a key twice",
+        "of several changes of a document in one snapshot only the newest comes: so it is of every "
+        "bucket without change history, which refuses this",
+        since=7,
     ),
     GROUP_TAG: ControlTerm(
         "`source.receiver_group_tag`",

@@ -131,16 +131,3 @@ def test_without_a_required_control_the_server_is_refused(
         connected(cluster),
     ):
         pass
-
-
-def test_refused_change_history_is_told_once(
-    make_cluster: MakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster = make_cluster(nodes=2)
-    fill(cluster, 50)
-    with consuming(cluster, chosen=CHOSEN) as consumer:
-        assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
-    (told,) = [text for text in caplog.messages if "change_streams" in text]
-    assert (
-        "refuses change history (change_streams): of several changes of a document in one" in told
-    )

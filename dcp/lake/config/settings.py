@@ -310,7 +310,7 @@ _DROPPED: Final = ("delete", "keep", "soft")
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings(Section):
-    """The choices of a lake: rollbacks, dropped collections, history, what is safe to publish."""
+    """The choices of a lake: rollbacks, dropped collections, and what is safe to publish."""
 
     rollback: str = key(
         "rewrite",
@@ -339,11 +339,6 @@ class PolicySettings(Section):
         unit="nodes",
         least=0,
         most=4,
-    )
-    change_history: bool = key(
-        False,
-        "Whether to receive every version of a document, where the bucket retains change history "
-        "(Magma, Couchbase 7.2 or newer), and not only the newest of each snapshot.",
     )
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ def source_access(settings: Settings) -> SourceAccess:
         consumer=ConsumerSettings(
             connection=replace(
                 connection_settings(source, settings.flow_control),
-                change_streams=settings.policy.change_history,
+                change_streams=True,
             ),
             node_deadline_seconds=settings.round.node_deadline_seconds,
         ),

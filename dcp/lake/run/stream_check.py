@@ -10,7 +10,7 @@ from dcp.errors import BucketError, DcplakeError, NodeUnavailableError, SourceEr
 from dcp.lake.run.checked_step import Finding, Tell
 from dcp.lake.run.set_up_check import SetUpCheck, costs_of
 from dcp.protocol import events as e
-from dcp.protocol.negotiation import ALWAYS, CONTROL_TERMS, refused_controls
+from dcp.protocol.negotiation import ALWAYS, CHANGE_STREAMS, CONTROL_TERMS, refused_controls
 from dcp.protocol.position import Position
 from dcp.protocol.refusals import describe_status
 
@@ -26,9 +26,9 @@ def open_dcp(opened: NodeConnection, tell: Tell) -> None:
     assert set_up.progress is not None
     progress = set_up.progress
     wanted = {name for name, term in CONTROL_TERMS.items() if term.asked == ALWAYS}
-    refused = refused_controls(
-        sorted((wanted - progress.accepted_controls) | set(progress.refused_controls))
-    )
+    lacking = (wanted - progress.accepted_controls) | set(progress.refused_controls)
+    # Most buckets have no history, by their owners' choice: nothing to warn of.
+    refused = refused_controls(sorted(lacking - {CHANGE_STREAMS}))
     finding = Finding()
     finding.say(
         f"opened at {opened.address} as {opened.name}",

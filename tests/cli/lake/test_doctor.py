@@ -122,17 +122,6 @@ def test_every_step_of_a_cluster_that_is_well(
     assert not (tmp_path / "lake").exists()
 
 
-def test_what_is_asked_for_and_refused_is_a_warning(
-    cluster: ProducerCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*options(cluster.seeds), "--set", "policy.change_history=true"]
-    code, steps, error = doctor(words, capsys)
-    assert (code, error) == (0, "")
-    (step,) = [each for each in steps if each["step"] == "DCP"]
-    assert list(step["refused"]) == ["change_streams"]
-    assert "without change_streams: of several changes" in json.dumps(step)
-
-
 def test_for_people_a_step_is_a_line(
     cluster: ProducerCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,7 +118,6 @@ def test_every_version_is_in_the_history_and_the_newest_in_the_replica(
         settings_for(
             cluster,
             tmp_path,
-            policy={"change_history": True},
             flow_control=SMALL_FLOW,
             round={"quiet_seconds": 0.2, **size},
             apply={"when": when},

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lake.rounds.test_plan import cluster, lake
 
 from dcp.lake.config.flow_control_settings import LEAST_WINDOW_BYTES, FlowControlSettings
 from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES, worker_bytes
@@ -17,6 +16,7 @@ from dcp.lake.rounds.planning import plan_round
 from dcp.lake.rounds.round_plan import RoundPlan, plan_json, plan_text
 from dcp.protocol.window_policies import WindowPolicies
 from tests.lake.memory_bound import memory_bound
+from tests.lake.rounds.test_planning import cluster, lake
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
 MIB = MEBIBYTE
