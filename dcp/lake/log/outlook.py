@@ -1,0 +1,62 @@
+"""Tells what a plan foresees beside its streams: vbuckets to be read again, tables to be written
+anew.
+
+Pure data. It holds no secret.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from dcp.lake.log.rollback_plan import RollbackPolicy
+from dcp.printable import number_ranges
+
+_READ: Final = "their rows stay as they are until all of it is read"
+_CONSEQUENCES: Final = {
+    RollbackPolicy.REWRITE: _READ,
+    RollbackPolicy.RESYNC: _READ,
+    RollbackPolicy.FAIL: "they stay as they are, and a run ends with code 5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """Vbuckets that their nodes order back so far that they are read from seqno 0.
+
+    ``documents`` is the most that they hold, ``bytes`` what these are as far as the lake tells.
+    """
+
+    vbuckets: tuple[int, ...]
+    documents: int
+    bytes: float | None
+    policy: RollbackPolicy
+
+    def __str__(self) -> str:
+        """Say how much it is, and what becomes of the rows."""
+        about = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
+        return (
+            f"ordered back to the beginning: vbuckets {number_ranges(self.vbuckets)}: at most "
+            f"{self.documents:,} documents{about}; policy.rollback is {self.policy}: "
+            f"{_CONSEQUENCES[self.policy]}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a plan foresees; ``written_anew`` are tables that get other typed columns."""
+
+    read_again: ReadAgain | None = None
+    written_anew: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return asdict(self)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each thing that is foreseen."""
+        again = [] if self.read_again is None else [f"  {self.read_again}"]
+        tables = (
+            f"  {table}: the next apply writes all rows anew, with other typed columns"
+            for table in self.written_anew
+        )
+        return [*again, *tables]
