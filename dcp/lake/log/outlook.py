@@ -1,21 +1,10 @@
-"""Tells what a plan foresees beside its streams: vbuckets to be read again, tables to be written
-anew.
-
-Pure data. It holds no secret.
-"""
+"""Tells what a plan foresees beside its streams: vbuckets and tables to be made anew. Pure data."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 from dcp.lake.log.rollback_plan import RollbackPolicy
 from dcp.printable import number_ranges
-
-_READ: Final = "their rows stay as they are until all of it is read"
-_CONSEQUENCES: Final = {
-    RollbackPolicy.REWRITE: _READ,
-    RollbackPolicy.RESYNC: _READ,
-    RollbackPolicy.FAIL: "they stay as they are, and a run ends with code 5",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +22,12 @@ class ReadAgain:
     def __str__(self) -> str:
         """Say how much it is, and what becomes of the rows."""
         about = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
+        then = "their rows stay as they are until all of it is read"
+        if self.policy is RollbackPolicy.FAIL:
+            then = "they stay as they are, and a run ends with code 5"
         return (
             f"ordered back to the beginning: vbuckets {number_ranges(self.vbuckets)}: at most "
-            f"{self.documents:,} documents{about}; policy.rollback is {self.policy}: "
-            f"{_CONSEQUENCES[self.policy]}"
+            f"{self.documents:,} documents{about}; policy.rollback is {self.policy}: {then}"
         )
 
 

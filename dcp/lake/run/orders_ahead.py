@@ -68,7 +68,8 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
                     case StreamOpened(vbucket):
                         waiting.discard(vbucket)
                     case VbucketStopped(vbucket, _, detail) if vbucket in waiting:
-                        told = "vbucket %d: not known whether its node orders it back: %s"
-                        _LOG.warning(told, vbucket, detail)
+                        _LOG.warning(
+                            "vbucket %d: not known if it is ordered back: %s", vbucket, detail
+                        )
                         waiting.discard(vbucket)
     return orders
