@@ -33,7 +33,7 @@ class ReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a plan foresees; ``written_anew`` are tables that get other typed columns."""
+    """The things that a plan foresees; ``written_anew`` are tables that get other typed columns."""
 
     read_again: ReadAgain | None = None
     written_anew: tuple[str, ...] = ()
