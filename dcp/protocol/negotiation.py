@@ -168,8 +168,8 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
     CHANGE_STREAMS: ControlTerm(
         "true",
         "by a lake, from 7.0 on",
-        "of a bucket that retains history all versions of a document come, not only the newest, and "
-        "markers tell which snapshots may hold a key twice",
+        "of a bucket that retains history all versions of a document come, not only the newest, "
+        "and markers tell which snapshots may hold a key twice",
         "of several changes of a document in one snapshot only the newest comes: so it is of every "
         "bucket without change history, which refuses this",
         since=7,

@@ -200,7 +200,7 @@ class Applier:
         if plan is None:
             self._note_quiet(lake, replica, to_round, seen_version)
             return None
-        self._contracts.refuse_loss(plan)
+        self._contracts.refuse_loss(plan.table, plan.typed)
         if not self._may_publish(lake, plan):
             self._held_back[replica.name] = to_round
             return None

@@ -7,7 +7,7 @@ import logging
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.typed_plan import TypedPlan
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, load_contracts
 from dcp.lake.receive.dropped_policies import logged_collections
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
@@ -38,16 +38,16 @@ class ContractBook:
             self._warn_of_unknown()
         return self._contracts.get(self._names.get(replica.collection_id, ""))
 
-    def refuse_loss(self, plan: ApplyPlan) -> None:
-        """Refuse a plan that takes typed columns away because no folder is named.
+    def refuse_loss(self, table: str, typed: TypedPlan) -> None:
+        """Refuse a plan that takes typed columns from a table because no folder is named.
 
         Raises:
             ConfigError: it is such a plan.
 
         """
-        if self._contracts is None and plan.typed.rewrites:
+        if self._contracts is None and typed.rewrites:
             raise ConfigError(
-                f"apply.contracts_folder: found no folder, but the table {plan.table} has typed "
+                f"apply.contracts_folder: found no folder, but the table {table} has typed "
                 "columns; expected the folder of its contract, or one without it, which takes "
                 "them away (docs/typed-columns.md)"
             )

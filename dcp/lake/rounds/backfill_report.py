@@ -62,7 +62,7 @@ class BackfillEstimate:
     """The work of a backfill, estimated before it begins.
 
     ``seqnos`` are what each node holds of it: at least as many as documents.
-    ``bytes_per_document`` is what those of the lake's newest round took; None: it brought none.
+    ``bytes_per_document`` is what those of the lake's newest rounds took; None: there were none.
     ``left_out`` are vbuckets that could not begin now.
     """
 

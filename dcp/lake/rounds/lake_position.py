@@ -1,6 +1,6 @@
 """Tells where a lake stands: the states of its vbuckets, and which of them must begin anew."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from dcp.client.probe import ClusterView
@@ -31,7 +31,8 @@ def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]
     newest = latest_round(lake)
     states = positions_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
-    epoch_starts = _ordered_epoch_starts(lake, states, newest, policy)
+    ordered = [state for state in states.values() if state.order is not None]
+    epoch_starts = ordered_epoch_starts(lake, ordered, newest, policy)
     epoch_starts |= _stale_epoch_starts(lake, states, newest, stale)
     return LakePosition(lake.identity.lake_id, newest, states, epoch_starts)
 
@@ -62,11 +63,10 @@ def _stale_epoch_starts(
     }
 
 
-def _ordered_epoch_starts(
-    lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, policy: RollbackPolicy
+def ordered_epoch_starts(
+    lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
 ) -> dict[int, VbucketProgress | BlockedRollback]:
     """Return how the vbuckets that a rollback was ordered for begin their next epoch."""
-    ordered = [state for state in states.values() if state.order is not None]
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return {

@@ -79,7 +79,7 @@ def plan_rollback(
         return BlockedRollback(
             "rollback",
             f"{state.order}; policy.rollback is fail: set it to rewrite or resync, or run "
-            f"dcplake resync --vbuckets {state.vbucket}",
+            f"dcplake resync --vbuckets {state.vbucket} (dcplake plan says how much that is)",
         )
     target = rollback_target(state, policy)
     seqno = max((each for each in complete_seqnos if each <= target.seqno), default=0)

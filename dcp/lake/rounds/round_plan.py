@@ -10,6 +10,7 @@ from typing import Any, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.rounds.outlook import Outlook
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, printable
@@ -110,7 +111,10 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The whole round. Its tasks write the position of every vbucket, streamed or carried."""
+    """The whole round. Its tasks write the position of every vbucket, streamed or carried.
+
+    ``outlook`` is what else is foreseen, where somebody asked (`dcp.lake.run.preview`).
+    """
 
     lake_id: str
     round: int
@@ -118,6 +122,7 @@ class RoundPlan:
     left_out: tuple[LeftOut, ...]
     target_bytes: int
     target_seconds: float
+    outlook: Outlook | None = None
 
     @property
     def streams(self) -> tuple[StreamPlan, ...]:
@@ -151,6 +156,7 @@ class Idle:
     lake_id: str
     latest_round: int
     left_out: tuple[LeftOut, ...]
+    outlook: Outlook | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
@@ -159,6 +165,7 @@ class Idle:
             "round": None,
             "latest_round": self.latest_round,
             "left_out": left_out_json(self.left_out),
+            **_outlook_json(self.outlook),
         }
 
     def __str__(self) -> str:
@@ -176,7 +183,7 @@ def plan_text(plan: RoundPlan) -> str:
     )
     windows = dict.fromkeys(f"  {task.windows}" for task in plan.tasks)
     lines = [head, *windows, *map(_task_text, plan.tasks), *_epoch_lines(plan.streams)]
-    return "\n".join([*lines, *left_out_lines(plan.left_out)])
+    return "\n".join([*lines, *left_out_lines(plan.left_out), *_outlook_lines(plan.outlook)])
 
 
 def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
@@ -195,7 +202,15 @@ def idle_text(idle: Idle) -> str:
     """Return why there is no round."""
     head = f"no round: after round {idle.latest_round} "
     head += "nothing can be streamed" if idle.left_out else "no vbucket is behind"
-    return "\n".join([head, *left_out_lines(idle.left_out)])
+    return "\n".join([head, *left_out_lines(idle.left_out), *_outlook_lines(idle.outlook)])
+
+
+def _outlook_lines(outlook: Outlook | None) -> list[str]:
+    return [] if outlook is None else outlook.lines
+
+
+def _outlook_json(outlook: Outlook | None) -> dict[str, Any]:
+    return {} if outlook is None else outlook.to_json()
 
 
 def _task_text(task: TaskPlan) -> str:
@@ -261,6 +276,7 @@ def plan_json(plan: RoundPlan) -> dict[str, Any]:
             for task in plan.tasks
         ],
         "left_out": left_out_json(plan.left_out),
+        **_outlook_json(plan.outlook),
     }
 
 

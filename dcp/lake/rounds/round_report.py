@@ -93,6 +93,12 @@ class RoundReport:
             f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
         )
         lines = [head, *left_out_lines(self.incomplete)]
+        if again := [each for each in self.vbuckets if each.rollback_seqno == 0]:
+            documents = sum(each.target_seqno for each in again)
+            lines.append(
+                f"  ordered back to 0: vbuckets {number_ranges(each.vbucket for each in again)}: "
+                f"at most {documents:,} documents to read again (dcplake plan estimates it)"
+            )
         if self.escaped_keys:
             lines.append(
                 f"  {self.escaped_keys:,} rows have a key that is not UTF-8 (or begins with \\x): "

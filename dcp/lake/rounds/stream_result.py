@@ -109,6 +109,8 @@ class StreamResult:
             told["undecodable_values"] = self.undecodable_values
         if self.window_full >= _LEAST_SHARE:
             told |= {"window_full": round(self.window_full, 3), "gate": self.gate}
+        if self.order is not None:
+            told["rollback_seqno"] = self.order.to_seqno
         if self.reason:
             told |= {"reason": self.reason, "detail": self.detail}
         return json.dumps(told)

@@ -3,45 +3,67 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.config.settings import Settings
+from dcp.client.probe import ClusterView
+from dcp.lake.apply.contract_book import ContractBook
+from dcp.lake.apply.typed_plan import typed_plan
+from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
-from dcp.lake.log.applied import replica_status
+from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at, round_record
+from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.dropped_policies import DroppedPolicies, logged_collections
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.backfill_plan import copy_to_begin_with
 from dcp.lake.rounds.backfill_report import BackfillEstimate
-from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, stale_vbuckets
+from dcp.lake.rounds.lake_position import (
+    lake_position,
+    ordered_epoch_starts,
+    require_same_bucket,
+    stale_vbuckets,
+)
+from dcp.lake.rounds.outlook import Outlook, ReadAgain
 from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
+from dcp.lake.run.orders_ahead import orders_ahead
+from dcp.lake.tables.collections import collections_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.opening import lake_location, spark_of
-from dcp.lake.tables.tables import find_lake, replicas_in
+from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.round_record import VbucketReport
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEW_LAKE = "(a new lake)"
+_ROUNDS_OF_A_MEAN: Final = 10
+"""Of them, some that only recorded a rollback may have brought no document."""
 
 
 def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPlan | Idle:
     """Plan the next round of the lake, or the first one where there is no lake yet.
 
-    ``spark`` is used where the lake cannot be read without; None builds or takes over a session.
+    Its outlook says which vbuckets the nodes will order back to their beginning, with an estimate,
+    and which tables get other typed columns. ``spark`` is used where the lake cannot be read
+    without; None builds or takes over a session.
 
     Raises:
+        ConfigError: a run would refuse the settings: by what the cluster or a table has.
         SourceError: the cluster cannot be asked.
         LakeError: what is there is no lake, or holds another bucket.
 
     """
-    cluster = query_cluster(source_access(settings))
+    access = source_access(settings)
+    cluster = query_cluster(access)
     lake = find_lake(spark_of(settings, spark), lake_location(settings))
+    _refuse_unknown_names(settings, cluster, lake)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
         document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
@@ -50,11 +72,83 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
         )
     require_same_bucket(lake, cluster, settings.source.bucket)
     replicas = replicas_in(lake)
-    applied = (replica_status(lake, replica).applied for replica in replicas)
-    stale = stale_vbuckets(version for version in applied if version is not None)
+    applied = {replica: replica_status(lake, replica).applied for replica in replicas}
+    stale = stale_vbuckets(version for version in applied.values() if version is not None)
     document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest, replicas)
     position = replace(lake_position(lake, settings, stale), document_filter=document_filter)
-    return plan_round(position, cluster, rounds, flow, slots)
+    plan = plan_round(position, cluster, rounds, flow, slots)
+    orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}
+    outlook = Outlook(
+        _read_again(lake, settings, cluster, position, orders),
+        _written_anew(lake, settings.apply, applied),
+    )
+    return replace(plan, outlook=outlook)
+
+
+def _refuse_unknown_names(
+    settings: Settings, cluster: ClusterView, lake: LakeTables | None
+) -> None:
+    """Refuse names of ``policy.dropped_collections`` that a run refuses."""
+    rules, there = settings.policy, collections_of(cluster.manifest)
+    known = DroppedPolicies().knowing(rules, there)
+    if lake is not None and rules.dropped_collections:
+        known = known.knowing(rules, logged_collections(lake))
+    known.refuse_unknown(rules, there)
+
+
+def _read_again(
+    lake: LakeTables,
+    settings: Settings,
+    cluster: ClusterView,
+    position: LakePosition,
+    orders: Mapping[int, RollbackOrder],
+) -> ReadAgain | None:
+    """Estimate what is read again by orders to come, and by those that the lake has."""
+    states = position.states.values()
+    ordered = [state for state in states if state.order is not None]
+    ordered += [position.state(vbucket).ordered(order) for vbucket, order in orders.items()]
+    policy = RollbackPolicy(settings.policy.rollback)
+    followed = RollbackPolicy.REWRITE if policy is RollbackPolicy.FAIL else policy
+    newest = position.latest_round
+    starts = ordered_epoch_starts(lake, ordered, newest, followed).values()
+    again = [
+        start.vbucket
+        for start in starts
+        if isinstance(start, VbucketProgress) and not start.position.seqno
+    ]
+    if not again:
+        return None
+    documents = sum(cluster.high_seqnos.get(vbucket, 0) for vbucket in again)
+    each = _bytes_per_document(lake, newest)
+    return ReadAgain(tuple(sorted(again)), documents, each and documents * each, policy)
+
+
+def _written_anew(
+    lake: LakeTables,
+    settings: ApplySettings,
+    applied: Mapping[ReplicaTable, AppliedVersion | None],
+) -> tuple[str, ...]:
+    """Return the tables whose typed columns the next apply replaces, as their contracts say."""
+    if settings.when == "never" and not settings.contracts_folder:
+        return ()  # another job applies, perhaps with another file
+    contracts, found = ContractBook(settings.contracts_folder), []
+    for replica, version in applied.items():
+        contract = contracts.contract_of(lake, replica)
+        typed = typed_plan(lake.table(replica.name), contract, is_applied=version is not None)
+        contracts.refuse_loss(replica.name, typed)
+        if typed.rewrites:
+            found.append(replica.name)
+    return tuple(found)
+
+
+def _bytes_per_document(lake: LakeTables, newest: int) -> float | None:
+    """Return what the documents of the newest rounds took on the wire; None: there were none."""
+    told = lake.changes.rows(
+        "vbucket, detail", f"kind = 'status' AND round > {newest - _ROUNDS_OF_A_MEAN}"
+    )
+    reports = [VbucketReport.parse(row["vbucket"], row["detail"]) for row in told]
+    rows = sum(report.rows for report in reports)
+    return sum(report.frame_bytes for report in reports) / rows if rows else None
 
 
 def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate:
@@ -76,9 +170,7 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         require_same_bucket(lake, cluster, settings.source.bucket)
         newest = latest_round(lake)
         states = positions_at(lake, newest)
-        reports = round_record(lake, newest).reports if newest else ()
-        if rows := sum(report.rows for report in reports):
-            bytes_per_document = sum(report.frame_bytes for report in reports) / rows
+        bytes_per_document = _bytes_per_document(lake, newest)
     copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []

@@ -55,6 +55,8 @@ class VbucketReport:
     undecodable_values: int = 0
     window_full: float = 0.0
     gate: str = ""
+    rollback_seqno: int | None = None
+    """The seqno that its node ordered it back to; None: no order."""
 
     @property
     def failed(self) -> bool:
@@ -80,6 +82,7 @@ class VbucketReport:
             undecodable_values=told.get("undecodable_values", 0),
             window_full=told.get("window_full", 0.0),
             gate=told.get("gate", ""),
+            rollback_seqno=told.get("rollback_seqno"),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -98,6 +101,7 @@ class VbucketReport:
             "undecodable_values": self.undecodable_values,
             "window_full": self.window_full,
             "gate": self.gate,
+            "rollback_seqno": self.rollback_seqno,
         }
 
 

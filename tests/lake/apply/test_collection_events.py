@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.errors import VerifyError
+from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import apply
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.query.query import name_tables
 from dcp.lake.query.views import register_views
 from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.run.apply_pending import apply_pending
+from dcp.lake.run.preview import preview
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
@@ -226,6 +228,10 @@ def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
     world.write(KEYS[5:8])
     world.run()
     second = world.replica().name
+    assert isinstance(preview(world.settings), Idle), "the log has the names of what is gone"
+    unknown = PolicySettings(dropped_collections=own | {"s.gne": "soft"})
+    with pytest.raises(ConfigError, match=r"policy\.dropped_collections: found 's\.gne'.*expected"):
+        preview(replace(world.settings, policy=unknown))
     assert world.keys(first) == world.keys(kept) == set(KEYS)
     assert world.keys(first.replace("docs", "docs_live")) == set(KEYS)
     assert world.keys(gone) == set() and world.keys(second) == set(KEYS[5:8])

@@ -15,6 +15,8 @@ from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.planning import plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle
+from dcp.lake.rounds.round_report import RoundReport
+from dcp.lake.tables.round_record import VbucketReport
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status
@@ -282,6 +284,9 @@ def test_a_rollback_to_zero_keeps_the_old_state_until_the_new_one_is_whole(
     cluster.purge_tombstones(0)
     assert rounds.run()  # ROLLBACK to 0
     assert rounds.lake.states[0].order is not None
+    told = [row["detail"] for row in rounds.lake.rows if row["kind"] == "status"]
+    report = RoundReport(2, 2, 0.1, (VbucketReport.parse(0, told[-1]),), ())
+    assert "ordered back to 0: vbuckets 0: at most 7 documents to read again" in str(report)
     rounds.with_budget(1)
     assert rounds.run()  # a part of the new history
     rounds.lake.apply(rounds.lake.round, is_moved_on=True)

@@ -21,6 +21,7 @@ from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views import register_views
+from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
@@ -47,6 +48,7 @@ HOTEL = {
     "seen_at": "2026-01-31T10:00:00.25+01:00",
     "id": 2**63,
 }
+ANEW = "docs: the next apply writes all rows anew, with other typed columns"
 CONTRACT = """
 collection = "_default._default"
 mode = "quarantine"
@@ -182,7 +184,7 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     lake, number = scene.lake, latest_round(scene.lake)
     contract = ContractBook(str(scene.contract.parent)).contract_of(lake, DOCS)
     stale = plan_apply(lake, DOCS, number, contract=contract)
-    assert stale is not None
+    assert stale is not None and ANEW in str(preview(scene.settings))
     before = table_rows(scene)
     made = scene.run()
     assert made is not None and (made.from_round, made.to_round) == (number, number)
@@ -195,7 +197,7 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     assert rows["good"][1] == strange
     stars = {**BAD_DOC, "stars": 4.5}
     assert rows["more"] == (stars, [each for each in TOLD if each[0] != "$.stars"])
-    assert scene.run() is None, "nothing is left to do"
+    assert scene.run() is None and ANEW not in str(preview(scene.settings)), "nothing is left to do"
     [detail] = scene.spark.sql(f"DESCRIBE DETAIL {lake.table_sql('docs')}").collect()
     assert detail.clusteringColumns == ["vbucket", "key"]
     assert detail.properties["dcplake.collectionId"] == "0"
@@ -238,6 +240,8 @@ def test_contracts_go_by_the_names_of_collections_in_a_catalog_too(
         }
         assert ["doc" in each.columns for each in columns.values()] == [False, False, True]
         assert columns["docs__s__a_b__9"].collect()[0].doc.n == "1"
+        with pytest.raises(ConfigError, match="no folder, but the table docs__s__a_b__9 has typed"):
+            preview(replace(scene.settings, apply=ApplySettings()), spark)
 
 
 def table_rows(scene: Scene) -> list[Any]:

@@ -1,6 +1,7 @@
 """``dcplake resync``: the way out of a lake that somebody damaged, and of a policy that fails."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.status import lake_status
+from dcp.lake.rounds.outlook import ReadAgain
+from dcp.lake.run.preview import preview
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
@@ -22,6 +25,7 @@ from tests.lake.replicas import require_live_exact, rows_of, source_rows, table_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dcp.lake.config.settings import Settings
     from dcp.lake.log.applied import AppliedVersion
     from dcp.lake.tables.tables import LakeTables
 
@@ -107,6 +111,7 @@ def _newest(lake: "LakeTables") -> "AppliedVersion":
 def test_the_policy_fail_reports_and_resync_is_the_way_on(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
+    """What is read again is estimated while a node would order it, and while an order waits."""
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=10)) as cluster:
         for number in range(20):
             cluster.set(b"key-%d" % number, b'{"n": 1}')
@@ -116,12 +121,41 @@ def test_the_policy_fail_reports_and_resync_is_the_way_on(
         run(settings, once=True, spark=spark)
         lake = open_lake(lambda: spark, lake_location(settings))
         before = rows_of(lake, lake.table_sql(DOCS.name))
+        cluster.set(b"key-1", b'{"n": 2}')
+        assert _read_again(settings) is None, "a node that agrees orders nothing"
         cluster.crash_restart(0, lost_seqnos=2)
-        with pytest.raises(IncompleteRunError, match=r"policy.rollback is fail"):
+        again = _read_again(settings)
+        with pytest.raises(IncompleteRunError, match=r"policy.rollback is fail.*dcplake plan"):
             run(settings, once=True, spark=spark)
         assert rows_of(lake, lake.table_sql(DOCS.name)) == before
+        assert again == _read_again(settings)
+        assert again is not None and again.documents == sum(map(cluster.high_seqno, again.vbuckets))
+        assert set(again.vbuckets) == {vb for vb in range(VBUCKETS) if cluster.high_seqno(vb)}
         [reason] = {report.reason for report in lake_status(lake).stuck}
         assert reason == "rollback"
         commit_resync(lake)
         run(settings, once=True, spark=spark)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
+
+        # A deletion that the lake has not read, and that the node forgets.
+        vbucket = cluster.vbucket_of(b"key-1")
+        cluster.delete(b"key-1")
+        for number in range(2, 20):
+            cluster.set(b"key-%d" % number, b'{"n": 3}')
+        assert _read_again(settings) is None
+        assert cluster.purge_tombstones(vbucket) == 1
+        again = _read_again(settings)
+        assert again is not None
+        assert (again.vbuckets, again.documents) == ((vbucket,), cluster.high_seqno(vbucket))
+        assert again.bytes == pytest.approx(again.documents * 100, rel=0.5)
+
+
+def _read_again(settings: "Settings") -> ReadAgain | None:
+    """Return what ``dcplake plan`` says will be read again, having written nothing."""
+    plan = preview(settings)
+    assert plan.outlook is not None
+    again = plan.outlook.read_again
+    assert plan.to_json()["read_again"] == (again and asdict(again))
+    assert again is None or f"at most {again.documents} documents, about " in str(plan)
+    assert again is None or "policy.rollback is fail: they stay as they are" in str(plan)
+    return again

@@ -1,0 +1,53 @@
+"""Tells what a plan foresees beside its streams: vbuckets and tables to be made anew. Pure data."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dcp.lake.rounds.rollback_plan import RollbackPolicy
+from dcp.printable import number_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """Vbuckets that their nodes order back so far that they are read from seqno 0.
+
+    ``documents`` is the most that they hold, ``bytes`` what these are as far as the lake tells.
+    """
+
+    vbuckets: tuple[int, ...]
+    documents: int
+    bytes: float | None
+    policy: RollbackPolicy
+
+    def __str__(self) -> str:
+        """Say how much it is, and what becomes of the rows."""
+        about = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
+        then = "their rows stay as they are until all of it is read"
+        if self.policy is RollbackPolicy.FAIL:
+            then = "they stay as they are, and a run ends with code 5"
+        return (
+            f"ordered back to the beginning: vbuckets {number_ranges(self.vbuckets)}: at most "
+            f"{self.documents:,} documents{about}; policy.rollback is {self.policy}: {then}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The things that a plan foresees; ``written_anew`` are tables that get other typed columns."""
+
+    read_again: ReadAgain | None = None
+    written_anew: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return asdict(self)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each thing that is foreseen."""
+        again = [] if self.read_again is None else [f"  {self.read_again}"]
+        tables = (
+            f"  {table}: the next apply writes all rows anew, with other typed columns"
+            for table in self.written_anew
+        )
+        return [*again, *tables]
