@@ -166,7 +166,8 @@ def test_without_the_client_nothing_is_sent_and_that_is_told(
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
     with sending_lineage(observer, settings) as told:
         assert told is observer
-    [warning] = caplog.messages
+    # A client of another test may still tell, by its library, of a receiver that is gone.
+    [warning] = [each.getMessage() for each in caplog.records if each.name.startswith("dcp")]
     assert "pip install 'dcplake[lineage]'" in warning
 
 
