@@ -118,7 +118,11 @@ class Lake:
     def plan(self) -> RoundPlan | Idle:
         """Return what the next round would stream, or why there is nothing to do.
 
+        Its ``outlook`` tells what will be read again from the beginning, and which tables get other
+        typed columns.
+
         Raises:
+            ConfigError: a run would refuse the settings, by what the cluster or a table has.
             SourceError: the cluster cannot be asked.
             LakeError: what is there is no lake, or holds another bucket.
 

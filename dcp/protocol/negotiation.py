@@ -167,11 +167,11 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
     ),
     CHANGE_STREAMS: ControlTerm(
         "true",
-        "by a lake, from 7.0 on",
+        "by a lake",
         "of a bucket that retains history all versions of a document come, not only the newest, "
         "and markers tell which snapshots may hold a key twice",
         "of several changes of a document in one snapshot only the newest comes: so it is of every "
-        "bucket without change history, which refuses this",
+        "bucket without change history; those that are not of Magma refuse this",
         since=7,
     ),
     GROUP_TAG: ControlTerm(

@@ -250,6 +250,10 @@ class SnapshotFlag(IntFlag):
     MAY_CONTAIN_DUPLICATES = 0x20
 
 
+REPEATING: Final = SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES
+"""With any of these a snapshot may hold a key several times."""
+
+
 class EndReason(IntEnum):
     """Reasons of DCP_STREAM_END. Unknown ones stay plain ints."""
 

@@ -90,10 +90,10 @@ class Bucket:
 
     def close(self) -> None:
         """Delete what is left, and close the connections."""
-        for key in list(self._written):
-            if self.is_there(key):
-                self.delete(key)
-        self._open.close()
+        with self._open:
+            for key in list(self._written):
+                if self.is_there(key):
+                    self.delete(key)
 
     # --- streams
 

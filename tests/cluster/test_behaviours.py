@@ -1,4 +1,4 @@
-"""What a cluster does that dcplake relies on: the same for the embedded producer and for others.
+"""The behaviours of a cluster that dcplake relies on: the embedded producer's, and any other's.
 
 docs/testing-consumers.md says how to run this against a cluster of your own.
 """

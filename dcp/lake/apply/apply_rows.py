@@ -19,7 +19,7 @@ from dcp.lake.log.log_slice import LogSlice, Role
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import CHANGES, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted
-from dcp.wire.vocabulary import SnapshotFlag
+from dcp.wire.vocabulary import REPEATING
 
 SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
 """The columns of a replica, and whether its row of that key goes."""
@@ -74,7 +74,8 @@ def with_held_keys(
     """Return the keys and what else some vbuckets hold in a version; None: too many.
 
     These are emptied ones, in the table as it is, and revived ones in the version that they go back
-    to. What the log does not name of them is lost: it goes, or is as it was then.
+    to. What the log does not name is lost: of emptied ones it is deleted, of revived ones it gets
+    its old row.
 
     Raises:
         LakeError: the table has a key twice, which nobody but others can have written.
@@ -158,10 +159,9 @@ def vbuckets_without_repeats(
     )
     if found.num_rows == _MOST_MARKERS:
         return frozenset()
-    repeating = SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES
     snapshots: dict[int, set[tuple[int, int, bool]]] = {}
     for marker in found.to_pylist():
-        snapshot = marker["epoch"], int(marker["snap_end"]), bool(marker["snap_flags"] & repeating)
+        snapshot = marker["epoch"], int(marker["snap_end"]), bool(marker["snap_flags"] & REPEATING)
         snapshots.setdefault(marker["vbucket"], set()).add(snapshot)
     return frozenset(
         vbucket

@@ -73,7 +73,9 @@ class DcpSource(DataSource):
         """Return the reader for the options given."""
         del schema
         settings = read_options(self.options)
-        return DcpReader(settings, source_access(settings), _wants_documents(self.options))
+        wants_documents = _wants_documents(self.options)
+        access = source_access(settings, change_streams=not wants_documents)
+        return DcpReader(settings, access, wants_documents)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Derives client settings from the lake's, and asks the cluster for its map before a round."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
@@ -11,19 +10,16 @@ from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.task_monitor.live_place import LivePlace
 
-if TYPE_CHECKING:
-    pass
 
-
-def source_access(settings: Settings) -> SourceAccess:
-    """Return what driver and tasks need to connect."""
+def source_access(settings: Settings, *, change_streams: bool = True) -> SourceAccess:
+    """Return what driver and tasks need to connect; ``change_streams`` asks for all versions."""
     source = settings.source
     return SourceAccess(
         seeds=source.seeds,
         consumer=ConsumerSettings(
             connection=replace(
                 connection_settings(source, settings.flow_control),
-                change_streams=True,
+                change_streams=change_streams,
             ),
             node_deadline_seconds=settings.round.node_deadline_seconds,
         ),

@@ -5,7 +5,7 @@ than the manifest, and in the log it costs no more than its bytes.
 
 Whether ``since`` lets a document pass may change with its versions: a write may bring an older CAS
 with it (XDCR, a restored backup). So such a version is a deletion here, but in a vbucket's first
-snapshot, which has one version of each key.
+snapshot, which has one version of each key unless its marker says otherwise (change history).
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from dcp.protocol.events import SnapshotStarted, SystemEventReceived
 from dcp.types import U16_MAX, U64_MAX
 from dcp.wire.columns import DataColumns
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
-from dcp.wire.vocabulary import Opcode
+from dcp.wire.vocabulary import REPEATING, Opcode
 
 
 class WantedRows:
@@ -38,7 +38,10 @@ class WantedRows:
         self._scopes = dict(wanted.scopes)
         self._is_wanted = dict(wanted.is_wanted)
         self._first_end = np.zeros(U16_MAX + 1, np.uint64)
-        """By vbucket, where its first snapshot ends; ``U64_MAX`` until that is known."""
+        """By vbucket, where its first snapshot ends, if it holds each key once; 0 else, and later.
+
+        ``U64_MAX`` until that is known.
+        """
         for stream in streams:
             position = stream.state.position
             if not position.complete_seqno:
@@ -58,7 +61,9 @@ class WantedRows:
     def learn(self, event: SnapshotStarted | SystemEventReceived) -> None:
         """Learn of what begins, before the documents of the same delivery."""
         if isinstance(event, SnapshotStarted):
-            if self._first_end[event.vbucket] == U64_MAX:
+            if event.flags & REPEATING:
+                self._first_end[event.vbucket] = 0
+            elif self._first_end[event.vbucket] == U64_MAX:
                 self._first_end[event.vbucket] = event.snapshot.end
             return
         meaning = event.meaning

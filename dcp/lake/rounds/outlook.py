@@ -9,9 +9,10 @@ from dcp.printable import number_ranges
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """Vbuckets that their nodes order back so far that they are read from seqno 0.
+    """Vbuckets that will be read from seqno 0, because their nodes order them back.
 
-    ``documents`` is the most that they hold, ``bytes`` what these are as far as the lake tells.
+    ``documents`` is the most that they hold, ``bytes`` their size by the mean of the newest rounds,
+    None where that is unknown.
     """
 
     vbuckets: tuple[int, ...]
@@ -26,8 +27,8 @@ class ReadAgain:
         if self.policy is RollbackPolicy.FAIL:
             then = "they stay as they are, and a run ends with code 5"
         return (
-            f"ordered back to the beginning: vbuckets {number_ranges(self.vbuckets)}: at most "
-            f"{self.documents:,} documents{about}; policy.rollback is {self.policy}: {then}"
+            f"ordered back, to be read from seqno 0: vbuckets {number_ranges(self.vbuckets)}: "
+            f"at most {self.documents:,} documents{about}; policy.rollback is {self.policy}: {then}"
         )
 
 

@@ -97,7 +97,7 @@ class RoundReport:
             documents = sum(each.target_seqno for each in again)
             lines.append(
                 f"  ordered back to 0: vbuckets {number_ranges(each.vbucket for each in again)}: "
-                f"at most {documents:,} documents to read again (dcplake plan estimates it)"
+                f"they hold at most {documents:,} documents; dcplake plan tells what is read again"
             )
         if self.escaped_keys:
             lines.append(

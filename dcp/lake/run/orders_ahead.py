@@ -18,6 +18,7 @@ from dcp.client.vbucket_track import StreamStart
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.printable import number_ranges
 from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamOpened
 
 _LOG: Final = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _WAIT_SECONDS: Final = 1.0
 def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrder]:
     """Return the orders that the streams of a plan will get, by vbucket.
 
-    A vbucket whose node does not answer within `round.node_deadline_seconds` is logged.
+    Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
 
     Raises:
         AuthenticationError: user or password refused.
@@ -55,6 +56,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     seeds = [str(node) for node in plan.tasks[0].seeds]
     orders: dict[int, RollbackOrder] = {}
     waiting = {start.vbucket for start in starts}
+    unknown: dict[str, list[int]] = {}
     with Consumer(starts, seeds, settings, access.source.credentials(), _NAME) as consumer:
         while waiting:
             delivery = consumer.next(_WAIT_SECONDS)
@@ -68,8 +70,9 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
                     case StreamOpened(vbucket):
                         waiting.discard(vbucket)
                     case VbucketStopped(vbucket, _, detail) if vbucket in waiting:
-                        _LOG.warning(
-                            "vbucket %d: not known if it is ordered back: %s", vbucket, detail
-                        )
+                        unknown.setdefault(detail, []).append(vbucket)
                         waiting.discard(vbucket)
+    for detail, vbuckets in unknown.items():
+        told = number_ranges(vbuckets)
+        _LOG.warning("vbuckets %s: not known if they are ordered back: %s", told, detail)
     return orders

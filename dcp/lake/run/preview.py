@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 NEW_LAKE = "(a new lake)"
 _ROUNDS_OF_A_MEAN: Final = 10
-"""Of them, some that only recorded a rollback may have brought no document."""
+"""So many newest rounds; one that only recorded a rollback brought no document."""
 
 
 def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPlan | Idle:
@@ -63,14 +63,14 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     access = source_access(settings)
     cluster = query_cluster(access)
     lake = find_lake(spark_of(settings, spark), lake_location(settings))
-    _refuse_unknown_names(settings, cluster, lake)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
+        _refuse_unknown_names(settings, cluster, None)
         document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
-        return plan_round(
-            LakePosition(NEW_LAKE, 0, document_filter=document_filter), cluster, rounds, flow, slots
-        )
+        position = LakePosition(NEW_LAKE, 0, document_filter=document_filter)
+        return replace(plan_round(position, cluster, rounds, flow, slots), outlook=Outlook())
     require_same_bucket(lake, cluster, settings.source.bucket)
+    _refuse_unknown_names(settings, cluster, lake)
     replicas = replicas_in(lake)
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)

@@ -75,7 +75,7 @@ class StreamEnding:
 
 
 def metadata_access(access: SourceAccess) -> SourceAccess:
-    """Return the same access to the source, for connections without values and older versions."""
+    """Return the same access, for connections that send neither values nor old versions."""
     connection = replace(
         access.consumer.connection,
         metadata_only=True,

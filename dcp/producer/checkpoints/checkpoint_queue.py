@@ -62,7 +62,7 @@ class CheckpointQueue(Generic[Q]):
         return self.consistent_seqno == self.high_seqno
 
     def queue(self, item: Q) -> None:
-        """Add the newest item of an ACTIVE vbucket; an older one of its key goes away.
+        """Add the newest item of an ACTIVE vbucket; an older one of its key goes, unless kept.
 
         Where that may not be, a checkpoint begins with it (kv_engine ``Checkpoint::canDedup``).
         An item without a de-duplication key of whose key the open checkpoint may hold another

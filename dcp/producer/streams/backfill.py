@@ -2,8 +2,8 @@
 
 It decides where the snapshot ends, whether purged tombstones are missing in it, and its order: that
 of seqnos, or for a first backfill of one collection that of keys, between two OSO_SNAPSHOT messages
-and without a marker. To who asks for change streams it tells all versions that the disk retains:
-behind what is older, under a second marker with the same bounds (kv_engine
+and without a marker. Who asks for change streams is told all versions that the disk retains: behind
+what is older, under a second marker with the same bounds (kv_engine
 ``dcp/backfill_disk_to_stream.cc``, setupForHistoryScan and scanHistoryCreate).
 """
 

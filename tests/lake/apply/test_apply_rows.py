@@ -1,4 +1,4 @@
-"""What becomes of each key, from the rows that the log has of it: in any order, however many."""
+"""Each key's fate follows from the rows that the log has of it: in any order, however many."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -46,7 +46,7 @@ Versions = dict[int, tuple[str, str]]
 
 @dataclass
 class Written:
-    """What a cluster was told, version by version, and what a lake must have of it."""
+    """All that a cluster was told, version by version, and what a lake must have of it."""
 
     cluster: ProducerCluster
     random: Random = field(default_factory=lambda: Random(5))

@@ -286,7 +286,7 @@ def test_a_rollback_to_zero_keeps_the_old_state_until_the_new_one_is_whole(
     assert rounds.lake.states[0].order is not None
     told = [row["detail"] for row in rounds.lake.rows if row["kind"] == "status"]
     report = RoundReport(2, 2, 0.1, (VbucketReport.parse(0, told[-1]),), ())
-    assert "ordered back to 0: vbuckets 0: at most 7 documents to read again" in str(report)
+    assert "ordered back to 0: vbuckets 0: they hold at most 7 documents" in str(report)
     rounds.with_budget(1)
     assert rounds.run()  # a part of the new history
     rounds.lake.apply(rounds.lake.round, is_moved_on=True)

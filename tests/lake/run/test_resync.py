@@ -111,7 +111,7 @@ def _newest(lake: "LakeTables") -> "AppliedVersion":
 def test_the_policy_fail_reports_and_resync_is_the_way_on(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """What is read again is estimated while a node would order it, and while an order waits."""
+    """The documents to read again are estimated: before the order, and while it waits."""
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=10)) as cluster:
         for number in range(20):
             cluster.set(b"key-%d" % number, b'{"n": 1}')
