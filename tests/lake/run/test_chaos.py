@@ -53,8 +53,6 @@ PATIENCE_SECONDS: Final = 240.0
 SKEW_SECONDS: Final = 5 * 3600.0
 SECONDS_A_ROUND: Final = 1.5
 """What happens in a round happens within so long of its beginning."""
-SECONDS_AN_APPLY: Final = 8.0
-"""An apply costs more than a round: not each round has one."""
 
 
 class NodeClock(threading.local):
@@ -209,7 +207,6 @@ class Chaos:
                 "node_deadline_seconds": 4.0,
                 "quiet_seconds": 0.5,
             },
-            apply={"when": "age", "age_seconds": SECONDS_AN_APPLY},
         )
 
     def happen(self) -> None:
