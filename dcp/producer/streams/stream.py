@@ -62,12 +62,20 @@ from dcp.producer.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame_info import stream_id_info
-from dcp.wire.vocabulary import EndReason, Magic, Opcode, OsoFlag, SnapshotFlag, StreamFlag
+from dcp.wire.vocabulary import (
+    REPEATING,
+    EndReason,
+    Magic,
+    Opcode,
+    OsoFlag,
+    SnapshotFlag,
+    StreamFlag,
+)
 
 _LOG = logging.getLogger(__name__)
 _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
-_HISTORY: Final = _DISK | int(SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
+_HISTORY: Final = _DISK | int(REPEATING)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 

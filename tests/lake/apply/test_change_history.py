@@ -22,7 +22,7 @@ from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.wire.vocabulary import SnapshotFlag
+from dcp.wire.vocabulary import REPEATING
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 KEYS: Final = 12
 LOST: Final = 7
 VBUCKETS: Final = 2
-REPEATING: Final = int(SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
 Versions = dict[int, tuple[str, str]]
 """By seqno: key and kind."""
 
