@@ -93,8 +93,8 @@ class RoundReport:
             f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
         )
         lines = [head, *left_out_lines(self.incomplete)]
-        if again := [each for each in self.vbuckets if each.rollback_seqno == 0]:
-            documents = sum(each.target_seqno for each in again)
+        again = [each for each in self.vbuckets if each.rollback_seqno == 0]
+        if documents := sum(each.target_seqno for each in again):
             lines.append(
                 f"  ordered back to 0: vbuckets {number_ranges(each.vbucket for each in again)}: "
                 f"they hold at most {documents:,} documents; dcplake plan tells what is read again"

@@ -63,7 +63,6 @@ from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame_info import stream_id_info
 from dcp.wire.vocabulary import (
-    REPEATING,
     EndReason,
     Magic,
     Opcode,
@@ -75,7 +74,7 @@ from dcp.wire.vocabulary import (
 _LOG = logging.getLogger(__name__)
 _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
-_HISTORY: Final = _DISK | int(REPEATING)
+_HISTORY: Final = int(_DISK | SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 
