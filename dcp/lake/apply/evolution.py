@@ -15,7 +15,7 @@ from pyspark.sql import types as spark_types
 from dcp.lake.config.contracts import FieldName, Step, Wildcard, can_be_column
 from dcp.lake.tables.typed_columns import (
     HAS_MISFIT_SQL,
-    PARSED,
+    IS_OBJECT_SQL,
     TEXT,
     JsonPath,
     is_misfit_sql,
@@ -49,11 +49,12 @@ def see_documents(spark: SparkSession, rows: str, document: pa.StructType) -> li
     """
     numbers = [path for path in paths_of(document) if _is_number(path.kind)]
     misfits = ", ".join(f"coalesce(bool_or({is_misfit_sql(path)}), false)" for path in numbers)
+    # A condition on what was parsed would be tried before it is needed, by parsing it once more.
     found = spark.sql(
-        f"SELECT IF({HAS_MISFIT_SQL}, schema_of_variant(json), NULL) AS types, "
+        f"SELECT IF({HAS_MISFIT_SQL}, coalesce(schema_of_variant(json), ''), NULL) AS types, "
         f"schema_of_variant_agg(json) AS seen, array({misfits}) AS misfits "
         f"FROM (SELECT *, try_parse_json({TEXT}) AS json FROM {parsed_sql(rows, document)}) "
-        f"WHERE {PARSED} IS NOT NULL GROUP BY ALL ORDER BY types LIMIT {MOST_SHAPES}"
+        f"WHERE {IS_OBJECT_SQL} GROUP BY ALL ORDER BY types LIMIT {MOST_SHAPES}"
     ).collect()
     return [
         SeenDocuments(

@@ -17,6 +17,7 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.rounds.observer import Observer
+from dcp.lake.run.large_load import is_large_parse
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.tables.horizon import Horizon
@@ -46,7 +47,9 @@ def apply_pending(
         sending_lineage(observer, settings) as told,
         lake_locked(settings, "dcplake apply") as location,
     ):
-        lake = open_lake(spark_of(settings, spark), location)
+        parses = bool(settings.apply.contracts_folder)
+        start_spark = spark_of(settings, spark, is_long=lambda: parses and is_large_parse(location))
+        lake = open_lake(start_spark, location)
         guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
         guard.check()
         rule = replace(settings.apply, when="every_round")

@@ -22,8 +22,9 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.driver import Driver
+from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.openlineage_events import sending_lineage
-from dcp.lake.run.run import is_large_load, open_or_create, stopping
+from dcp.lake.run.run import open_or_create, stopping
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
 from dcp.printable import number_ranges
@@ -121,7 +122,9 @@ def _drive(
     access = source_access(settings)
     cluster = query_cluster(access)
     request_of(wish.action(), cluster.map.vbucket_count)  # refused before a lake is made for it
-    start_spark = spark_of(settings, spark, is_long=lambda: is_large_load(location, cluster))
+    start_spark = spark_of(
+        settings, spark, is_long=lambda: is_large_load(location, cluster.high_seqnos)
+    )
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)
     action = _own(lake, control, wish)

@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dcp.client.probe import ClusterView
-from dcp.errors import LakeError
-from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
+from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.stop_signals import stop_on_signals
-from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.lake_table import StartSpark
 from dcp.lake.tables.opening import lake_locked, spark_of
-from dcp.lake.tables.tables import LakeIdentity, LakeLocation, LakeTables, create_lake, find_lake
+from dcp.lake.tables.tables import LakeIdentity, LakeLocation, LakeTables, create_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +63,9 @@ def run(
         access = source_access(settings)
         cluster = query_cluster(access)
         start_spark = spark_of(
-            settings, spark, is_long=lambda: not once or is_large_load(location, cluster)
+            settings,
+            spark,
+            is_long=lambda: not once or is_large_load(location, cluster.high_seqnos),
         )
         lake = open_or_create(start_spark, settings, location, cluster)
         with closing(Driver(lake, settings, access, told)) as driver:
@@ -92,33 +90,6 @@ def open_or_create(
         horizon_hours=settings.lake.horizon_hours,
         deletion_vectors=settings.lake.deletion_vectors,
     )
-
-
-def is_large_load(location: LakeLocation, cluster: ClusterView) -> bool:
-    """Return whether a run brings so much that Java's best code pays, as far as is known by now.
-
-    Of a lake in a store or a catalog it is not known before Spark is there.
-    """
-    if location.root is None or local_root(location.root) is None:
-        return False
-    try:
-        lake = find_lake(refuse_to_start, location)
-        held = {} if lake is None else positions_at(lake, latest_round(lake))
-    except LakeError:
-        return False
-    seqnos = {vbucket: state.position.seqno for vbucket, state in held.items()}
-    behind = (high - seqnos.get(vb, 0) for vb, high in cluster.high_seqnos.items())
-    return sum(max(0, each) for each in behind) >= MANY_CHANGES
-
-
-def refuse_to_start() -> "SparkSession":
-    """Refuse: for those who read a lake beside Spark, or before it.
-
-    Raises:
-        LakeError: always.
-
-    """
-    raise LakeError("this lake cannot be read without Spark, expected a folder of this machine")
 
 
 @contextmanager

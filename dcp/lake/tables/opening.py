@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
@@ -85,6 +85,16 @@ def spark_of(
             return start()
 
     return start_once
+
+
+def refuse_to_start() -> "SparkSession":
+    """Refuse: for those who read a lake beside Spark, or before it.
+
+    Raises:
+        LakeError: always.
+
+    """
+    raise LakeError("this lake cannot be read without Spark, expected a folder of this machine")
 
 
 def session(settings: Settings, *, is_long: bool = False) -> "SparkSession":

@@ -40,7 +40,8 @@ PARSED: Final = "_dcplake_parsed"
 HAS_MISFIT_SQL: Final = f"{PARSED}.{_MISFIT} IS NOT NULL"
 """The condition on rows of `parsed_sql` that something in the document does not fit."""
 
-_IS_OBJECT: Final = f"trim(LEADING ' \\t\\r\\n' FROM {TEXT}) LIKE '{{%'"
+IS_OBJECT_SQL: Final = f"trim(LEADING ' \\t\\r\\n' FROM {TEXT}) LIKE '{{%'"
+"""The condition on the same rows that the text is an object, as far as its beginning tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ FROM {parsed_sql(source, typed.document)})"""
 def parsed_sql(source: str, document: pa.StructType) -> str:
     """Return the query for rows with their JSON text and what ``from_json`` makes of it."""
     return f"""(
-SELECT *, IF({_IS_OBJECT}, {_from_json(document)}, NULL) AS {PARSED}
+SELECT *, IF({IS_OBJECT_SQL}, {_from_json(document)}, NULL) AS {PARSED}
 FROM (SELECT *, IF(datatype = {int(Datatype.JSON)}, CAST(value AS STRING), NULL) AS {TEXT}
   FROM {source}))"""
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.run import run as run_module
-from dcp.lake.run.run import is_large_load, run
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.run import large_load
+from dcp.lake.run.apply_pending import apply_pending
+from dcp.lake.run.large_load import is_large_load, is_large_parse
+from dcp.lake.run.run import run
 from dcp.lake.spark import jvm_options as options
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeLocation
@@ -52,25 +55,27 @@ def test_a_load_is_large_from_a_million_changes_on(
     tmp_path: Path, high_seqnos: tuple[int, ...], is_large: bool
 ) -> None:
     lake = LakeLocation(root=str(tmp_path))
-    assert is_large_load(lake, view(*high_seqnos)) == is_large
+    assert is_large_load(lake, view(*high_seqnos).high_seqnos) == is_large
 
 
 @pytest.mark.parametrize(
     "elsewhere", [LakeLocation(root="s3a://bucket/lake"), LakeLocation(schema="spark_catalog.lake")]
 )
 def test_what_a_lake_elsewhere_lacks_is_not_known(elsewhere: LakeLocation) -> None:
-    assert not is_large_load(elsewhere, view(2_000_000))
+    assert not is_large_load(elsewhere, view(2_000_000).high_seqnos)
+    assert not is_large_parse(elsewhere)
 
 
 def test_what_a_lake_holds_already_does_not_count(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "MANY_CHANGES", 30)
+    monkeypatch.setattr(large_load, "MANY_CHANGES", 30)
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=1)) as cluster:
         settings = settings_for(cluster, tmp_path)
 
         def is_large() -> bool:
-            return is_large_load(lake_location(settings), query_cluster(source_access(settings)))
+            cluster = query_cluster(source_access(settings))
+            return is_large_load(lake_location(settings), cluster.high_seqnos)
 
         for number in range(40):
             cluster.set(b"key-%d" % number, b"1")
@@ -81,3 +86,26 @@ def test_what_a_lake_holds_already_does_not_count(
         assert not is_large()
         cluster.set(b"another", b"1")
         assert is_large()
+
+
+def test_what_a_table_has_already_does_not_count(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_load, "MANY_DOCUMENTS", 30)
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=1)) as cluster:
+        settings = settings_for(cluster, tmp_path, apply={"when": "never"})
+        location = lake_location(settings)
+        assert not is_large_parse(location), "there is none"
+
+        def receive(count: int) -> None:
+            for number in range(count):
+                cluster.set(b"key-%d" % number, b"1")
+            run(settings, once=True, spark=spark)
+
+        receive(30)
+        assert is_large_parse(location)
+        apply_pending(settings, observer=Observer(), spark=spark)
+        receive(29)
+        assert not is_large_parse(location)
+        receive(1)
+        assert is_large_parse(location)
