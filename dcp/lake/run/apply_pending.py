@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dcp.lake.apply.applier import Applier
+from dcp.lake.config.contracts import load_contracts
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
@@ -47,7 +48,8 @@ def apply_pending(
         sending_lineage(observer, settings) as told,
         lake_locked(settings, "dcplake apply") as location,
     ):
-        parses = bool(settings.apply.contracts_folder)
+        folder = settings.apply.contracts_folder
+        parses = bool(folder and load_contracts(folder))
         start_spark = spark_of(settings, spark, is_long=lambda: parses and is_large_parse(location))
         lake = open_lake(start_spark, location)
         guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
