@@ -1,6 +1,7 @@
 """Compacts tables (OPTIMIZE) and deletes files that no kept version needs (VACUUM).
 
-VACUUM goes by the table property that holds the horizon, and is not run where that is not right.
+VACUUM goes by the table property that holds the horizon, and is not run where that is not right. Of
+the tables that only grow it keeps what Delta keeps by default, a week.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,18 +18,22 @@ from dcp.lake.maintain.retention import wrong_properties
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import history
-from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
+from dcp.lake.tables.tables import LEDGERS, LakeTables
 from dcp.lake.tables.transaction import described
 
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _CLUSTER_LISTING_TASKS: Final = 64
 
+_MANY_FILES: Final = 64
+"""A table that only grows is compacted when it has so many files."""
+
 
 def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
     """Put the rows of small files into larger ones, sorted for the tables' queries."""
-    for table in work.tables:
+    ledgers = (each for each in work.ledgers if work.lake.table(each).size().files >= _MANY_FILES)
+    for table in (*work.tables, *ledgers):
         yield unless_driver_writes("optimize", table, partial(_optimize, work, table))
 
 
@@ -67,16 +72,18 @@ def vacuum(work: MaintenanceWork) -> Iterator[StepReport]:
             told = f"left alone: {FILE_RETENTION} is not the horizon; the step retention mends it"
             yield StepReport("vacuum", table, told)
         else:
-            yield _vacuum(work, table)
+            longer = work.kept if work.kept != work.horizon else None
+            yield _vacuum(work, table, longer)
+    for table in work.ledgers:
+        yield _vacuum(work, table, None)
 
 
-def _vacuum(work: MaintenanceWork, table: str) -> StepReport:
+def _vacuum(work: MaintenanceWork, table: str, kept: Horizon | None) -> StepReport:
     spark, table_sql = work.lake.spark, work.lake.table_sql(table)
     # By default it lists folders in 10,000 tasks, whatever the size of the table.
     tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
     also = {_LISTING_TASKS: str(tasks), _RETAIN_IGNORED: "false"}
-    hours = int(-(-work.kept.seconds // HOUR_SECONDS))
-    longer = f" RETAIN {hours} HOURS" if work.kept != work.horizon else ""
+    longer = "" if kept is None else f" RETAIN {int(-(-kept.seconds // HOUR_SECONDS))} HOURS"
     with described(spark, work.metadata("vacuum"), also):
         rows = spark.sql(
             f"VACUUM {table_sql}{longer}{' DRY RUN' if work.dry_run else ''}"
@@ -86,5 +93,6 @@ def _vacuum(work: MaintenanceWork, table: str) -> StepReport:
         return StepReport("vacuum", table, told, figures={"files": len(rows)})
     newest = history(work.lake.table(table), 1)[0]
     files = int(newest.metrics.get("numDeletedFiles", "0"))
-    told = f"deleted {files:,} files that no version within {work.kept} needs"
+    needed = "within a week" if table in LEDGERS else f"within {work.kept}"
+    told = f"deleted {files:,} files that no version {needed} needs"
     return StepReport("vacuum", table, told, done=bool(files), figures={"files": files})

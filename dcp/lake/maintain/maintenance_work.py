@@ -7,7 +7,7 @@ from typing import Any
 
 from dcp.lake.tables.history import WHOLE, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.tables import LEDGERS, LakeTables, ReplicaTable
 from dcp.lake.tables.transaction import is_conflict
 
 
@@ -28,8 +28,13 @@ class MaintenanceWork:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of all tables, ``changes`` first."""
+        """The names of ``changes`` and the replicas: of their versions the horizon is kept."""
         return ("changes", *(replica.name for replica in self.replicas))
+
+    @property
+    def ledgers(self) -> tuple[str, ...]:
+        """The names of the other tables that there are; nobody goes back in them."""
+        return tuple(name for name in LEDGERS if self.lake.table(name).exists())
 
     def commits(self, replica: ReplicaTable) -> list[TableCommit]:
         """Return all that the history of a replica knows, newest first."""

@@ -48,6 +48,9 @@ CONTROL_TABLE: Final = "control"
 QUALITY_TABLE: Final = "quality"
 """What checks of data quality found (`dcp.lake.quality.quality_results`)."""
 
+LEDGERS: Final = (AUDIT_TABLE, CONTROL_TABLE, QUALITY_TABLE)
+"""The tables that are made when they are needed, and only grow."""
+
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
 _NAME_MAX: Final = 80

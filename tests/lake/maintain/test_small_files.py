@@ -10,16 +10,20 @@ import pytest
 from deltalake import DeltaTable
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.maintain import small_files
+from dcp.lake.log.control import Action, ActionState, Control
+from dcp.lake.maintain import compaction, small_files
+from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.conftest import NewLake
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:
@@ -119,3 +123,32 @@ def test_a_large_table_that_was_never_in_order_is_left_to_maintenance(
     for _ in range(COMMITS + 1):
         source.round_and_apply(driver)
     assert source.operations("docs").count("OPTIMIZE") == 2
+
+
+def test_maintenance_compacts_what_only_grows(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_MANY_FILES", 4)
+    lake = new_lake(4)
+    action = Action.requested("pause", None, {})
+    control = Control(lake)
+    states = (ActionState.REQUESTED, ActionState.BEGUN, ActionState.BEGUN, ActionState.DONE)
+
+    def maintained() -> dict[tuple[str, str], str]:
+        work = work_on(lake, Horizon.of_hours(1), retain_hours=2)
+        reports = run_steps(work, ["optimize", "vacuum"])
+        return {(each.step, each.table): each.summary for each in reports}
+
+    for state in states[:3]:
+        control.write(action, state)
+    reports = maintained()
+    assert ("optimize", "control") not in reports, "it has few files"
+    assert ("vacuum", "control") in reports and ("vacuum", "undone") not in reports
+
+    control.write(action, states[3])
+    found = control.actions()
+    reports = maintained()
+    assert reports["optimize", "control"] == "4 files became 1"
+    assert reports["vacuum", "control"] == ("deleted 0 files that no version within a week needs")
+    assert Control(lake).actions() == found
+    assert lake.table("control").size().files == 1
