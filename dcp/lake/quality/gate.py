@@ -1,6 +1,7 @@
 """Holds applies back while rows that they would publish break a suite (``quality.gate``)."""
 
 import logging
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -79,6 +80,7 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
     from dcp.lake.quality.quality import ReplicaVersion, check_version, complete_sql
 
     held = HeldVersion(plan.base_version, plan.to_round, plan.log_slice.stale)
+    row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
     with plan_source(lake, plan) as source:
         rows = ReplicaVersion(
             table=plan.table,
@@ -88,6 +90,7 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
             rows_sql=f"SELECT {_COLUMNS} FROM {source} WHERE NOT deleted",
             complete_sql=complete_sql(lake.changes_sql, held),
             scope=CheckScope.PENDING,
+            row_bytes=row_bytes,
         )
         return check_version(lake.spark, rows, suite)
 

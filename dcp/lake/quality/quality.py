@@ -9,9 +9,11 @@ was complete in the older one: the older version had the same row then. So after
 RESTORE, all rows of a vbucket count as changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dcp.errors import ConfigError, LakeError
+from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality_engine import run_suite
@@ -32,6 +35,9 @@ from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])
 
+_CACHED_BYTES: Final = 256 * MEBIBYTE
+"""More rows are read from the table once more for each statement; in files they are smaller."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
@@ -41,7 +47,8 @@ class ReplicaVersion:
     ``complete_seqno``, one row per vbucket. ``scope`` says which rows those are; ``since`` is the
     check that this one goes on from, and ``since_sql`` the same as ``complete_sql`` at its round;
     without it all rows are checked.
-    ``facts`` are those about the table that a suite may use (`TABLE_FACTS`), if there is one.
+    ``facts`` are those about the table that a suite may use (`TABLE_FACTS`), if there is one;
+    ``row_bytes`` is the mean size of a row, where that is known.
     """
 
     table: str
@@ -54,6 +61,7 @@ class ReplicaVersion:
     since: PassedCheck | None = None
     since_sql: str = ""
     facts: Mapping[str, Any] | None = None
+    row_bytes: float = inf
 
 
 def check_replica(
@@ -95,6 +103,7 @@ def newest_version(
     status = replica_status(lake, replica)
     passed = last_passed(lake, table, suite)
     since = None if whole_table else passed
+    facts = _facts(lake, table, status, passed)
     return ReplicaVersion(
         table=table,
         version=status.version,
@@ -107,7 +116,8 @@ def newest_version(
         since_sql=""
         if since is None
         else complete_sql(lake.changes_sql, HeldVersion(since.version, since.round)),
-        facts=_facts(lake, table, status, passed),
+        facts=facts,
+        row_bytes=lake.table(table).size().bytes / max(1, facts["rows"]),
     )
 
 
@@ -167,9 +177,10 @@ def check_version(
         )
     if replica.since is not None:
         rows = spark.sql(changed_sql(replica))
-    checked_at = datetime.now(UTC)
+    checked_at, count = datetime.now(UTC), rows.count()
     frame = _with_suite_columns(spark, rows, replica, suite, checked_at)
-    evaluation = run_suite(frame, suite, replica.facts)
+    with _cached(frame) if count * replica.row_bytes <= _CACHED_BYTES else nullcontext():
+        evaluation = run_suite(frame, suite, replica.facts)
     return QualityReport(
         run=uuid4().hex,
         checked_at=checked_at,
@@ -180,11 +191,21 @@ def check_version(
         applied_round=replica.applied_round,
         scope=replica.scope,
         since_version=replica.since.version if replica.since else None,
-        rows=rows.count(),
+        rows=count,
         table_rows=replica.facts["rows"] if replica.facts else None,
         results=evaluation.results,
         validation=evaluation.validation,
     )
+
+
+@contextmanager
+def _cached(frame: DataFrame) -> Iterator[None]:
+    """Let Spark keep rows: each statement about them would look for them, and join them, anew."""
+    frame.persist()
+    try:
+        yield
+    finally:
+        frame.unpersist()
 
 
 def changed_sql(replica: ReplicaVersion) -> str:
