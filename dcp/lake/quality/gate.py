@@ -77,7 +77,7 @@ class QualityGate:
 def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
     """Return what a suite finds in the rows that an apply inserts or updates."""
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
-    from dcp.lake.quality.quality import ReplicaVersion, check_version, complete_sql
+    from dcp.lake.quality.quality import ReplicaVersion, check_version, complete_positions
 
     held = HeldVersion(plan.base_version, plan.to_round, plan.log_slice.stale)
     row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
@@ -88,7 +88,7 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
             applied_round=plan.to_round,
             vbucket_count=lake.identity.vbucket_count,
             rows_sql=f"SELECT {_COLUMNS} FROM {source} WHERE NOT deleted",
-            complete_sql=complete_sql(lake.changes_sql, held),
+            complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, held).items()},
             scope=CheckScope.PENDING,
             row_bytes=row_bytes,
         )

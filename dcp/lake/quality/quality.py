@@ -11,7 +11,7 @@ RESTORE, all rows of a vbucket count as changed.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
@@ -29,11 +29,14 @@ from dcp.lake.quality.quality_engine import run_suite
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import PassedCheck, last_passed
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
-from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.sql import integer_list, quoted
+from dcp.lake.tables.schema import CHANGES, POSITION, REPLICA
+from dcp.lake.tables.sql import integer_list, quoted, u64
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])
+_COMPLETE: Final = pa.schema(
+    [*(CHANGES.field(name) for name in ("vbucket", "epoch")), POSITION.field("complete_seqno")]
+)
 
 _CACHED_BYTES: Final = 256 * MEBIBYTE
 """More rows are read from the table once more for each statement; in files they are smaller."""
@@ -41,12 +44,11 @@ _CACHED_BYTES: Final = 256 * MEBIBYTE
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
-    """One version of a replica table, as SQL, with what the log says about it.
+    """One version of a replica table, with what the log says about it.
 
-    ``rows_sql`` and ``complete_sql`` are queries; the second gives ``vbucket``, ``epoch`` and
-    ``complete_seqno``, one row per vbucket. ``scope`` says which rows those are; ``since`` is the
-    check that this one goes on from, and ``since_sql`` the same as ``complete_sql`` at its round;
-    without it all rows are checked.
+    ``rows_sql`` is a query, ``scope`` says which rows those are. ``complete`` has each vbucket's
+    complete seqno. ``since`` is the check that this one goes on from: rows up to the seqno that
+    ``unchanged`` has of their vbucket were the same then, and are left out.
     ``facts`` are those about the table that a suite may use (`TABLE_FACTS`), if there is one;
     ``row_bytes`` is the mean size of a row, where that is known.
     """
@@ -56,10 +58,10 @@ class ReplicaVersion:
     applied_round: int
     vbucket_count: int
     rows_sql: str
-    complete_sql: str
+    complete: Mapping[int, int]
     scope: CheckScope = CheckScope.WHOLE
     since: PassedCheck | None = None
-    since_sql: str = ""
+    unchanged: Mapping[int, int] = field(default_factory=dict)
     facts: Mapping[str, Any] | None = None
     row_bytes: float = inf
 
@@ -104,18 +106,18 @@ def newest_version(
     passed = last_passed(lake, table, suite)
     since = None if whole_table else passed
     facts = _facts(lake, table, status, passed)
+    now = complete_positions(lake, status.held)
+    then = complete_positions(lake, HeldVersion(since.version, since.round)) if since else {}
     return ReplicaVersion(
         table=table,
         version=status.version,
         applied_round=status.round,
         vbucket_count=lake.identity.vbucket_count,
         rows_sql=f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {status.version}",
-        complete_sql=complete_sql(lake.changes_sql, status.held),
+        complete={vbucket: seqno for vbucket, (_, seqno) in now.items()},
         scope=CheckScope.WHOLE if since is None else CheckScope.CHANGED,
         since=since,
-        since_sql=""
-        if since is None
-        else complete_sql(lake.changes_sql, HeldVersion(since.version, since.round)),
+        unchanged=unchanged_seqnos(now, then),
         facts=facts,
         row_bytes=lake.table(table).size().bytes / max(1, facts["rows"]),
     )
@@ -139,13 +141,31 @@ def _facts(
     }
 
 
-def complete_sql(changes_sql: str, held: HeldVersion) -> str:
-    """Return the query for each vbucket's epoch and complete seqno in a version of a replica.
+def complete_positions(lake: LakeTables, held: HeldVersion) -> dict[int, tuple[int, int]]:
+    """Return each vbucket's epoch and complete seqno in a version of a replica."""
+    found = lake.changes.query(lambda name, _: complete_sql(name, held), _COMPLETE).to_pylist()
+    return {row["vbucket"]: (row["epoch"], int(row["complete_seqno"])) for row in found}
 
-    Those of a stale vbucket are of an older round.
+
+def unchanged_seqnos(
+    now: Mapping[int, tuple[int, int]], then: Mapping[int, tuple[int, int]]
+) -> dict[int, int]:
+    """Return the vbuckets whose rows a later version has as well, and up to which seqno.
+
+    By their epochs and complete seqnos in both.
     """
+    return {
+        vbucket: seqno
+        for vbucket, (epoch, seqno) in then.items()
+        if vbucket in now and epoch == now[vbucket][0] and seqno <= now[vbucket][1]
+    }
+
+
+def complete_sql(changes_sql: str, held: HeldVersion) -> str:
+    """Return the query for `complete_positions`; those of a stale vbucket are of an older round."""
     positions = (
-        f"SELECT vbucket, epoch, position.complete_seqno FROM {changes_sql} WHERE kind = 'position'"
+        "SELECT vbucket, epoch, position.complete_seqno AS complete_seqno "
+        f"FROM {changes_sql} WHERE kind = 'position'"
     )
     at_rounds: dict[int, list[int]] = {}
     for vbucket, number in sorted(held.stale.items()):
@@ -175,10 +195,9 @@ def check_version(
             f"{replica.table} version {replica.version}: found columns {', '.join(rows.columns)}; "
             f"expected {', '.join(missing)} too"
         )
-    if replica.since is not None:
-        rows = spark.sql(changed_sql(replica))
-    checked_at, count = datetime.now(UTC), rows.count()
-    frame = _with_suite_columns(spark, rows, replica, suite, checked_at)
+    rows, checked_at = spark.sql(checked_sql(replica)), datetime.now(UTC)
+    count = rows.count()
+    frame = _with_suite_columns(rows, replica, suite, checked_at)
     with _cached(frame) if count * replica.row_bytes <= _CACHED_BYTES else nullcontext():
         evaluation = run_suite(frame, suite, replica.facts)
     return QualityReport(
@@ -208,19 +227,22 @@ def _cached(frame: DataFrame) -> Iterator[None]:
         frame.unpersist()
 
 
-def changed_sql(replica: ReplicaVersion) -> str:
-    """Return the query for the rows of a version that changed since the one that passed."""
+def checked_sql(replica: ReplicaVersion) -> str:
+    """Return the query for the rows to check, with the ``complete_seqno`` of their vbuckets."""
+    positions = ", ".join(
+        f"({vbucket}, {u64(seqno)}, "
+        f"{u64(replica.unchanged[vbucket]) if vbucket in replica.unchanged else 'NULL'})"
+        for vbucket, seqno in replica.complete.items()
+    )
+    positions = positions or f"(-1, {u64(0)}, {u64(0)})"
     return f"""
-SELECT r.* FROM ({replica.rows_sql}) r
-LEFT JOIN ({replica.complete_sql}) n ON n.vbucket = r.vbucket
-LEFT JOIN ({replica.since_sql}) o ON o.vbucket = r.vbucket
-WHERE NOT coalesce(
-  o.epoch = n.epoch AND o.complete_seqno <= n.complete_seqno AND r.seqno <= o.complete_seqno, false)
-"""
+SELECT /*+ BROADCAST(p) */ r.*, p.complete_seqno FROM ({replica.rows_sql}) r
+LEFT JOIN (VALUES {positions}) AS p(vbucket, complete_seqno, unchanged_seqno)
+  ON p.vbucket = r.vbucket
+WHERE NOT coalesce(r.seqno <= p.unchanged_seqno, false)"""
 
 
 def _with_suite_columns(
-    spark: SparkSession,
     rows: DataFrame,
     replica: ReplicaVersion,
     suite: QualitySuite,
@@ -233,10 +255,9 @@ def _with_suite_columns(
 
     An expression that gives NULL counts as false: Great Expectations would pass over it.
     """
-    complete = spark.sql(replica.complete_sql).select("vbucket", "complete_seqno").hint("broadcast")
     # A literal: both passes over the rows see the same time.
     time_sql = f"timestamp_micros({int(checked_at.timestamp() * 1_000_000)})"
-    facts = rows.join(complete, "vbucket", "left").selectExpr(
+    facts = rows.selectExpr(
         "*", f"{int(replica.vbucket_count)} AS vbucket_count", f"{time_sql} AS checked_at"
     )
     for name, expression in suite.columns.items():

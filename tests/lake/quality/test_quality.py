@@ -17,10 +17,11 @@ from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality import (
     ReplicaVersion,
-    changed_sql,
     check_replica,
     check_version,
+    checked_sql,
     complete_sql,
+    unchanged_seqnos,
 )
 from dcp.lake.quality.quality_results import PassedCheck
 from dcp.lake.quality.quality_suite import QualitySuite, Subject, load_suite
@@ -184,10 +185,7 @@ def version_of(spark: "SparkSession", rows: list[dict[str, Any]]) -> ReplicaVers
         applied_round=1,
         vbucket_count=VBUCKETS,
         rows_sql="SELECT * FROM planted",
-        complete_sql=(
-            f"SELECT CAST(id AS INT) AS vbucket, 0 AS epoch, {COMPLETE_SEQNO}BD AS complete_seqno "
-            f"FROM range({VBUCKETS})"
-        ),
+        complete=dict.fromkeys(range(VBUCKETS), COMPLETE_SEQNO),
     )
 
 
@@ -313,11 +311,6 @@ def test_rows_that_changed_since_a_version_are_chosen_by_their_vbuckets_position
     spark: "SparkSession",
 ) -> None:
     """Of each vbucket a row that the older version had, and one above what it had."""
-
-    def positions(told: Mapping[int, tuple[int, int]]) -> str:
-        values = ", ".join(f"({vb}, {epoch}, {seqno}BD)" for vb, (epoch, seqno) in told.items())
-        return f"SELECT * FROM VALUES {values} AS p(vbucket, epoch, complete_seqno)"
-
     rows = [
         row(b"%d-%d" % (vb, seqno), vbucket=vb, seqno=Decimal(seqno))
         for vb in range(6)
@@ -329,11 +322,11 @@ def test_rows_that_changed_since_a_version_are_chosen_by_their_vbuckets_position
     then = {0: (0, 2**63 + 5), 1: (0, 9), 2: (0, highest), 4: (0, highest), 5: (0, highest)}
     version = replace(
         version_of(spark, rows),
-        complete_sql=positions(now),
+        complete={vbucket: seqno for vbucket, (_, seqno) in now.items()},
         since=PassedCheck(3, 1, 10),
-        since_sql=positions(then),
+        unchanged=unchanged_seqnos(now, then),
     )
-    chosen = {each["key"] for each in spark.sql(changed_sql(version)).collect()}
+    chosen = {each["key"] for each in spark.sql(checked_sql(version)).collect()}
     whole = {f"{vb}-{seqno}" for vb in (1, 2, 3, 4) for seqno in (5, 2**63 + 6)}
     assert chosen == {f"0-{2**63 + 6}"} | whole
 
@@ -410,8 +403,8 @@ def test_table_that_is_not_there_is_named(new_lake: NewLake, tmp_path: Path) -> 
 def test_a_stale_vbucket_is_measured_at_the_round_that_it_shows() -> None:
     query = complete_sql("c", HeldVersion(7, 9, {2: 4, 5: 4}))
     assert query == (
-        "SELECT vbucket, epoch, position.complete_seqno FROM c "
+        "SELECT vbucket, epoch, position.complete_seqno AS complete_seqno FROM c "
         "WHERE kind = 'position' AND round = 9 AND vbucket NOT IN (2, 5) UNION ALL "
-        "SELECT vbucket, epoch, position.complete_seqno FROM c "
+        "SELECT vbucket, epoch, position.complete_seqno AS complete_seqno FROM c "
         "WHERE kind = 'position' AND round = 4 AND vbucket IN (2, 5)"
     )

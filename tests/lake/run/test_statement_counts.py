@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pytest
 
 from dcp.lake.config.settings import Settings
+from dcp.lake.quality.quality import check_replica
+from dcp.lake.quality.quality_report import CheckScope
+from dcp.lake.quality.quality_results import write_results
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
@@ -36,6 +39,7 @@ ROUND_JOBS: Final = 2  # the state of the log, for the fence; the append
 APPLY_JOBS: Final = 7  # the state of the table; the files; three joins, two for deletion vectors
 AUDIT_JOBS: Final = 2  # the state of the table, for the fence; the append
 CREATE_JOBS: Final = 1  # of its table, once in a lake's life
+CHECK_JOBS: Final = 24  # of a table's files and the rows, twice; Great Expectations', by stages
 
 _Found = TypeVar("_Found")
 
@@ -115,6 +119,17 @@ def test_a_round_of_a_thousand_changes_and_its_apply(warm: WarmDriver) -> None:
     assert applied.updated == CHANGES
     assert jobs <= APPLY_JOBS
     assert commits == 1
+
+
+def test_a_check_of_a_thousand_changed_rows(warm: WarmDriver) -> None:
+    lake = warm.driver.lake
+    write_results(lake, check_replica(lake))
+    warm.change(CHANGES, seed=7)
+    warm.driver.apply(warm.round().round, force=False)
+    report, jobs, commits = warm.counted(lambda: check_replica(lake))
+    assert (report.scope, report.rows, report.failed) == (CheckScope.CHANGED, CHANGES, ())
+    assert jobs <= CHECK_JOBS
+    assert commits == 0
 
 
 def test_an_apply_that_takes_a_hundred_rows_back(warm: WarmDriver) -> None:
