@@ -11,12 +11,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.contract_book import ContractBook
+from dcp.lake.apply.evolution import compared, see_documents
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
@@ -29,6 +31,7 @@ from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.wire.vocabulary import Datatype
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:
@@ -286,3 +289,20 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) ->
     assert scene.rows()["five"][0]["big"] == Decimal("0.25")
     assert scene.rows()["three"][0]["big"] == Decimal(2**64)
     assert verify(scene.settings, spark=scene.spark).result == "equal"
+
+
+def test_a_document_that_is_no_json_says_nothing_of_the_columns(spark: "SparkSession") -> None:
+    """The server's flag may be wrong: no number was seen that does not fit."""
+    texts = ("""{"n": 1}""", """{"n": 2, "new": true}""", """{"n": """, "[1]", "")
+    rows = [(bytearray(text, "utf-8"), int(Datatype.JSON)) for text in texts]
+    spark.createDataFrame(rows, "value BINARY, datatype INT").createOrReplaceTempView("told")
+    document = pa.struct([("n", pa.int32())])
+    seen = see_documents(spark, "told", document)
+    new = pa.struct([("n", pa.int32()), ("new", pa.bool_())])
+    assert compared(document, seen, adds=True).document == new
+
+    rows += [(bytearray(b"""{"n": 3000000000}"""), int(Datatype.JSON))]
+    spark.createDataFrame(rows, "value BINARY, datatype INT").createOrReplaceTempView("told")
+    seen = see_documents(spark, "told", document)
+    wide = pa.struct([("n", pa.int64()), ("new", pa.bool_())])
+    assert compared(document, seen, adds=True).document == wide
