@@ -108,7 +108,7 @@ def parse_seed(text: str, *, tls: bool = False) -> tuple[str, int]:
         )
     if part.behind:
         raise part.wrong(
-            f"found {part.behind!r} behind the address, expected nothing: bucket and options "
+            f"found {part.what_is_behind} behind the address, expected nothing: bucket and options "
             "have settings of their own"
         )
     if part.port in _HTTP_PORTS:
@@ -129,13 +129,22 @@ def check_address(host: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One address as it was written; ``behind`` is what follows it, from ``/`` or ``?`` on."""
+    """One address as it was written; ``behind`` is what follows it, from ``/`` or ``?`` on.
+
+    ``shown`` is what messages may show of it: no user, and no options, which may hold a password.
+    """
 
     shown: str
     scheme: str = ""
     host: str = ""
     port: int | None = None
     behind: str = ""
+
+    @property
+    def what_is_behind(self) -> str:
+        """The text that messages show for what follows the address."""
+        path = self.behind.partition("?")[0]
+        return repr(path) if path else "options"
 
     def wrong(self, why: object) -> ConfigError:
         """Return the error that says so."""
@@ -146,13 +155,14 @@ class _Part:
 
 
 def _read(text: str) -> _Part:
-    shown = text.rpartition("@")[2].partition("?")[0]  # what is left out may be a password
+    shown = text.rpartition("@")[2].partition("?")[0]
     try:
-        scheme, mark, rest = text.strip().rpartition("://")
+        if "@" in text:  # before anything of it is shown
+            raise ValueError("found a user in it, expected the user and password apart from it")
+        written_scheme, mark, rest = text.strip().partition("://")
+        scheme, rest = (written_scheme, rest) if mark else ("", written_scheme)
         if mark and scheme not in ("couchbase", "couchbases"):
             raise ValueError(f"found {scheme}://, expected couchbase:// or nothing")
-        if "@" in rest:
-            raise ValueError("found a user in it, expected the user and password apart from it")
         end = min((rest.index(sign) for sign in "/?" if sign in rest), default=len(rest))
         behind = rest[end:]
         if mark and behind.partition("?")[0] == "/":
@@ -171,8 +181,8 @@ def _options(part: _Part) -> dict[str, str]:
         return {}
     if not part.behind.startswith("?"):
         raise part.wrong(
-            f"found {part.behind!r} behind the address, expected nothing: the bucket has a setting "
-            "of its own"
+            f"found {part.what_is_behind} behind the address, expected nothing: the bucket has a "
+            "setting of its own"
         )
     found: dict[str, str] = {}
     for option in part.behind[1:].split("&"):
@@ -200,7 +210,15 @@ def _speaks_http(ports: Sequence[int | None], options: dict[str, str], *, tls: b
             f"which is HTTP {words[1]}"
         )
     if not of_http:
-        return options.get(_BOOTSTRAP) == "http"
+        if options.get(_BOOTSTRAP) != "http":
+            return False
+        if of_data := [port for port in ports if port in (PLAIN_PORT, TLS_PORT)]:
+            manager = HTTPS_PORT if tls else HTTP_PORT
+            raise ConfigError(
+                f"seeds: found port {of_data[0]}, the data service's, with {_BOOTSTRAP}=http, "
+                f"expected none, or the cluster manager's: {manager}"
+            )
+        return True
     if len(of_http) < len(ports) or options.get(_BOOTSTRAP) == "cccp":
         raise ConfigError(
             f"seeds: found port {of_http[0]}, where nodes speak HTTP, among ports of the data "

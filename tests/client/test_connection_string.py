@@ -3,7 +3,7 @@
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.seeds import ConnectionString
+from dcp.seeds import ConnectionString, parse_seed
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,7 @@ def test_encryption_that_is_set_beside_it_counts_as_well() -> None:
         (["h1:18091"], "found port 18091, where nodes speak HTTP with TLS"),
         (["h1:8091", "h2"], "among ports of the data service"),
         (["couchbase://h1:8091?bootstrap_on=cccp"], "among ports of the data service"),
+        (["couchbase://h1:11210?bootstrap_on=http"], "port 11210, the data service's, with boot"),
     ],
 )
 def test_what_is_none_is_refused_by_name(seeds: list[str], message: str) -> None:
@@ -85,7 +86,7 @@ def test_what_is_none_is_refused_by_name(seeds: list[str], message: str) -> None
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("password", ["secret", "sec,ret", "sec:ret,x"])
+@pytest.mark.parametrize("password", ["secret", "sec,ret", "sec:ret,x", "sec://ret", "sec/ret"])
 def test_a_password_in_it_is_refused_and_not_told(password: str) -> None:
     with pytest.raises(ConfigError, match="found a user in it") as caught:
         ConnectionString.parse([f"couchbase://user:{password}@h1"])
@@ -93,3 +94,11 @@ def test_a_password_in_it_is_refused_and_not_told(password: str) -> None:
     with pytest.raises(ConfigError, match="found a user in it") as caught:
         ConnectionString.parse(f"couchbase://user:{password}@h1,h2".split(","))
     assert "sec" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["couchbase://h1/travel?password=secret", "h1?password=secret"])
+def test_what_is_behind_a_question_mark_is_not_told(text: str) -> None:
+    for read in (lambda: ConnectionString.parse([text]), lambda: parse_seed(text)):
+        with pytest.raises(ConfigError, match="expected") as caught:
+            read()
+        assert "secret" not in str(caught.value)

@@ -115,15 +115,17 @@ class _Growth:
             if name in fields:
                 fields[name] = self.of_known(fields[name], each.dataType, steps)
                 continue
-            kind = self.of_new(each.dataType, steps)
-            if kind is None:
-                continue
-            columns = sum(1 for _ in paths_of(kind))
+            below = _Growth(self.adds, self.misfits, self.room)  # counts only if it is taken
+            kind = below.of_new(each.dataType, steps)
+            columns = 0 if kind is None else sum(1 for _ in paths_of(kind))
             is_free = can_be_column(name) and name.lower() not in taken
-            if self.adds and is_free and columns <= self.room:
+            if kind is None:
+                self.unknown += below.unknown
+            elif self.adds and is_free and columns <= self.room:
                 fields[name] = kind
                 taken.add(name.lower())
                 self.room -= columns
+                self.unknown += below.unknown
             else:
                 self.unknown.append(JsonPath(steps, pa.string()))
         return pa.struct(list(fields.items()))

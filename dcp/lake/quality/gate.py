@@ -12,9 +12,10 @@ from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import write_results
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
-from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.schema import REPLICA, TYPED
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.typed_columns import typed_sql
 
 INSTALLED: Final = "installed"
 """The value of ``quality.gate`` that stands for the installed suite; others are files."""
@@ -87,12 +88,19 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
             version=plan.base_version,
             applied_round=plan.to_round,
             vbucket_count=lake.identity.vbucket_count,
-            rows_sql=f"SELECT {_COLUMNS} FROM {source} WHERE NOT deleted",
+            rows_sql=_rows_sql(source, plan),
             complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, held).items()},
             scope=CheckScope.PENDING,
             row_bytes=row_bytes,
         )
         return check_version(lake.spark, rows, suite)
+
+
+def _rows_sql(source: str, plan: ApplyPlan) -> str:
+    if (columns := plan.typed.columns) is None:
+        return f"SELECT {_COLUMNS} FROM {source} WHERE NOT deleted"
+    typed = ", ".join(TYPED.names)
+    return f"SELECT {_COLUMNS}, {typed} FROM {typed_sql(source, columns)} WHERE NOT deleted"
 
 
 def _broken(report: QualityReport) -> set[str]:

@@ -261,15 +261,17 @@ def _with_suite_columns(
         "*", f"{int(replica.vbucket_count)} AS vbucket_count", f"{time_sql} AS checked_at"
     )
     for name, expression in suite.columns.items():
+        found = f"{suite.place or f'suite {suite.name!r}'}: meta.columns: {name!r}: found "
         try:
             # Connect resolves a query only when its schema is asked for.
-            _ = facts.selectExpr(expression).schema
+            kind = facts.selectExpr(expression).schema[0].dataType.simpleString()
         except PySparkException as error:
             raise ConfigError(
-                f"{suite.place or f'suite {suite.name!r}'}: meta.columns: {name!r}: found "
-                f"{expression!r}, expected SQL over a replica's columns: "
+                f"{found}{expression!r}, expected SQL over a replica's columns: "
                 f"{str(error).splitlines()[0]}"
             ) from None
+        if kind != "boolean":
+            raise ConfigError(f"{found}{expression!r}, a {kind}, expected what is true or false")
     return facts.selectExpr(
         "*",
         *(f"coalesce({sql}, false) AS {quoted(name)}" for name, sql in suite.columns.items()),

@@ -136,7 +136,8 @@ def _written_anew(
         contract = contracts.contract_of(lake, replica)
         typed = typed_plan(lake.table(replica.name), contract, is_applied=version is not None)
         contracts.refuse_loss(replica.name, typed)
-        if typed.rewrites:
+        is_known = contract is None or contract.document.num_fields or typed.is_typed
+        if typed.rewrites and is_known:  # else the documents tell what columns there will be
             found.append(replica.name)
     return tuple(found)
 

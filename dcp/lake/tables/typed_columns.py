@@ -115,9 +115,21 @@ class TypedColumns:
 
 
 def fingerprint_of(contract: Contract) -> str:
-    """Return a hash of what a contract makes of documents, however it is written."""
-    text = f"{contract.mode} {spark_type(contract.document)}"
+    """Return a hash of what a contract makes of documents, in whatever order it is written."""
+    text = f"{contract.mode} {spark_type(_in_order(contract.document))}"
     return f"contract {sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _in_order(kind: pa.DataType) -> pa.DataType:
+    """Return a type with the fields of its objects by name."""
+    if pa.types.is_struct(kind):
+        fields = sorted(kind, key=lambda each: each.name)
+        return pa.struct([(each.name, _in_order(each.type)) for each in fields])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _in_order(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_in_order(kind.value_type))
+    return kind
 
 
 def typed_columns(contract: Contract) -> TypedColumns:

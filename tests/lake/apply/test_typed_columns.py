@@ -257,6 +257,7 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) ->
     scene.put(none={}, text=b"x")
     scene.run()
     assert scene.run() is None, "there is nothing to make columns of"
+    assert ANEW not in str(preview(scene.settings))
     scene.cluster.delete(b"none")
     scene.cluster.delete(b"text")
     scene.put(one={"n": 1, "o": {"a": "x"}, "none": None, "list": [{"b": True}], "empty": []})

@@ -77,6 +77,32 @@ def test_an_apply_is_held_back_until_its_rows_pass(spark: "SparkSession", tmp_pa
         assert table_rows(lake, None) == source_rows(cluster, high)
 
 
+def test_a_gate_sees_what_does_not_fit_a_contract(spark: "SparkSession", tmp_path: Path) -> None:
+    fits = {
+        "type": "expect_column_values_to_be_in_set",
+        "kwargs": {"column": "fits", "value_set": [True]},
+        "meta": {"name": "fits", "says": "documents fit their contract"},
+    }
+    columns = {"columns": {"fits": "violations IS NULL"}}
+    file = tmp_path / "suite.json"
+    file.write_text(json.dumps({"name": "ours", "meta": columns, "expectations": [fits]}))
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "default.toml").write_text(
+        'collection = "_default._default"\nmode = "quarantine"\n[columns]\n"$.n" = "int"\n'
+    )
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=4)) as cluster:
+        contracts = {"contracts_folder": str(tmp_path / "schemas")}
+        settings = replace(
+            settings_for(cluster, tmp_path, apply=contracts),
+            quality=QualitySettings(gate=str(file)),
+        )
+        cluster.set(b"good", b'{"n": 1}')
+        run(settings, once=True, spark=spark)
+        cluster.set(b"bad", b'{"n": "one"}')
+        with pytest.raises(QualityError, match=r"(?s)docs stays at version .* documents fit"):
+            run(settings, once=True, spark=spark)
+
+
 def test_a_gate_without_a_suite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.json: cannot read the suite"):
         QualityGate.of_setting(str(tmp_path / "none.json"))

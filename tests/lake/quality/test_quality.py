@@ -261,6 +261,9 @@ def test_column_of_a_suite_that_is_no_sql_is_named(spark: "SparkSession") -> Non
         ConfigError, match=r"suite 'mine': meta.columns: 'odd': found 'no_such.*, exp"
     ):
         check_version(spark, version_of(spark, [row(b"a")]), broken)
+    number = QualitySuite("mine", {"odd": "rev + 1"}, suite.expectations[:1])
+    with pytest.raises(ConfigError, match=r"found 'rev \+ 1', a \S+, expected what is true or"):
+        check_version(spark, version_of(spark, [row(b"a")]), number)
 
 
 def test_rows_that_are_no_replica_are_refused(spark: "SparkSession") -> None:
