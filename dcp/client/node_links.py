@@ -18,7 +18,7 @@ from dcp.client.connection_names import unique_name
 from dcp.client.delivery import Handover
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
-from dcp.errors import DcplakeError
+from dcp.errors import BucketError, DcplakeError
 from dcp.protocol.credentials import Credentials
 
 _log = logging.getLogger(__name__)
@@ -183,10 +183,18 @@ class NodeLinks:
 
         Raises:
             RemoteProtocolError: it is no valid map.
+            BucketError: it is of a bucket that was made anew under the same name.
         """
         network = self._settings.network if self.map is None else self.map.network
         tls = self._settings.tls is not None
         found = ClusterMap.parse(config, source, tls=tls, network=network)
+        expected = self._settings.bucket_uuid
+        if expected and found.bucket_uuid and found.bucket_uuid != expected:
+            raise BucketError(
+                f"{source}: found bucket {self._settings.bucket!r} with uuid "
+                f"{found.bucket_uuid!r}, expected {expected!r}: it was made anew meanwhile, and "
+                "nothing of it was read"
+            )
         if not found.supersedes(self.map):
             return False
         changed = self.map is None or found != self.map

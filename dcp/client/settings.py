@@ -74,6 +74,8 @@ class ConnectionSettings:
     ``change_streams`` asks for all versions of a document, where a bucket retains its history: a
     snapshot may then hold a key several times. A node that refuses sends snapshots as ever.
 
+    ``bucket_uuid``: a bucket of that name with another one was made anew, and is not read.
+
     ``metadata_only`` opens DCP with NO_VALUE and without xattrs: keys, seqnos and CAS come, values
     do not.
 
@@ -97,6 +99,7 @@ class ConnectionSettings:
     snappy: bool = False
     change_streams: bool = False
     metadata_only: bool = False
+    bucket_uuid: str = ""
     receiver_group_tag: int | None = None
     tls: TlsSettings | None = None
     network: str = AUTO_NETWORK

@@ -134,3 +134,17 @@ def test_wrong_password_and_unknown_bucket_are_fatal_at_once(make_cluster: MakeC
         pytest.raises(BucketError),
     ):
         Drained().run(consumer, lambda _: False)
+
+
+def test_a_bucket_that_was_made_anew_is_not_read(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=2, bucket_uuid="a" * 32)
+    fill(cluster, 50)
+    with consuming(cluster, chosen=settings(bucket_uuid="a" * 32)) as consumer:
+        assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
+    drained = Drained()
+    with (
+        consuming(cluster, chosen=settings(bucket_uuid="b" * 32)) as consumer,
+        pytest.raises(BucketError, match=r"found bucket 'default' with uuid 'aaa.*made anew"),
+    ):
+        drained.run(consumer, caught_up(cluster))
+    assert not drained.positions

@@ -87,6 +87,11 @@ class SourceAccess:
     live: LivePlace | None = None
     """The folder of the tasks' live files; None: there are none."""
 
+    def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
+        """Return the same for one bucket: what was made anew under its name is refused."""
+        connection = replace(self.consumer.connection, bucket_uuid=bucket_uuid)
+        return replace(self, consumer=replace(self.consumer, connection=connection))
+
 
 def receive_function(
     plan: RoundPlan, access: SourceAccess, progress: RoundProgress | None = None

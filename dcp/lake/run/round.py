@@ -44,6 +44,7 @@ def run_round(
     """
     begin = monotonic()
     reached("round.planned")
+    access = access.of_bucket(lake.identity.bucket_uuid)
     rows = _rows(lake, len(plan.tasks), receive_function(plan, access, progress))
     settings = FEW_ROWS if plan.backlog < SEQNOS_OF_A_TASK else {}
     with (

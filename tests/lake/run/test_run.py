@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -23,10 +23,13 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.round_plan import Idle
+from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
-from dcp.lake.run.run import run
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.round import run_round
+from dcp.lake.run.run import open_or_create, run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
@@ -447,3 +450,21 @@ def test_two_drivers_that_alternate_are_told_apart(
     require_exact(lake, cluster)
     run(settings, once=True, spark=spark)
     require_exact(lake, cluster)
+
+
+def test_a_bucket_that_is_made_anew_behind_a_plan_is_not_read(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    settings = settings_for(cluster, tmp_path)
+    access = source_access(settings)
+    view = query_cluster(access)
+    lake = open_or_create(lambda: spark, settings, lake_location(settings), view)
+    cluster.set(b"key", b"1")
+    with closing(Driver(lake, settings, access, Observer())) as driver:
+        plan = driver.plan(query_cluster(access))
+    assert isinstance(plan, RoundPlan)
+    another = replace(lake, identity=replace(lake.identity, bucket_uuid="f" * 32))
+    with pytest.raises(BucketError, match=r"made anew meanwhile, and nothing of it was read"):
+        run_round(another, plan, access, "writer-1")
+    assert latest_round(lake) == 0
+    assert run_round(lake, plan, access, "writer-1").rows == 1
