@@ -248,8 +248,9 @@ class Driver:
 
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
-        known = self._applier.replicas or replicas_in(self.lake)
-        document_filter = DocumentFilter.resolve(self._settings.filter, cluster.manifest, known)
+        document_filter = DocumentFilter.resolve(
+            self._settings.filter, cluster.manifest, lambda: logged_collections(self.lake).names
+        )
         there = collections_of(cluster.manifest)
         self._know(there)
         self._access.dropped.refuse_unknown(self._settings.policy, there)

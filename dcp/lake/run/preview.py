@@ -74,7 +74,9 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     replicas = replicas_in(lake)
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
-    document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest, replicas)
+    document_filter = DocumentFilter.resolve(
+        settings.filter, cluster.manifest, lambda: logged_collections(lake).names
+    )
     position = replace(lake_position(lake, settings, stale), document_filter=document_filter)
     plan = plan_round(position, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}

@@ -9,7 +9,7 @@ with another filter than that of now is read anew, from its beginning, in a new 
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Final
@@ -17,7 +17,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.tables.collections import Collections, collections_of
-from dcp.lake.tables.tables import DOCS, ReplicaTable, table_prefix
+from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.suggestions import did_you_mean
 
@@ -47,21 +47,25 @@ class DocumentFilter:
 
     @classmethod
     def resolve(
-        cls, rules: FilterSettings, manifest: bytes | None, tables: Collection[ReplicaTable] = ()
+        cls,
+        rules: FilterSettings,
+        manifest: bytes | None,
+        gone: Callable[[], Collection[str]] = tuple,
     ) -> "DocumentFilter":
         """Return the filter for the collections that a bucket has now.
 
-        ``tables`` are the lake's: names may be those of collections that were dropped.
+        ``gone`` is asked for the names that the lake knows, where the bucket lacks one: they may be
+        those of collections that were dropped.
 
         Raises:
-            ConfigError: a name to include that neither the bucket has, nor a table of the lake.
+            ConfigError: a name to include that neither the bucket has, nor the lake knows.
             RemoteProtocolError: the manifest is not what a server sends.
 
         """
         if rules == EVERYTHING.rules:
             return EVERYTHING
         collections = collections_of(manifest)
-        _refuse_unknown(rules.include_collections, collections, tables)
+        _refuse_unknown(rules.include_collections, collections, gone)
         is_wanted = {each.collection_id: rules.wants(each.names) for each in collections.all}
         return cls(rules, collections.scopes, is_wanted, _fingerprint(rules))
 
@@ -87,12 +91,13 @@ def _fingerprint(rules: FilterSettings) -> str:
 
 
 def _refuse_unknown(
-    include: Iterable[str], collections: Collections, tables: Collection[ReplicaTable]
+    include: Iterable[str], collections: Collections, gone: Callable[[], Collection[str]]
 ) -> None:
     names = collections.names
-    for name in include:
-        prefix = table_prefix(*name.split("."))
-        if name not in names and not any(table.name.startswith(prefix) for table in tables):
+    unknown = [name for name in include if name not in names]
+    known = gone() if unknown else ()
+    for name in unknown:
+        if name not in known:
             raise ConfigError(
                 f"filter.include_collections: found {name!r}{did_you_mean(name, names)}, expected "
                 f"scopes or collections of the bucket: {', '.join(sorted(names))}"
