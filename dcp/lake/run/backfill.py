@@ -6,7 +6,7 @@ meanwhile. So it may be killed at any time: called again, it goes on with the ba
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -22,9 +22,9 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.run import open_or_create, stopping
+from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
 from dcp.printable import number_ranges
@@ -42,6 +42,11 @@ class BackfillWish:
     vbuckets: frozenset[int] | None
     source: str
     megabytes_per_second: float | None = None
+
+    def is_large(self, high_seqnos: Mapping[int, int]) -> bool:
+        """Return whether it reads so much that Java's best code pays: vbuckets from seqno 0 on."""
+        chosen = high_seqnos if self.vbuckets is None else self.vbuckets
+        return sum(high_seqnos.get(vbucket, 0) for vbucket in chosen) >= MANY_CHANGES
 
     def action(self) -> Action:
         """Return a new request."""
@@ -122,9 +127,7 @@ def _drive(
     access = source_access(settings)
     cluster = query_cluster(access)
     request_of(wish.action(), cluster.map.vbucket_count)  # refused before a lake is made for it
-    start_spark = spark_of(
-        settings, spark, is_long=lambda: is_large_load(location, cluster.high_seqnos)
-    )
+    start_spark = spark_of(settings, spark, is_long=lambda: wish.is_large(cluster.high_seqnos))
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)
     action = _own(lake, control, wish)

@@ -10,6 +10,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run import large_load
 from dcp.lake.run.apply_pending import apply_pending
+from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.large_load import is_large_load, is_large_parse
 from dcp.lake.run.run import run
 from dcp.lake.spark import jvm_options as options
@@ -56,6 +57,17 @@ def test_a_load_is_large_from_a_million_changes_on(
 ) -> None:
     lake = LakeLocation(root=str(tmp_path))
     assert is_large_load(lake, view(*high_seqnos).high_seqnos) == is_large
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_large"),
+    [(None, True), ({0, 1}, True), ({0, 2}, False), (frozenset(), False)],
+)
+def test_a_backfill_reads_its_vbuckets_from_their_beginning(
+    chosen: set[int] | None, is_large: bool
+) -> None:
+    wish = BackfillWish(None if chosen is None else frozenset(chosen), "replicas")
+    assert wish.is_large({0: 600_000, 1: 400_000, 2: 399_999}) == is_large
 
 
 @pytest.mark.parametrize(
