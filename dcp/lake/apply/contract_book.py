@@ -1,6 +1,6 @@
 """Finds the contract of each replica table, by the name of its collection in the log.
 
-The name of a table does not tell: it is shortened, and characters that no catalog takes are gone.
+The name of a table does not tell (`dcp.lake.log.logged_collections`).
 """
 
 import logging
@@ -9,7 +9,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.lake.apply.typed_plan import TypedPlan
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, load_contracts
-from dcp.lake.receive.dropped_policies import logged_collections
+from dcp.lake.log.logged_collections import logged_collections
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from dcp.suggestions import did_you_mean
 

@@ -10,11 +10,8 @@ from enum import StrEnum
 
 from dcp.errors import ConfigError
 from dcp.lake.config.settings import PolicySettings
-from dcp.lake.tables.collections import Collections, ManifestCollection, collections_of
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.collections import Collections
 from dcp.suggestions import did_you_mean
-from dcp.wire.json_tree import json_tree
-from dcp.wire.vocabulary import SystemEventKind
 
 
 class DroppedPolicy(StrEnum):
@@ -67,28 +64,3 @@ class DroppedPolicies:
                 f"policy.dropped_collections: found {name!r}{did_you_mean(name, names)}, expected "
                 f"scopes or collections of the bucket: {', '.join(sorted(names))}"
             )
-
-
-def logged_collections(lake: LakeTables) -> Collections:
-    """Return the scopes and collections that the log tells of, also those that are gone."""
-    default = collections_of(None)
-    scopes, begun = dict(default.scopes), []
-    for row in lake.changes.rows("DISTINCT detail", "kind = 'system_event'"):
-        told = json_tree(row["detail"])
-        if told["event"] == SystemEventKind.CREATE_SCOPE.name:
-            scopes[told["scope_id"]] = told["name"]
-        elif told["event"] == SystemEventKind.BEGIN_COLLECTION.name and "scope_id" in told:
-            begun.append(told)
-    return Collections(
-        scopes,
-        (
-            *default.all,
-            *(
-                ManifestCollection(
-                    told["scope_id"], scopes[told["scope_id"]], told["collection_id"], told["name"]
-                )
-                for told in begun
-                if told["scope_id"] in scopes
-            ),
-        ),
-    )

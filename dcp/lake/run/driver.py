@@ -26,10 +26,10 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import Action, Control
+from dcp.lake.log.logged_collections import logged_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
-from dcp.lake.receive.dropped_policies import logged_collections
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once

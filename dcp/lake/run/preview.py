@@ -13,8 +13,9 @@ from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.logged_collections import logged_collections
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.dropped_policies import DroppedPolicies, logged_collections
+from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.backfill_plan import copy_to_begin_with
 from dcp.lake.rounds.backfill_report import BackfillEstimate

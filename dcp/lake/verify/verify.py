@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.receive.dropped_policies import logged_collections
+from dcp.lake.log.logged_collections import logged_collections
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.spark.failures import spark_errors
