@@ -28,13 +28,17 @@ def signed_in(
         BucketError: no such bucket, or no access to it.
     """
     context = None if settings.tls is None else settings.tls.context()
+    bucket = settings.bucket if selects_bucket else None
     with closing(KvConnection(*parse_seed(node), timeout_seconds, context)) as connection:
-        connection.log_in(
-            credentials.username,
-            credentials.password.reveal(),
-            settings.bucket if selects_bucket else None,
-            mechanisms=credentials.mechanisms,
-        )
+        if credentials.by_certificate:
+            connection.begin_by_certificate(bucket)
+        else:
+            connection.log_in(
+                credentials.username,
+                credentials.password.reveal(),
+                bucket,
+                mechanisms=credentials.mechanisms,
+            )
         yield connection
 
 

@@ -105,8 +105,20 @@ class KvConnection:
         self.call(encode(m.Hello(_AGENT, features), Opcode.HELLO))
         credentials = Credentials(user, Secret(password), mechanisms)
         self._authenticate(credentials)
-        if bucket is None:
-            return
+        if bucket is not None:
+            self._select(bucket, credentials)
+
+    def begin_by_certificate(self, bucket: str | None) -> None:
+        """Negotiate and select the bucket, if any: the connection's certificate has signed in.
+
+        Raises:
+            BucketError: no such bucket, or no access to it.
+        """
+        self.call(encode(m.Hello(_AGENT, _FEATURES), Opcode.HELLO))
+        if bucket is not None:
+            self._select(bucket, Credentials.of_certificate())
+
+    def _select(self, bucket: str, credentials: Credentials) -> None:
         answer = self.call(encode(m.SelectBucket(bucket.encode()), Opcode.SELECT_BUCKET))
         if answer.status != Status.SUCCESS:
             raise BucketError(

@@ -20,7 +20,7 @@ from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import HelloFeature, Status
 from tests.client.drained import fill
-from tests.producer.tls import CERTIFICATE, TLS_FILES
+from tests.producer.tls import CERTIFICATE, READER, TLS_FILES
 
 USERS = {"tester": "secret-of-the-test", "streamless": "secret-of-the-test"}
 STEPS = [
@@ -120,6 +120,19 @@ def test_every_step_of_a_cluster_that_is_well(
     assert by_name["clock"]["seconds_ahead"] == 0
     assert "none yet" in by_name["lake"]["found"]
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_certificate_signs_in_for_every_step(
+    make_cluster: Callable[..., ProducerCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = replace(TLS_FILES, client_ca_file=CERTIFICATE, requires_client_certificate=True)
+    cluster = make_cluster(tls=files, users={"reader": "unused"})
+    certificates = {"tls_ca_file": CERTIFICATE, "tls_cert_file": READER}
+    words = options(cluster.tls_seeds, tls="true", username="", **certificates)
+    code, steps, error = doctor(words, capsys)
+    assert not code, error
+    by_name = {step["step"]: step for step in steps}
+    assert by_name["clock"]["seconds_ahead"] == 0
 
 
 def test_for_people_a_step_is_a_line(
