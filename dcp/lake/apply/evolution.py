@@ -29,8 +29,11 @@ MOST_COLUMNS: Final = 1000
 MOST_SHAPES: Final = 1000
 """Documents that do not fit are looked at up to so many different types of theirs."""
 
+MOST_LEVELS: Final = 100
+"""An object or array that lies deeper in a document is a text: types are read by recursion."""
+
 _WHOLE_NUMBER: Final = pa.decimal128(38, 0)
-_NAME_OR_OBJECT: Final = re.compile(r"(?P<name>`(?:[^`]|``)*`)|OBJECT<")
+_TYPE_PARTS: Final = re.compile(r"`(?:[^`]|``)*`|OBJECT<|ARRAY<|>|[^`<>]+?(?=`|OBJECT<|ARRAY<|>|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,27 @@ def _types(spark: SparkSession, seen: str | None) -> spark_types.StructType:
     """Return the types that ``schema_of_variant_agg`` tells; Spark's own parser reads them."""
     if seen is None or not seen.startswith("OBJECT<"):  # VOID: there were no documents
         return spark_types.StructType([])
-    text = _NAME_OR_OBJECT.sub(lambda found: found["name"] or "STRUCT<", seen)
-    kind = spark.sql(f"SELECT CAST(NULL AS {text})").schema[0].dataType
+    kind = spark.sql(f"SELECT CAST(NULL AS {_type_sql(seen)})").schema[0].dataType
     assert isinstance(kind, spark_types.StructType), "only objects were looked at"
     return kind
+
+
+def _type_sql(seen: str) -> str:
+    """Return the types that ``schema_of_variant_agg`` tells as Spark's SQL has them."""
+    parts, level = [], 0
+    for part in _TYPE_PARTS.findall(seen):
+        if part in ("OBJECT<", "ARRAY<"):
+            level += 1
+            if level <= MOST_LEVELS:
+                parts.append(part.replace("OBJECT", "STRUCT"))
+            elif level == MOST_LEVELS + 1:
+                parts.append("STRING")
+            continue
+        if level <= MOST_LEVELS:
+            parts.append(part)
+        if part == ">":
+            level -= 1
+    return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from dcp.client.probe import ClusterView
-from dcp.errors import LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
@@ -95,24 +94,11 @@ def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> 
             anew.
 
     """
-    identity, found = lake.identity, cluster.map
-    difference = identity.difference(
-        replace(
-            identity,
-            bucket_uuid=found.bucket_uuid,
-            vbucket_count=found.vbucket_count,
-            cluster_uuid=found.cluster_uuid,
-        )
+    found = replace(
+        lake.identity,
+        bucket=bucket,
+        bucket_uuid=cluster.map.bucket_uuid,
+        vbucket_count=cluster.map.vbucket_count,
+        cluster_uuid=cluster.map.cluster_uuid,
     )
-    if difference == "cluster_uuid":
-        raise LakeError(
-            f"{lake.location}: found bucket {bucket!r} in the cluster with uuid "
-            f"{found.cluster_uuid!r}, expected the cluster with uuid {identity.cluster_uuid!r}; "
-            "it is another one: check source.seeds, or use another lake for it"
-        )
-    if difference:
-        raise LakeError(
-            f"{lake.location}: found bucket {bucket!r} with uuid {found.bucket_uuid!r} and "
-            f"{found.vbucket_count} vbuckets, expected uuid {identity.bucket_uuid!r} and "
-            f"{identity.vbucket_count}; it was made anew, use another lake for it"
-        )
+    lake.identity.require_same(found, lake.location)

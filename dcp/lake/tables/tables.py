@@ -129,6 +129,34 @@ class LakeIdentity:
                 return name
         return ""
 
+    def require_same(self, found: "LakeIdentity", location: "LakeLocation") -> None:
+        """Refuse a bucket that is not the one which the lake of this identity holds.
+
+        Raises:
+            LakeError: it has another name or cluster; or it was made anew, by its uuid or its
+                number of vbuckets.
+        """
+        match self.difference(found):
+            case "":
+                return
+            case "bucket":
+                told = f"here, expected {self.bucket!r}: use another lake for it"
+            case "cluster_uuid":
+                told = (
+                    f"in the cluster with uuid {found.cluster_uuid!r}, expected the cluster with "
+                    f"uuid {self.cluster_uuid!r}; it is another one: check source.seeds, or "
+                    "use another lake for it"
+                )
+            case _:
+                told = (
+                    f"with uuid {found.bucket_uuid!r} and {found.vbucket_count} vbuckets, expected "
+                    f"uuid {self.bucket_uuid!r} and {self.vbucket_count}; it was made anew, "
+                    "use another lake for it"
+                )
+        raise LakeError(
+            f"{location}: found bucket {found.bucket!r} {told}: use another lake for it"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
@@ -248,12 +276,7 @@ def create_lake(
         detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
         refuse_unsafe_store(start_spark(), detail["location"])
     lake = open_lake(start_spark, location)
-    found = lake.identity
-    if name := found.difference(identity):
-        raise LakeError(
-            f"{location}: found a lake with {name} {getattr(found, name)!r}, expected "
-            f"{getattr(identity, name)!r}; a lake holds one bucket, use another place"
-        )
+    lake.identity.require_same(identity, location)
     _require_deletion_vectors(lake.changes, deletion_vectors)
     return lake
 

@@ -18,7 +18,7 @@ from dcp.errors import ConfigError, FencedError
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.contract_book import ContractBook
-from dcp.lake.apply.evolution import compared, see_documents
+from dcp.lake.apply.evolution import MOST_LEVELS, compared, see_documents
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
@@ -307,3 +307,22 @@ def test_a_document_that_is_no_json_says_nothing_of_the_columns(spark: "SparkSes
     seen = see_documents(spark, "told", document)
     wide = pa.struct([("n", pa.int64()), ("new", pa.bool_())])
     assert compared(document, seen, adds=True).document == wide
+
+
+def test_a_document_of_many_levels_stops_nothing(scene: Scene) -> None:
+    scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
+    deep = json.loads('{"a": ' * 300 + "1" + "}" * 300)
+    scene.put(deep=deep, plain={"n": 1})
+    scene.run()
+    rows = scene.rows()
+    assert rows["plain"] == ({"a": None, "n": 1}, None)
+    below, violations = rows["deep"]
+    for _ in range(MOST_LEVELS - 1):
+        below = below["a"]
+    assert (json.loads(below["a"])["a"], violations) == (deep_below(deep, MOST_LEVELS + 1), None)
+
+
+def deep_below(document: dict[str, Any], levels: int) -> Any:
+    for _ in range(levels):
+        document = document["a"]
+    return document

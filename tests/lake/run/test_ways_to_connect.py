@@ -119,7 +119,7 @@ def test_a_run_goes_on_with_a_rotated_secret_and_knows_its_cluster(
         elsewhere = connecting(other, tmp_path)
         with pytest.raises(LakeError, match=r"cluster with uuid 'others', expected .* 'ours'"):
             preview(elsewhere, spark)
-        with pytest.raises(LakeError, match=r"found a lake with cluster_uuid 'ours'"):
+        with pytest.raises(LakeError, match=r"expected .* 'ours'; it is another"):
             run(elsewhere, once=True, spark=spark)
     with ProducerCluster(replace(OURS, cluster_uuid="", users=users)) as older:
         preview(connecting(older, tmp_path), spark)  # a server that does not tell is no other one

@@ -56,7 +56,7 @@ def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) 
         lambda: spark, location, LakeIdentity("lake-2", "default", "bucket-uuid", 2)
     )
     assert again.identity == IDENTITY
-    with pytest.raises(LakeError, match=r"found a lake with bucket 'default', expected 'beer'"):
+    with pytest.raises(LakeError, match=r"found bucket 'beer' here, expected 'default': use"):
         create_lake(lambda: spark, location, LakeIdentity("lake-2", "beer", "bucket-uuid", 2))
 
 
@@ -71,7 +71,7 @@ def test_a_lake_knows_its_cluster_from_when_it_was_made(
     create_lake(lambda: spark, location, ours)
     for same in (IDENTITY, ours):
         assert create_lake(lambda: spark, location, same).identity == ours
-    with pytest.raises(LakeError, match=r"found a lake with cluster_uuid 'ours', .*'others'"):
+    with pytest.raises(LakeError, match=r"uuid 'others', expected the .* 'ours'"):
         create_lake(lambda: spark, location, others)
 
 
