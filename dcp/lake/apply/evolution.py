@@ -130,23 +130,26 @@ class _Growth:
     ) -> pa.StructType:
         fields = {each.name: each.type for each in known}
         taken = {name.lower() for name in fields}
-        for each in seen.fields:
+        # Of an object whose names are data there may be more than there is room for: it comes last.
+        for each in sorted(seen.fields, key=lambda each: _values_in(each.dataType)):
             name, steps = each.name, (*above, FieldName(each.name))
             if name in fields:
                 fields[name] = self.of_known(fields[name], each.dataType, steps)
                 continue
-            below = _Growth(self.adds, self.misfits, self.room)  # counts only if it is taken
-            kind = below.of_new(each.dataType, steps)
-            columns = 0 if kind is None else sum(1 for _ in paths_of(kind))
+            if not _values_in(each.dataType):
+                continue  # nothing but null was seen
             is_free = can_be_column(name) and name.lower() not in taken
-            if kind is None:
-                self.unknown += below.unknown
-            elif self.adds and is_free and columns <= self.room:
+            if self.adds and not (is_free and self.room > 0):
+                self.unknown.append(JsonPath(steps, pa.string()))
+                continue
+            below = _Growth(self.adds, self.misfits, self.room)
+            kind = below.of_new(each.dataType, steps)
+            self.unknown += below.unknown
+            if kind is not None and self.adds:
                 fields[name] = kind
                 taken.add(name.lower())
-                self.room -= columns
-                self.unknown += below.unknown
-            else:
+                self.room -= sum(1 for _ in paths_of(kind))
+            elif kind is not None:
                 self.unknown.append(JsonPath(steps, pa.string()))
         return pa.struct(list(fields.items()))
 
@@ -181,6 +184,17 @@ class _Growth:
             case spark_types.BooleanType():
                 return pa.bool_()
         return _number(seen) or pa.string()  # of several types, too: a text holds any of them
+
+
+def _values_in(seen: spark_types.DataType) -> int:
+    match seen:
+        case spark_types.NullType():
+            return 0
+        case spark_types.StructType():
+            return sum(_values_in(each.dataType) for each in seen.fields)
+        case spark_types.ArrayType():
+            return _values_in(seen.elementType)
+    return 1
 
 
 def _number(seen: spark_types.DataType) -> pa.DataType | None:

@@ -36,6 +36,15 @@ def test_what_is_in_a_field_that_gets_no_column_takes_no_room() -> None:
     assert [str(path) for path in found.unknown] == ["$['a b']"]
 
 
+def test_an_object_whose_names_are_data_leaves_others_their_columns() -> None:
+    wide = StructField("m", _objects(fields=MOST_COLUMNS + 100))
+    seen = StructType([wide, StructField("n", LongType())])
+    found = compared(NONE, [SeenDocuments(seen, frozenset())], adds=True)
+    assert found.document.field("n").type == pa.int64()
+    assert found.document.field("m").type.num_fields == MOST_COLUMNS - 1
+    assert len(found.unknown) == 101
+
+
 def test_without_new_columns_each_field_is_told() -> None:
     seen = SeenDocuments(_objects("a", "b", fields=2), frozenset())
     found = compared(NONE, [seen], adds=False)
