@@ -153,9 +153,7 @@ class LakeIdentity:
                     f"uuid {self.bucket_uuid!r} and {self.vbucket_count}; it was made anew, "
                     "use another lake for it"
                 )
-        raise LakeError(
-            f"{location}: found bucket {found.bucket!r} {told}: use another lake for it"
-        )
+        raise LakeError(f"{location}: found bucket {found.bucket!r} {told}")
 
 
 @dataclass(frozen=True, slots=True)

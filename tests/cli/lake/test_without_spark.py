@@ -74,4 +74,4 @@ def test_the_lake_of_another_bucket_is_none_of_ours(
         assert main(["doctor", *options, *seeds]) == 7
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("failed   lake ")
-    assert "it was made anew, use another lake for it" in said.err
+    assert "it was made anew, use another lake for it\n" in said.err

@@ -39,7 +39,7 @@ ROUND_JOBS: Final = 2  # the state of the log, for the fence; the append
 APPLY_JOBS: Final = 7  # the state of the table; the files; three joins, two for deletion vectors
 AUDIT_JOBS: Final = 2  # the state of the table, for the fence; the append
 CREATE_JOBS: Final = 1  # of its table, once in a lake's life
-CHECK_JOBS: Final = 24  # of a table's files and the rows, twice; Great Expectations', by stages
+CHECK_JOBS: Final = 28  # of a table's files and the rows, twice; Great Expectations', by stages
 
 _Found = TypeVar("_Found")
 
