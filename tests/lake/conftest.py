@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.lake.tables.tables import DOCS, LakeIdentity, LakeLocation, LakeTables, create_lake
+from dcp.lake.tables.lake_identity import LakeIdentity
+from dcp.lake.tables.tables import DOCS, LakeLocation, LakeTables, create_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

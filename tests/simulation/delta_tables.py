@@ -20,8 +20,9 @@ from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.log.applied import commit_content
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.tables.history import CLEANING, WINDOW, TableCommit, parse_metadata
+from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.tables import LakeIdentity, LakeTables
+from dcp.lake.tables.tables import LakeTables
 from tests.lake.memory_lake import MemoryLake, Row, Version
 
 LAKE_ID: Final = "0123456789abcdef"

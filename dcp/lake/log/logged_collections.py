@@ -4,7 +4,9 @@ They are in no manifest any more, and the name of a table does not tell: it is s
 characters that no catalog takes are gone.
 """
 
+from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.tables.collections import Collections, ManifestCollection, collections_of
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables
 from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import SystemEventKind
@@ -33,3 +35,8 @@ def logged_collections(lake: LakeTables) -> Collections:
             ),
         ),
     )
+
+
+def filter_of(lake: LakeTables, rules: FilterSettings, manifest: bytes | None) -> DocumentFilter:
+    """Return a lake's filter for the collections of a bucket; see `DocumentFilter.resolve`."""
+    return DocumentFilter.resolve(rules, manifest, lambda: logged_collections(lake).names)

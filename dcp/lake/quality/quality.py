@@ -142,7 +142,10 @@ def _facts(
 
 
 def complete_positions(lake: LakeTables, held: HeldVersion) -> dict[int, tuple[int, int]]:
-    """Return each vbucket's epoch and complete seqno in a version of a replica."""
+    """Return each vbucket's epoch and complete seqno in a version of a replica.
+
+    None of a round whose positions were cleaned: then all rows count as changed.
+    """
     found = lake.changes.query(lambda name, _: complete_sql(name, held), _COMPLETE).to_pylist()
     return {row["vbucket"]: (row["epoch"], int(row["complete_seqno"])) for row in found}
 

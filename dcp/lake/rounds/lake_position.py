@@ -101,4 +101,4 @@ def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> 
         vbucket_count=cluster.map.vbucket_count,
         cluster_uuid=cluster.map.cluster_uuid,
     )
-    lake.identity.require_same(found, lake.location)
+    lake.identity.require_same(found, str(lake.location))

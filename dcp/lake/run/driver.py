@@ -26,7 +26,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import Action, Control
-from dcp.lake.log.logged_collections import logged_collections
+from dcp.lake.log.logged_collections import filter_of, logged_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
@@ -248,9 +248,7 @@ class Driver:
 
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
-        document_filter = DocumentFilter.resolve(
-            self._settings.filter, cluster.manifest, lambda: logged_collections(self.lake).names
-        )
+        document_filter = filter_of(self.lake, self._settings.filter, cluster.manifest)
         there = collections_of(cluster.manifest)
         self._know(there)
         self._access.dropped.refuse_unknown(self._settings.policy, there)

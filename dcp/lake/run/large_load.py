@@ -3,7 +3,7 @@
 That is asked before Spark starts. Of a lake in a store or a catalog it is not known by then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
@@ -17,39 +17,39 @@ from dcp.lake.tables.tables import LakeLocation, LakeTables, find_lake, replicas
 
 def is_large_load(location: LakeLocation, high_seqnos: Mapping[int, int]) -> bool:
     """Return whether the log lacks many changes; ``high_seqnos`` are the cluster's, by vbucket."""
-    if not _is_readable(location):
-        return False
-    try:
-        lake = find_lake(refuse_to_start, location)
+
+    def missing(lake: LakeTables | None) -> int:
         held = {} if lake is None else positions_at(lake, latest_round(lake))
-    except LakeError:
-        return False
-    seqnos = {vbucket: state.position.seqno for vbucket, state in held.items()}
-    return _missing(high_seqnos, seqnos) >= MANY_CHANGES
+        return _missing(high_seqnos, {vb: state.position.seqno for vb, state in held.items()})
+
+    return _is_at_least(MANY_CHANGES, missing, location)
 
 
 def is_large_parse(location: LakeLocation) -> bool:
     """Return whether the log has many documents that the table furthest behind does not have."""
-    if not _is_readable(location):
+
+    def missing(lake: LakeTables | None) -> int:
+        if lake is None:
+            return 0
+        applied = min((replica_status(lake, each).round for each in replicas_in(lake)), default=0)
+        newest, held = (
+            {vb: state.complete_seqno for vb, state in positions_at(lake, number).items()}
+            for number in (latest_round(lake), applied)
+        )
+        return _missing(newest, held)
+
+    return _is_at_least(MANY_DOCUMENTS, missing, location)
+
+
+def _is_at_least(
+    many: int, count: Callable[[LakeTables | None], int], location: LakeLocation
+) -> bool:
+    if location.root is None or local_root(location.root) is None:
         return False
     try:
-        lake = find_lake(refuse_to_start, location)
-        if lake is None:
-            return False
-        newest = _complete_seqnos(lake, latest_round(lake))
-        applied = min((replica_status(lake, each).round for each in replicas_in(lake)), default=0)
-        return _missing(newest, _complete_seqnos(lake, applied)) >= MANY_DOCUMENTS
+        return count(find_lake(refuse_to_start, location)) >= many
     except LakeError:
         return False
-
-
-def _is_readable(location: LakeLocation) -> bool:
-    return location.root is not None and local_root(location.root) is not None
-
-
-def _complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
-    states = positions_at(lake, round_number)
-    return {vbucket: state.complete_seqno for vbucket, state in states.items()}
 
 
 def _missing(seqnos: Mapping[int, int], held: Mapping[int, int]) -> int:

@@ -13,7 +13,7 @@ from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.logged_collections import logged_collections
+from dcp.lake.log.logged_collections import filter_of, logged_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -75,9 +75,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     replicas = replicas_in(lake)
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
-    document_filter = DocumentFilter.resolve(
-        settings.filter, cluster.manifest, lambda: logged_collections(lake).names
-    )
+    document_filter = filter_of(lake, settings.filter, cluster.manifest)
     position = replace(lake_position(lake, settings, stale), document_filter=document_filter)
     plan = plan_round(position, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}

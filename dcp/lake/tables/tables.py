@@ -19,6 +19,7 @@ from dcp.lake.config.lake_root import local_root
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.horizon import RECORDED, Horizon
+from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable, RememberedLog, StartSpark
 from dcp.lake.tables.round_record import RoundRecord
 from dcp.lake.tables.schema import (
@@ -96,64 +97,8 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
     """
     if collection_id == DOCS.collection_id:
         return DOCS
-    return ReplicaTable(f"{table_prefix(scope, collection)}{collection_id:x}", collection_id)
-
-
-def table_prefix(*names: str) -> str:
-    """Return what the names of tables begin with: of a scope, or of a collection in it."""
-    readable = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in names)
-    return "__".join(("docs", *readable, ""))
-
-
-@dataclass(frozen=True, slots=True)
-class LakeIdentity:
-    """The bucket that a lake holds; fixed when the lake is made.
-
-    ``cluster_uuid`` is empty where the server did not tell it then, as before 7.6.
-    """
-
-    lake_id: str
-    bucket: str
-    bucket_uuid: str
-    vbucket_count: int
-    cluster_uuid: str = ""
-
-    def difference(self, other: "LakeIdentity") -> str:
-        """Return the first of these names in which another bucket differs; empty: it is the same.
-
-        A cluster that one of both does not know makes no difference.
-        """
-        for name in ("bucket", "cluster_uuid", "bucket_uuid", "vbucket_count"):
-            one, two = getattr(self, name), getattr(other, name)
-            if one != two and (name != "cluster_uuid" or (one and two)):
-                return name
-        return ""
-
-    def require_same(self, found: "LakeIdentity", location: "LakeLocation") -> None:
-        """Refuse a bucket that is not the one which the lake of this identity holds.
-
-        Raises:
-            LakeError: it has another name or cluster; or it was made anew, by its uuid or its
-                number of vbuckets.
-        """
-        match self.difference(found):
-            case "":
-                return
-            case "bucket":
-                told = f"here, expected {self.bucket!r}: use another lake for it"
-            case "cluster_uuid":
-                told = (
-                    f"in the cluster with uuid {found.cluster_uuid!r}, expected the cluster with "
-                    f"uuid {self.cluster_uuid!r}; it is another one: check source.seeds, or "
-                    "use another lake for it"
-                )
-            case _:
-                told = (
-                    f"with uuid {found.bucket_uuid!r} and {found.vbucket_count} vbuckets, expected "
-                    f"uuid {self.bucket_uuid!r} and {self.vbucket_count}; it was made anew, "
-                    "use another lake for it"
-                )
-        raise LakeError(f"{location}: found bucket {found.bucket!r} {told}")
+    readable = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
+    return ReplicaTable("__".join(("docs", *readable, f"{collection_id:x}")), collection_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +219,7 @@ def create_lake(
         detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
         refuse_unsafe_store(start_spark(), detail["location"])
     lake = open_lake(start_spark, location)
-    lake.identity.require_same(identity, location)
+    lake.identity.require_same(identity, str(location))
     _require_deletion_vectors(lake.changes, deletion_vectors)
     return lake
 

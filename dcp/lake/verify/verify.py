@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.logged_collections import logged_collections
+from dcp.lake.log.logged_collections import filter_of
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
-from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import (
     LakeTables,
@@ -85,9 +84,7 @@ def verify(
     replicas = replicas_in(lake)
     dropped = tuple(each for each in replicas if each not in in_bucket)
     kept = kept_vbuckets(lake) if dropped else {}
-    document_filter = DocumentFilter.resolve(
-        settings.filter, cluster.manifest, lambda: logged_collections(lake).names
-    )
+    document_filter = filter_of(lake, settings.filter, cluster.manifest)
     reader = SourceReader(lake, settings, access, document_filter, observer or VerifyObserver())
     tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
     return VerifyReport(

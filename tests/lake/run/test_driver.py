@@ -30,8 +30,9 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.driver import Driver
+from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.tables import LakeIdentity, LakeLocation, LakeTables
+from dcp.lake.tables.tables import LakeLocation, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog

@@ -11,11 +11,11 @@ import pytest
 from dcp.errors import LakeError
 from dcp.lake.tables import lake_table
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import AUDIT, REPLICA
 from dcp.lake.tables.tables import (
     DOCS,
-    LakeIdentity,
     LakeLocation,
     LakeTables,
     create_lake,

@@ -19,12 +19,12 @@ from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.sql import string
 from dcp.lake.tables.tables import (
     DOCS,
     FORMAT_VERSION,
-    LakeIdentity,
     LakeLocation,
     LakeTables,
     create_lake,

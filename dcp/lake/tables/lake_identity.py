@@ -1,0 +1,56 @@
+"""Tells whose bucket a lake holds, and refuses any other one."""
+
+from dataclasses import dataclass
+
+from dcp.errors import LakeError
+
+
+@dataclass(frozen=True, slots=True)
+class LakeIdentity:
+    """The bucket that a lake holds; fixed when the lake is made.
+
+    ``cluster_uuid`` is empty where the server did not tell it then, as before 7.6.
+    """
+
+    lake_id: str
+    bucket: str
+    bucket_uuid: str
+    vbucket_count: int
+    cluster_uuid: str = ""
+
+    def difference(self, other: "LakeIdentity") -> str:
+        """Return the first of these names in which another bucket differs; empty: it is the same.
+
+        A cluster that one of both does not know makes no difference.
+        """
+        for name in ("bucket", "cluster_uuid", "bucket_uuid", "vbucket_count"):
+            one, two = getattr(self, name), getattr(other, name)
+            if one != two and (name != "cluster_uuid" or (one and two)):
+                return name
+        return ""
+
+    def require_same(self, found: "LakeIdentity", where: str) -> None:
+        """Refuse a bucket that is not the one which the lake of this identity holds.
+
+        Raises:
+            LakeError: it has another name or cluster; or it was made anew, by its uuid or its
+                number of vbuckets. The message begins with ``where``.
+        """
+        match self.difference(found):
+            case "":
+                return
+            case "bucket":
+                told = f"here, expected {self.bucket!r}: use another lake for it"
+            case "cluster_uuid":
+                told = (
+                    f"in the cluster with uuid {found.cluster_uuid!r}, expected the cluster with "
+                    f"uuid {self.cluster_uuid!r}; it is another one: check source.seeds, or "
+                    "use another lake for it"
+                )
+            case _:
+                told = (
+                    f"with uuid {found.bucket_uuid!r} and {found.vbucket_count} vbuckets, expected "
+                    f"uuid {self.bucket_uuid!r} and {self.vbucket_count}; it was made anew, "
+                    "use another lake for it"
+                )
+        raise LakeError(f"{where}: found bucket {found.bucket!r} {told}")
