@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "rollbacks": ("lake", "what rollbacks took back, key by key"),
     "cut": ("lake", "versions of all tables that belong together, as SQL views"),
     "resync": ("lake", "let vbuckets be streamed again from their beginning"),
+    "seek": ("lake", "let vbuckets go back to a seqno, and be read from there on"),
     "pause": ("lake", "let no further round of a lake begin, until it is resumed"),
     "resume": ("lake", "let rounds of a paused lake begin again"),
     "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),

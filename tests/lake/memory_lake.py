@@ -243,9 +243,10 @@ class _Facts:
                 int(row["seqno"]),
                 row["round"],
                 keeps=row["collection_id"] is None,
+                brings_anew=row["kind"] == "backfill",
             )
             for row in self._lake.rows
-            if row["kind"] == "system_event"
+            if row["kind"] in ("system_event", "backfill")
             and from_round <= row["round"] <= to_round
             and row["vbucket"] in vbuckets
             and (row["collection_id"] == 0 or is_kept_drop(row))

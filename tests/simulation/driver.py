@@ -5,11 +5,13 @@ product's. A driver dies at a step, or stands still there while another one work
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 import pyarrow as pa
 
+from dcp.client.probe import ClusterView
 from dcp.errors import FencedError, LakeError, SourceError
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.config.settings import Settings
@@ -17,9 +19,11 @@ from dcp.lake.log.changes import append_round
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.receive.stop_policy import TaskBudget
-from dcp.lake.rounds.planning import plan_round
+from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillStream
+from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
-from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
+from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan, TaskPlan
+from dcp.lake.tables.tables import DOCS as DOCS_TABLE
 from tests.lake.memory_lake import Row
 from tests.simulation.delta_tables import CHANGES, RowsToWrite, TablesInMemory
 from tests.simulation.faults import Counts, Options
@@ -57,7 +61,7 @@ class Driver:
         cluster = query_cluster(crew.access)
         position = tables.position(RollbackPolicy.REWRITE)
         plan = plan_round(
-            position,
+            replace(position, backfill=crew.backfill(position, cluster)),
             cluster,
             crew.settings.round,
             crew.settings.flow_control,
@@ -193,6 +197,21 @@ class Crew:
             self.counts.add("stalled apply overtaken")
         self._current = driver
 
+    def backfill(self, position: LakePosition, cluster: ClusterView) -> BackfillPlan | None:
+        """Let some vbuckets get the collection anew, if that is drawn."""
+        if self.is_calm or self.random.random() >= self.options.driver.get("backfill", 0.0):
+            return None
+        streams = {}
+        for vbucket, high in cluster.high_seqnos.items():
+            node, state = cluster.map.owner(vbucket), position.state(vbucket)
+            if node is None or state.order is not None or not 0 < high <= state.complete_seqno:
+                continue
+            if self.random.random() < 0.5:
+                streams[vbucket] = BackfillStream(
+                    node, high, True, frozenset({DOCS_TABLE.collection_id})
+                )
+        return BackfillPlan(BackfillSource(reads_replicas=False), streams)
+
     def received(self, plan: RoundPlan) -> list[Row]:
         """Run the tasks of a round; attempts may die and are tried again, and the sink be slow."""
         batches: list[pa.RecordBatch] = []
@@ -203,6 +222,10 @@ class Crew:
             batches += found
         self.reached("round.received")
         rows: list[Row] = pa.Table.from_batches(batches).to_pylist()
+        brought = sum(row["kind"] == "backfill" for row in rows)
+        partial = sum(stream.partial is not None for stream in plan.streams)
+        self.counts.add("collection brought anew", brought)
+        self.counts.add("backfill of a collection in vain", partial - brought)
         return rows
 
     def _attempt(

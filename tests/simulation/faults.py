@@ -51,6 +51,7 @@ DRIVER: Final[Mapping[str, float]] = {
     "slow_sink": 0.3,
     "restore": 0.12,
     "clean": 0.12,
+    "backfill": 0.3,
 }
 """How likely each is at each occasion: a step of a driver, a batch of a task, a finished pass."""
 

@@ -25,7 +25,7 @@ MUTATIONS: Final[Mapping[str, Place]] = {
     "a flush takes nothing": (
         dcp.lake.apply.slice_rules,
         "with_events",
-        lambda ranges, _: ClearedRanges(ranges),
+        lambda ranges, *_: ClearedRanges(ranges),
     ),
     "driver does not look for others": (
         dcp.lake.log.changes,

@@ -11,6 +11,7 @@ from tests.simulation.faults import Run
 EXPECTED: Final = (
     "attempt of a task died",
     "burst of writes",
+    "collection brought anew",
     "collection created",
     "collection dropped",
     "collection flushed",

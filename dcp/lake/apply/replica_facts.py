@@ -54,8 +54,9 @@ class LakeFacts:
         """Return what became of the replica's collection in some vbuckets, in these rounds."""
         own = self._replica.collection_id
         rows = self._lake.changes.rows(
-            "DISTINCT vbucket, epoch, seqno, round, collection_id, detail",
-            f"kind = 'system_event' AND round BETWEEN {int(from_round)} AND {int(to_round)} "
+            "DISTINCT kind, vbucket, epoch, seqno, round, collection_id, detail",
+            "kind IN ('system_event', 'backfill') "
+            f"AND round BETWEEN {int(from_round)} AND {int(to_round)} "
             f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
             f"AND (collection_id = {own} OR collection_id IS NULL)",
         )
@@ -66,6 +67,7 @@ class LakeFacts:
                 int(row["seqno"]),
                 row["round"],
                 keeps=row["collection_id"] is None,
+                brings_anew=row["kind"] == "backfill",
             )
             for row in rows
             if row["collection_id"] == own or kept_collection(row["detail"]) == own

@@ -13,7 +13,8 @@ For each vbucket the replica stands at a (epoch, complete seqno) and shall come 
 * no base can be read any more: the empty table of the beginning is the base where the log is whole;
   else the vbucket is stale, and the next round streams it again from its beginning.
 
-Flushes and drops of the replica's collection then change what the ranges mean (`clearing_rules`).
+Flushes, drops and backfills of the replica's collection then change what the ranges mean
+(`clearing_rules`).
 
 What decides is read through `ReplicaFacts`, so that a model in memory can take Delta's place.
 """
@@ -23,7 +24,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import LakeError
-from dcp.lake.apply.clearing_rules import ClearedRanges, keeps_dropped_rows, with_events
+from dcp.lake.apply.clearing_rules import (
+    ClearedRanges,
+    brought_anew,
+    keeps_dropped_rows,
+    with_events,
+)
 from dcp.lake.log.log_slice import (
     EMPTY_TABLE,
     REPLACED,
@@ -133,7 +139,8 @@ class _Decision:
         if base.round < self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
-        found = self._with_events(new.vbucket, row_ranges(base.state, old.state, new, forks))
+        ranges = row_ranges(base.state, old.state, new, forks)
+        found = self._with_events(ranges, base.round, old, new, forks)
         if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
             return
         self._ranges += found.ranges
@@ -158,7 +165,9 @@ class _Decision:
             return
         start = VbucketProgress(new.vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
         ranges = row_ranges(start, start, new, forks)
-        self._ranges += self._with_events(new.vbucket, ranges).ranges
+        begun = _Standing(beginning.round, start)
+        found = self._with_events(ranges, beginning.round, begun, new, forks)
+        self._ranges += found.ranges
         self._first_rounds.append(beginning.round)
         if not self._keeps_dropped_rows(new.vbucket, ranges, forks):
             self._undone.append(Undo(new.vbucket, REPLACED, 0))
@@ -289,8 +298,17 @@ class _Decision:
             ):
                 self._events.setdefault(event.vbucket, set()).add(event)
 
-    def _with_events(self, vbucket: int, ranges: Sequence[RowRange]) -> ClearedRanges:
-        return with_events(ranges, self._events.get(vbucket, ()))
+    def _with_events(
+        self,
+        ranges: Sequence[RowRange],
+        base_round: int,
+        old: _Standing,
+        new: VbucketProgress,
+        forks: Sequence[Fork],
+    ) -> ClearedRanges:
+        events = self._events.get(new.vbucket, ())
+        brought = brought_anew(events, base_round, (old.round, old.state), new, forks)
+        return with_events(ranges, events, brought)
 
     def _learn(self, versions: Sequence[HeldVersion], vbuckets: Sequence[int]) -> None:
         """Read states and forks from those versions on."""

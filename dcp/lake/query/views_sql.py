@@ -235,7 +235,10 @@ WHERE newest.marked_at IS NOT NULL"""
 
 
 def row_history_sql(changes_sql: str) -> str:
-    """Return every received version of every document, over all branches.
+    """Return every received version of every document, over all branches, each once.
+
+    What a backfill of its collection brought again, at or below the seqno that its epoch begins at,
+    is left out: it is there already.
 
     ``is_live`` is false on a dead branch; ``died_in_round`` is the round that began the epoch which
     left it behind. ``cleared_at_seqno`` is where a flush or drop of its collection ended it, by the
@@ -267,7 +270,9 @@ FROM (SELECT *, {cleared} AS cleared
                        FROM {changes_sql} WHERE kind = 'system_event' AND collection_id IS NOT NULL
                        GROUP BY vbucket, collection_id) d
               ON c.vbucket = d.vbucket AND c.collection_id = d.collection_id
-            WHERE c.kind IN ({ITEM_KINDS_SQL})))"""
+            WHERE c.kind IN ({ITEM_KINDS_SQL})
+              AND NOT coalesce(exists(b.forks, f -> f.epoch = c.epoch AND c.seqno <= f.seqno),
+                               false)))"""
 
 
 def epochs_sql(changes_sql: str) -> str:

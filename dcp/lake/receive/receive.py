@@ -55,16 +55,22 @@ from dcp.protocol.events import (
     Items,
     RollbackOrdered,
     SeqnosReceived,
+    SnapshotCompleted,
     SnapshotStarted,
+    StreamAdvanced,
     StreamOpened,
     SystemEventReceived,
 )
 from dcp.types import FailoverLog
 from dcp.wire.columns import DataColumns
+from dcp.wire.system_event import CollectionEnded
 
 _LONGEST_WAIT_SECONDS: Final = 0.25
 """How late a deadline of ours may be noticed."""
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
+_ELSEWHERE: Final = "replica on another branch"
+PARTIAL_BACKFILL: Final = "backfill of collections"
+"""The reason of an epoch that such a backfill begins."""
 _HERE: Final = (
     "; tasks read the password where they run: docs/operations.md, How tasks get the password"
 )
@@ -322,6 +328,10 @@ class TaskReceiver:
 
     def _opened(self, event: StreamOpened, node: NodeAddress | None, now: float) -> None:
         result = self.results[event.vbucket]
+        partial = result.plan.partial
+        if partial is not None and not partial.is_continued_by(event.failover_log):
+            self._end_void(result, _ELSEWHERE, f"{node} lacks what the lake has read")
+            return
         result.failover_log = event.failover_log
         result.node, result.opened_at = node, now
         self._rows.accepted(event.vbucket, event.failover_log)
@@ -337,14 +347,38 @@ class TaskReceiver:
                 self._end(result, Outcome.STOPPED, str(event.reason), event.detail)
                 return
             case SnapshotStarted() if event.purge_seqno is not None:
-                self.results[event.vbucket].purge_seqno = event.purge_seqno
+                result = self.results[event.vbucket]
+                result.purge_seqno = event.purge_seqno
+                partial = result.plan.partial
+                if partial is not None and event.purge_seqno > partial.complete_seqno:
+                    detail = f"deletions up to seqno {event.purge_seqno}, of which the lake lacks"
+                    self._end_void(result, "deletions purged", f"{detail} some, are gone")
+                    return
             case SystemEventReceived() if not self._wanted.wants(event):
+                return
+            case SystemEventReceived() if self._wanted.has_known(event):
                 return
             case SystemEventReceived() if collection_of(event) is not None:
                 self.results[event.vbucket].brought_collections = True
-        self._rows.add(event)
+                if isinstance(event.meaning, CollectionEnded):
+                    self.results[event.vbucket].ended_collections.add(event.meaning.collection_id)
+        if not self._is_known(event):
+            self._rows.add(event)
+
+    def _is_known(self, event: Event) -> bool:
+        """Return whether the lake has an event of a snapshot already, of a backfill's stream."""
+        match event:
+            case SnapshotStarted():
+                return self._wanted.is_known(event.vbucket, event.snapshot.end)
+            case SnapshotCompleted() | StreamAdvanced():
+                return self._wanted.is_known(event.vbucket, event.seqno)
+        return False
 
     def _roll_back(self, event: RollbackOrdered) -> None:
+        if self.results[event.vbucket].plan.partial is not None:
+            detail = f"it was ordered back to {event.seqno}"
+            self._end_void(self.results[event.vbucket], _ELSEWHERE, detail)
+            return
         requested = event.requested
         order = RollbackOrder(
             requested.vb_uuid, requested.seqno, event.seqno, self._server_logs.get(event.vbucket)
@@ -353,6 +387,11 @@ class TaskReceiver:
         result = self.results[event.vbucket]
         result.order = order
         self._end(result, Outcome.ROLLBACK, "rollback", str(order))
+
+    def _end_void(self, result: StreamResult, reason: str, detail: str) -> None:
+        """End a partial backfill of which no row may count."""
+        result.is_void = True
+        self._end(result, Outcome.STOPPED, reason, detail)
 
     # When a vbucket ends
 
@@ -396,8 +435,7 @@ class TaskReceiver:
             self._batches.counts.fill(result)
             self._batches.add_event("status", vbucket, detail=result.status())
             if result.plan.begins_epoch:
-                fork = result.plan.state.position.seqno
-                self._batches.add_event("rollback", vbucket, seqno=fork)
+                self._add_beginning(result)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             detail = left_out_status(left)
@@ -407,6 +445,22 @@ class TaskReceiver:
         yield states_to_batch([*states, *self._plan.carried], self._round)
         if self._plan.applied:
             yield applied_to_batch(self._plan.applied, self._round)
+
+    def _add_beginning(self, result: StreamResult) -> None:
+        """Add the rows of the epoch that began; a partial backfill that failed begins a second."""
+        begun, partial, vbucket = result.plan.epoch_state, result.plan.partial, result.plan.vbucket
+        fork = begun.position.seqno
+        if partial is None:
+            self._batches.add_event("rollback", vbucket, seqno=fork)
+            return
+        self._batches.add_event("rollback", vbucket, seqno=fork, detail=PARTIAL_BACKFILL)
+        if result.has_failed:
+            epoch = partial.failed().epoch
+            self._batches.add_event("rollback", vbucket, epoch, seqno=fork, detail=PARTIAL_BACKFILL)
+            return
+        seqno = result.position.complete_seqno
+        for collection_id in sorted(partial.collections - result.ended_collections):
+            self._batches.add_event("backfill", vbucket, seqno=seqno, collection_id=collection_id)
 
     # What others see
 

@@ -1,4 +1,4 @@
-"""Drops from a task's streams what the lake's filter leaves out.
+"""Drops from a task's streams what the lake's filter leaves out, and what it has already.
 
 A collection that is neither in the manifest nor began in these streams is kept: it may be newer
 than the manifest, and in the log it costs no more than its bytes.
@@ -6,9 +6,12 @@ than the manifest, and in the log it costs no more than its bytes.
 Whether ``since`` lets a document pass may change with its versions: a write may bring an older CAS
 with it (XDCR, a restored backup). So such a version is a deletion here, but in a vbucket's first
 snapshot, which has one version of each key unless its marker says otherwise (change history).
+
+The lake has already, where a backfill brings some collections anew, the others up to its complete
+seqno (`dcp.lake.rounds.round_plan.PartialBackfill`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -31,9 +34,10 @@ from dcp.wire.vocabulary import REPEATING, Opcode
 class WantedRows:
     """The filter of one task; learns of new collections from the events that pass by."""
 
-    def __init__(self, wanted: DocumentFilter, streams: Iterable[StreamPlan]) -> None:
+    def __init__(self, wanted: DocumentFilter, streams: Collection[StreamPlan]) -> None:
         self._rules = wanted.rules
-        self._is_everything = wanted.fingerprint is None
+        self._partial = {each.vbucket: each.partial for each in streams if each.partial is not None}
+        self._is_everything = wanted.fingerprint is None and not self._partial
         self._since_ns = wanted.rules.since_ns
         self._scopes = dict(wanted.scopes)
         self._is_wanted = dict(wanted.is_wanted)
@@ -43,7 +47,7 @@ class WantedRows:
         ``U64_MAX`` until that is known.
         """
         for stream in streams:
-            position = stream.state.position
+            position = stream.epoch_state.position
             if not position.complete_seqno:
                 self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 
@@ -51,12 +55,24 @@ class WantedRows:
         """Return the documents that are wanted, in their order."""
         if self._is_everything:
             return columns
-        passes = self._passes(columns)
+        passes = self._passes(columns) & ~self._is_known(columns)
         if self._since_ns:
             is_old = columns.cas < self._since_ns
             columns = _deleted(columns, is_old & passes & (columns.opcode == Opcode.DCP_MUTATION))
             passes &= ~is_old | (columns.seqno > self._first_end[columns.vbucket])
         return columns if passes.all() else columns.take(np.flatnonzero(passes))
+
+    def is_known(self, vbucket: int, seqno: int) -> bool:
+        """Return whether the lake has the events at a seqno, as a backfill reads them again."""
+        partial = self._partial.get(vbucket)
+        return partial is not None and seqno <= partial.complete_seqno
+
+    def has_known(self, event: SystemEventReceived) -> bool:
+        """Return the same of a system event; of what is brought anew, its own events come again."""
+        partial = self._partial.get(event.vbucket)
+        if partial is None or collection_of(event) in partial.collections:
+            return False
+        return self.is_known(event.vbucket, event.seqno)
 
     def learn(self, event: SnapshotStarted | SystemEventReceived) -> None:
         """Learn of what begins, before the documents of the same delivery."""
@@ -82,6 +98,14 @@ class WantedRows:
         """Return whether an event is of a collection that is wanted, or of none."""
         collection_id = collection_of(event)
         return collection_id is None or self._is_wanted.get(collection_id, True)
+
+    def _is_known(self, columns: DataColumns) -> NDArray[np.bool_]:
+        """Return which documents a partial backfill meets that the lake has, and keeps."""
+        known = np.zeros(len(columns), np.bool_)
+        for vbucket, partial in self._partial.items():
+            rows = (columns.vbucket == vbucket) & (columns.seqno <= partial.complete_seqno)
+            known |= rows & ~np.isin(columns.collection_id, list(partial.collections))
+        return known
 
     def _passes(self, columns: DataColumns) -> NDArray[np.bool_]:
         """Return which documents pass by their collections and keys."""

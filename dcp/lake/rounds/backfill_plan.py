@@ -8,6 +8,11 @@ A replica may be behind its active node, or on the branch of one that failed. So
 published begins only where a replica holds all that the lake holds of it, on the branch of the
 active node: its rows never go back. What the replica has more than a node that is promoted later,
 that node orders back, as any rollback.
+
+Some collections alone are brought anew beside the others, which stay as they are: one stream from
+seqno 0 brings all documents of those, and of the others what is new (`PartialBackfill`). Deletions
+that a node has purged are not in such a stream. So a vbucket's begins only when the lake has read
+what the active node held when the backfill began in this process, which no purge has overtaken.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,6 +46,8 @@ class BackfillRequest:
     """A backfill that was asked for and has begun.
 
     ``new_vbuckets`` are those of its vbuckets of which the lake had nothing when it began.
+    ``names`` are those of the only scopes and collections that it reads anew; none: everything.
+    ``collections`` are their ids, known once it has begun.
     """
 
     id: str
@@ -48,6 +55,8 @@ class BackfillRequest:
     source: BackfillSource
     begun_round: int
     new_vbuckets: frozenset[int] = frozenset()
+    names: frozenset[str] = frozenset()
+    collections: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,31 @@ class BackfillProgress:
         )
         return cls(request.vbuckets - started, started - done, done)
 
+    @classmethod
+    def of_collections(
+        cls,
+        request: BackfillRequest,
+        states: Mapping[int, VbucketProgress],
+        brought: Mapping[int, Collection[int]],
+    ) -> "BackfillProgress":
+        """Sort the vbuckets of a backfill of some collections: a round brings them or does not.
+
+        Args:
+            request: the backfill.
+            states: the vbuckets' newest states.
+            brought: the collections that each got after the request's round.
+
+        """
+        wanted = request.collections or frozenset()
+        done = frozenset(
+            vbucket
+            for vbucket in request.vbuckets
+            if vbucket in request.new_vbuckets
+            or wanted <= set(brought.get(vbucket, ()))
+            or _is_empty(states.get(vbucket))
+        )
+        return cls(request.vbuckets - done, frozenset(), done)
+
 
 def is_new(state: VbucketProgress) -> bool:
     """Return whether nothing of a vbucket was ever published."""
@@ -90,13 +124,22 @@ def _is_read(state: VbucketProgress) -> bool:
     return state.is_whole and (state.caught_up_seqno > 0 or state.position.seqno == 0)
 
 
+def _is_empty(state: VbucketProgress | None) -> bool:
+    """Return whether a vbucket was read, and had nothing."""
+    return state is not None and state.is_whole and state.complete_seqno == 0
+
+
 @dataclass(frozen=True, slots=True)
 class BackfillStream:
-    """A vbucket to read from a copy: its node, and the seqno that it holds."""
+    """A vbucket to read from a copy: its node, and the seqno that it holds.
+
+    ``collections`` are the only ones that it brings anew; None: everything.
+    """
 
     node: NodeAddress
     high_seqno: int
     begins_epoch: bool
+    collections: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +166,7 @@ def plan_backfill(
     states: Mapping[int, VbucketProgress],
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
+    first_seqnos: Mapping[int, int] | None = None,
 ) -> BackfillPlan:
     """Choose what the next round reads; see the module's text.
 
@@ -132,6 +176,7 @@ def plan_backfill(
         states: their newest states; one that is missing was never read.
         cluster: what the active nodes hold.
         copies: what may be read of each vbucket (`copies_of`).
+        first_seqnos: what the active nodes held when this process began with the backfill.
 
     """
     streams: dict[int, BackfillStream] = {}
@@ -149,10 +194,14 @@ def plan_backfill(
     for vbucket in sorted(progress.waiting):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
+        if request.collections is not None and not isinstance(found, LeftOut):
+            found = _read_by_now(state, (first_seqnos or {}).get(vbucket, 0)) or found
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
         elif not seqnos or seqnos + found.high_seqno <= SEQNOS_OF_A_ROUND:
-            streams[vbucket] = BackfillStream(found.node, found.high_seqno, begins_epoch=True)
+            streams[vbucket] = BackfillStream(
+                found.node, found.high_seqno, begins_epoch=True, collections=request.collections
+            )
             seqnos += found.high_seqno
     return BackfillPlan(request.source, streams, left_out, waiting_for)
 
@@ -187,6 +236,15 @@ def copy_to_begin_with(
         detail = f"{best.node} holds seqnos up to {best.high_seqno}, the lake up to {complete}"
         return LeftOut(vbucket, "replica behind", detail)
     return best
+
+
+def _read_by_now(state: VbucketProgress, first_seqno: int) -> LeftOut | None:
+    """Return why some collections of a vbucket cannot be read yet; None where they can."""
+    least = max(first_seqno, 1)
+    if state.complete_seqno >= least:
+        return None
+    detail = f"the lake holds seqnos up to {state.complete_seqno}, expected {least} first"
+    return LeftOut(state.vbucket, "not read yet", detail)
 
 
 def _no_copy(vbucket: int, source: BackfillSource) -> LeftOut:

@@ -21,12 +21,14 @@ from dcp.lake.rounds.round_plan import (
     BackfillSource,
     Idle,
     LeftOut,
+    PartialBackfill,
     RoundPlan,
     StreamPlan,
     TaskPlan,
 )
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.protocol.position import Position
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -104,6 +106,9 @@ def plan_round(
         goal = goals.get(vbucket)
         restarted = position.epoch_start(vbucket)
         read = None if backfill is None else backfill.read(vbucket)
+        continues = isinstance(read, BackfillStream) and read.collections is not None
+        if continues and (restarted is not None or is_elsewhere(state, cluster)):
+            read = None  # what it would go on from is not the active node's history, or must go
         if read is not None:
             planned = _backfill_stream(vbucket, state, restarted, read)
         else:
@@ -194,9 +199,12 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
 
 def _passing(stream: StreamPlan, document_filter: DocumentFilter) -> StreamPlan:
     """Return the stream with the filter in its state: all that is there passed it, or nothing."""
-    return replace(
-        stream, state=replace(stream.state, filter_fingerprint=document_filter.fingerprint)
-    )
+    fingerprint, partial = document_filter.fingerprint, stream.partial
+    if partial is not None:
+        state = replace(partial.state, filter_fingerprint=fingerprint)
+        partial = replace(partial, state=state)
+    state = replace(stream.state, filter_fingerprint=fingerprint)
+    return replace(stream, state=state, partial=partial)
 
 
 def _backfill_stream(
@@ -207,12 +215,30 @@ def _backfill_stream(
 ) -> StreamPlan | LeftOut:
     if isinstance(read, LeftOut):
         return read
+    if read.collections is not None:
+        return _partial_stream(state, read, read.collections)
     if restarted is None and read.begins_epoch:
         restarted = state.beginning_epoch(0, 0)
     if isinstance(restarted, BlockedRollback):
         return LeftOut(vbucket, restarted.reason, restarted.detail)
     begins = restarted is not None
     return StreamPlan(restarted or state, read.node, read.high_seqno, begins, is_backfill=True)
+
+
+def _partial_stream(
+    state: VbucketProgress, read: BackfillStream, collections: frozenset[int]
+) -> StreamPlan:
+    seqno = state.complete_seqno
+    uuid = 0 if state.failover_log is None else state.failover_log.uuid_at(seqno)
+    begun = state.beginning_epoch(seqno, uuid)
+    return StreamPlan(
+        replace(begun, position=Position.beginning()),
+        read.node,
+        max(seqno, read.high_seqno),
+        begins_epoch=True,
+        is_backfill=True,
+        partial=PartialBackfill(collections, begun),
+    )
 
 
 def _stream_or_reason(

@@ -14,6 +14,7 @@ from dcp.lake.rounds.outlook import Outlook
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, printable
+from dcp.types import FailoverLog
 
 _LISTED: Final = 10
 
@@ -35,13 +36,50 @@ class BackfillSource:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialBackfill:
+    """A stream from seqno 0 that brings some collections anew, and of others what is new.
+
+    All documents of ``collections`` are rows of the round, those of others above the complete seqno
+    of ``state``: the vbucket's in the epoch that the round begins. At this seqno nothing forks off:
+    rows of the new epoch at or below it are only those of ``collections``. The stream has to come
+    so far, else the vbucket stays there, and one more epoch begins, so that none of its rows count.
+    """
+
+    collections: frozenset[int]
+    state: VbucketProgress
+
+    def __post_init__(self) -> None:
+        """Reject what nothing was published of: there is nothing to bring anew."""
+        if not self.collections or not self.state.complete_seqno:
+            raise ValueError(
+                f"partial backfill: found collections {sorted(self.collections)} above complete "
+                f"seqno {self.state.complete_seqno}, expected some, and 1 or more"
+            )
+
+    @property
+    def complete_seqno(self) -> int:
+        """The seqno up to which the lake has the other collections."""
+        return self.state.complete_seqno
+
+    def is_continued_by(self, log: FailoverLog) -> bool:
+        """Return whether a node with this failover log has the history that the lake has read."""
+        return log.uuid_at(self.complete_seqno) == self.state.position.vb_uuid
+
+    def failed(self) -> VbucketProgress:
+        """Return the vbucket's state where the stream did not come so far."""
+        position = self.state.position
+        return self.state.beginning_epoch(position.complete_seqno, position.vb_uuid)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One vbucket to stream: from which node, from which state, to which seqno at least.
 
     ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
     A target that was reached before asks no more than whether the producer still agrees.
     ``is_backfill``: a backfill reads it (`dcp.lake.rounds.backfill_plan`), so the target is what
-    the node holds, which need not be all that there is.
+    the node holds, which need not be all that there is. ``partial`` is that of a backfill of some
+    collections: then ``state`` is only where the stream begins.
     """
 
     state: VbucketProgress
@@ -49,6 +87,7 @@ class StreamPlan:
     target_seqno: int
     begins_epoch: bool = False
     is_backfill: bool = False
+    partial: PartialBackfill | None = None
 
     @property
     def vbucket(self) -> int:
@@ -56,11 +95,20 @@ class StreamPlan:
         return self.state.vbucket
 
     @property
-    def reads_on(self) -> bool:
-        """True if no budget ends it inside its first snapshot (`dcp.lake.rounds.rollback_plan` says
-        why).
+    def epoch_state(self) -> VbucketProgress:
+        """The vbucket's state before its rows; where an epoch begins, that is its beginning."""
+        return self.state if self.partial is None else self.partial.state
+
+    @property
+    def least_complete_seqno(self) -> int:
+        """The complete seqno that no budget ends it below; 0: it may end anywhere.
+
+        A first snapshot that ended rollbacks must be read as a whole (`dcp.lake.rounds.
+        rollback_plan` says why), and a partial backfill is worth nothing before.
         """
-        return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
+        if self.partial is not None:
+            return self.partial.complete_seqno
+        return int(self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0)
 
     @property
     def backlog(self) -> int:
@@ -191,7 +239,7 @@ def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
     begins: dict[str, list[int]] = {}
     for stream in streams:
         if stream.begins_epoch:
-            position = stream.state.position
+            position = stream.epoch_state.position
             text = f"epoch {stream.state.epoch} begins at seqno {position.seqno}"
             text += f" (branch {position.vb_uuid:016x})" if position.seqno else ""
             begins.setdefault(text, []).append(stream.vbucket)

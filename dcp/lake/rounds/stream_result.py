@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -52,6 +52,10 @@ class StreamResult:
     gate: str = ""
     """The stage that the window then waited for, most of the time."""
     order: RollbackOrder | None = None
+    is_void: bool = False
+    """True if a partial backfill met another history than the lake's, or one with gaps."""
+    ended_collections: set[int] = field(default_factory=set)
+    """The collections that were dropped while it read."""
     outcome: Outcome | None = None
     reason: str = ""
     detail: str = ""
@@ -68,8 +72,13 @@ class StreamResult:
 
     @property
     def reads_on(self) -> bool:
-        """True if the stream must not end before a snapshot's end."""
-        return self.plan.reads_on and self.position.complete_seqno == 0
+        """True if the stream must not end before a snapshot's end that is still to come."""
+        return self.position.complete_seqno < self.plan.least_complete_seqno
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a partial backfill did not come so far that its rows count."""
+        return self.plan.partial is not None and (self.reads_on or self.is_void)
 
     def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
         """Note the outcome of this vbucket, which gets no more rows in this round."""
@@ -77,15 +86,18 @@ class StreamResult:
 
     def state(self, round_number: int) -> VbucketProgress:
         """Return the vbucket's state after the round."""
+        partial = self.plan.partial
+        if partial is not None and self.has_failed:
+            return partial.failed()
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
             # Never the target itself: a node may have lost it, and write other data at its seqnos.
-            caught_up = max(self.position.complete_seqno, self.plan.state.caught_up_seqno)
-        state = self.plan.state.advanced(
+            caught_up = max(self.position.complete_seqno, self.plan.epoch_state.caught_up_seqno)
+        state = self.plan.epoch_state.advanced(
             round_number,
             self.position,
             brought_rows=self.rows > 0,
-            brought_collections=self.brought_collections,
+            brought_collections=self.brought_collections or partial is not None,
             failover_log=self.failover_log,
             caught_up_seqno=caught_up,
             purge_seqno=self.purge_seqno,

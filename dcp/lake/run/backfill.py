@@ -8,23 +8,31 @@ meanwhile. So it may be killed at any time: called again, it goes on with the ba
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.backfill_plan import BackfillRequest
 from dcp.lake.rounds.backfill_report import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
-from dcp.lake.run.backfills import backfill_options, progress_of, request_of
+from dcp.lake.run.backfills import (
+    backfill_options,
+    collections_to_read,
+    progress_of,
+    request_of,
+)
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.run import open_or_create, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
 from dcp.printable import number_ranges
@@ -37,11 +45,15 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BackfillWish:
-    """The vbuckets to rebuild (None: all), from where, and how fast at most (None: no limit)."""
+    """The vbuckets to rebuild (None: all), from where, and how fast at most (None: no limit).
+
+    ``collections`` names the only scopes and collections to rebuild; none: everything.
+    """
 
     vbuckets: frozenset[int] | None
     source: str
     megabytes_per_second: float | None = None
+    collections: frozenset[str] = frozenset()
 
     def is_large(self, high_seqnos: Mapping[int, int]) -> bool:
         """Return whether it reads so much that Java's best code pays: vbuckets from seqno 0 on."""
@@ -51,7 +63,7 @@ class BackfillWish:
     def action(self) -> Action:
         """Return a new request."""
         ranges = None if self.vbuckets is None else number_ranges(self.vbuckets)
-        options = backfill_options(self.source, self.megabytes_per_second)
+        options = backfill_options(self.source, self.megabytes_per_second, self.collections)
         return Action.requested(BACKFILL, ranges, options)
 
 
@@ -126,7 +138,7 @@ def _drive(
     """Be the lake's driver until the backfill has ended."""
     access = source_access(settings)
     cluster = query_cluster(access)
-    request_of(wish.action(), cluster.map.vbucket_count)  # refused before a lake is made for it
+    refuse_wrong(settings, wish, cluster)  # before a lake is made for it
     start_spark = spark_of(settings, spark, is_long=lambda: wish.is_large(cluster.high_seqnos))
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)
@@ -134,6 +146,19 @@ def _drive(
     with closing(Driver(lake, settings, access, observer)) as driver:
         driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
     return control.action(action.id)
+
+
+def refuse_wrong(settings: Settings, wish: BackfillWish, cluster: ClusterView) -> BackfillRequest:
+    """Return the request for a backfill that a bucket can have.
+
+    Raises:
+        ConfigError: it names vbuckets or collections that the bucket or the lake does not have.
+
+    """
+    request = request_of(wish.action(), cluster.map.vbucket_count)
+    wanted = DocumentFilter.resolve(settings.filter, cluster.manifest)
+    ids = collections_to_read(request.names, cluster.manifest, wanted) if request.names else None
+    return replace(request, collections=ids)
 
 
 def _wait_for_driver(
@@ -172,13 +197,15 @@ def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
     return found
 
 
-def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], BackfillSource] | None:
-    """Return the vbuckets and the source that a request names, however it writes them."""
+def _asked_for(
+    lake: LakeTables, action: Action
+) -> tuple[frozenset[int], BackfillSource, frozenset[str]] | None:
+    """Return the vbuckets, source and collections that a request names, however it writes them."""
     try:
         request = request_of(action, lake.identity.vbucket_count)
     except ConfigError:
         return None  # its driver will refuse it
-    return request.vbuckets, request.source
+    return request.vbuckets, request.source, request.names
 
 
 def _open_backfill(control: Control) -> Action | None:

@@ -5,7 +5,7 @@ later one goes on. One at a time, the oldest first.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
@@ -33,12 +33,19 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
+from dcp.lake.tables.collections import ManifestCollection, collections_of
+from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.epochs import is_live
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
+from dcp.suggestions import did_you_mean
 
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"
+_COLLECTIONS: Final = "collections"
+_OF_COLLECTIONS: Final = " of collections "
+"""What stands in the detail of a request that has begun, between its vbuckets and ids."""
 
 
 @dataclass(slots=True)
@@ -71,22 +78,27 @@ class Backfills:
         self._observer = observer
         self._request: BackfillRequest | None = None
         self._counts = _Counts()
+        self._first_seqnos: Mapping[int, int] = {}
 
     @property
     def is_open(self) -> bool:
         """True if a backfill is going on."""
         return self._request is not None
 
-    def next(self, cluster: ClusterView) -> BackfillPlan | None:
-        """Return what the next round reads for a backfill; None where there is none."""
+    def next(self, cluster: ClusterView, wanted: DocumentFilter) -> BackfillPlan | None:
+        """Return what the next round reads for a backfill; None where there is none.
+
+        ``wanted`` is the lake's filter.
+        """
         while (action := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
             states = positions_at(self._lake, newest)
             if action.is_to_be_cancelled:
                 self._end(action, ActionState.CANCELLED, newest)
             elif self._request is None or self._request.id != action.id:
-                self._request = self._begun(action, states, newest, cluster.map.vbucket_count)
+                self._request = self._begun(action, states, newest, cluster, wanted)
                 self._counts = _Counts()
+                self._first_seqnos = cluster.high_seqnos
             if self._request is not None:
                 plan = self._plan(action, self._request, states, newest, cluster)
                 if plan is not None:
@@ -120,18 +132,25 @@ class Backfills:
         action: Action,
         states: Mapping[int, VbucketProgress],
         newest: int,
-        vbucket_count: int,
+        cluster: ClusterView,
+        wanted: DocumentFilter,
     ) -> BackfillRequest | None:
         """Return a request that is begun, by us now or by a driver before; None: refused."""
         try:
-            request = request_of(action, vbucket_count)
+            request = request_of(action, cluster.map.vbucket_count)
+            if action.state is ActionState.BEGUN:
+                return request
+            request = replace(
+                request, collections=collections_to_read(request.names, cluster.manifest, wanted)
+            )
         except ConfigError as error:
             self._control.write(action, ActionState.REFUSED, newest, str(error))
             return None
-        if action.state is ActionState.BEGUN:
-            return request
         new = frozenset(vb for vb in request.vbuckets if vb not in states or is_new(states[vb]))
-        self._control.write(action, ActionState.BEGUN, newest, number_ranges(new))
+        detail = number_ranges(new)
+        if request.collections is not None:
+            detail += _OF_COLLECTIONS + number_ranges(request.collections)
+        self._control.write(action, ActionState.BEGUN, newest, detail)
         return replace(request, begun_round=newest, new_vbuckets=new)
 
     def _plan(
@@ -142,11 +161,20 @@ class Backfills:
         newest: int,
         cluster: ClusterView,
     ) -> BackfillPlan | None:
+        if request.collections is not None and (
+            gone := request.collections - {each.collection_id for each in _there(cluster.manifest)}
+        ):
+            detail = f"collections were dropped meanwhile: ids {number_ranges(gone)}"
+            self._end(action, ActionState.INCOMPLETE, newest, detail)
+            return None
         progress = progress_of(self._lake, request, states, newest)
         if not progress.waiting and not progress.reading:
             self._end(action, ActionState.DONE, newest)
             return None
-        plan = plan_backfill(request, progress, states, cluster, self._copies(cluster, request))
+        highs = cluster.high_seqnos
+        first = {vb: min(seqno, highs.get(vb, seqno)) for vb, seqno in self._first_seqnos.items()}
+        copies = self._copies(cluster, request)
+        plan = plan_backfill(request, progress, states, cluster, copies, first)
         counts = self._counts
         read = sum(states[vb].position.seqno for vb in progress.reading if vb in states)
         counts.note(len(progress.done), len(progress.waiting), read)
@@ -214,15 +242,47 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
         ConfigError: they ask for what there is not.
 
     """
+    vbucket_text, _, collection_text = action.begun_detail.partition(_OF_COLLECTIONS)
     try:
-        new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
+        new = numbers_of(vbucket_text) if vbucket_text else frozenset()
+        collections = numbers_of(collection_text) if collection_text else None
     except ValueError:
         raise ConfigError(
             f"its row {ActionState.BEGUN}: found detail {action.begun_detail!r}, expected vbuckets"
         ) from None
     vbuckets = vbuckets_of(action.vbuckets, vbucket_count)
-    source = _source_of(action.options)
-    return BackfillRequest(action.id, vbuckets, source, action.begun_round, new)
+    source, names = _options_of(action.options)
+    return BackfillRequest(action.id, vbuckets, source, action.begun_round, new, names, collections)
+
+
+def collections_to_read(
+    names: frozenset[str], manifest: bytes | None, wanted: DocumentFilter
+) -> frozenset[int] | None:
+    """Return the ids of the collections that a backfill names, by themselves or by their scopes.
+
+    None: it names none, so it reads everything.
+
+    Raises:
+        ConfigError: the bucket has no such scope or collection, or the lake's filter leaves it out.
+
+    """
+    there = _there(manifest)
+    known = {name for each in there for name in each.names}
+    for name in sorted(names):
+        if name not in known:
+            raise ConfigError(
+                f"collections: found {name!r}{did_you_mean(name, known)}, expected scopes or "
+                f"collections of the bucket: {', '.join(sorted(known))}"
+            )
+        of_it = [each.collection_id for each in there if name in each.names]
+        if not any(wanted.is_wanted.get(collection_id, True) for collection_id in of_it):
+            raise ConfigError(f"collections: found {name!r}, which [filter] leaves out")
+    chosen = [each.collection_id for each in there if not names.isdisjoint(each.names)]
+    return frozenset(filter(lambda each: wanted.is_wanted.get(each, True), chosen)) or None
+
+
+def _there(manifest: bytes | None) -> tuple[ManifestCollection, ...]:
+    return collections_of(manifest).all
 
 
 def progress_of(
@@ -232,8 +292,32 @@ def progress_of(
     newest: int,
 ) -> BackfillProgress:
     """Return how far a backfill is by what the log says."""
+    if request.collections is not None:
+        brought = _brought(lake, request, states, newest)
+        return BackfillProgress.of_collections(request, states, brought)
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
     return BackfillProgress.of(request, states, {each.vbucket for each in forks if not each.seqno})
+
+
+def _brought(
+    lake: LakeTables,
+    request: BackfillRequest,
+    states: Mapping[int, VbucketProgress],
+    newest: int,
+) -> dict[int, set[int]]:
+    """Return the collections that vbuckets got since a request began, and did not lose again."""
+    rows = lake.changes.rows(
+        "DISTINCT vbucket, epoch, seqno, collection_id",
+        f"kind = 'backfill' AND round > {request.begun_round} AND round <= {newest}",
+    )
+    found: dict[int, set[int]] = {}
+    forks = forks_between(lake, request.begun_round, newest, request.vbuckets) if rows else []
+    for row in rows:
+        vbucket = row["vbucket"]
+        own = [fork for fork in forks if fork.vbucket == vbucket]
+        if is_live(row["epoch"], int(row["seqno"]), states[vbucket].epoch, own):
+            found.setdefault(vbucket, set()).add(row["collection_id"])
+    return found
 
 
 def copies_of(
@@ -250,20 +334,35 @@ def copies_of(
     }
 
 
-def backfill_options(source: str, megabytes_per_second: float | None) -> dict[str, Any]:
+def backfill_options(
+    source: str, megabytes_per_second: float | None, collections: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the options of a request, as its row has them."""
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return {_SOURCE: source, **rate}
+    names = {_COLLECTIONS: sorted(collections)} if collections else {}
+    return {_SOURCE: source, **rate, **names}
 
 
-def _source_of(options: str | None) -> BackfillSource:
+def _options_of(options: str | None) -> tuple[BackfillSource, frozenset[str]]:
+    """Return the source that a request's options name, and the collections."""
     try:
         told = json.loads(options or "{}")
     except ValueError:
         told = None
-    expected = f"expected a JSON object of {_SOURCE} and {_RATE}"
-    if not isinstance(told, dict) or set(told) - {_SOURCE, _RATE}:
+    known = {_SOURCE, _RATE, _COLLECTIONS}
+    expected = f"expected a JSON object of {_SOURCE}, {_RATE} and {_COLLECTIONS}"
+    if not isinstance(told, dict) or set(told) - known:
         raise ConfigError(f"options: found {options!r}, {expected}")
+    names = told.get(_COLLECTIONS, [])
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise ConfigError(
+            f"options: {_COLLECTIONS}: found {names!r:.80}, expected a list of names, as in "
+            '["inventory.hotel"]'
+        )
+    return _source_of(told), frozenset(names)
+
+
+def _source_of(told: Mapping[str, Any]) -> BackfillSource:
     source, rate = told.get(_SOURCE, REPLICAS), told.get(_RATE)
     if source not in SOURCES:
         raise ConfigError(f"options: {_SOURCE}: found {source!r}, expected {' or '.join(SOURCES)}")

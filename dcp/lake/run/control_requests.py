@@ -1,9 +1,11 @@
 """Carries out what the table ``control`` asks of a lake's driver between rounds; not backfills.
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
-lets vbuckets be streamed again from their beginning. Each request is answered by a row.
+lets vbuckets be streamed again from their beginning, ``seek`` from a seqno. Each request is
+answered by a row.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,11 +15,13 @@ from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges, numbers_of
+from dcp.types import U64_MAX
 
 PAUSE: Final = "pause"
 RESUME: Final = "resume"
 RESYNC: Final = "resync"
-ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
+SEEK: Final = "seek"
+ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC, SEEK)
 _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
 """Requests that ended so change nothing."""
 
@@ -51,7 +55,7 @@ class Requests:
         return self._control.write(action, ActionState.DONE, newest, detail)
 
     def _do(self, action: Action) -> str:
-        if action.options is not None and action.action in ACTIONS:
+        if action.options is not None and action.action in (PAUSE, RESUME, RESYNC):
             raise ConfigError(
                 f"options: found {action.options!r:.80}, expected null: {action.action} has none"
             )
@@ -59,12 +63,16 @@ class Requests:
             return ""
         if action.action == CANCEL:
             raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
-        if action.action != RESYNC:
+        if action.action not in (RESYNC, SEEK):
             expected = ", ".join((*ACTIONS, CANCEL))
             raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
         vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
         done = commit_resync(
-            self._lake, vbuckets, keeps_dropped=self._keeps_dropped, writer_id=self._writer_id
+            self._lake,
+            vbuckets,
+            seqno=_seqno_of(action.options) if action.action == SEEK else 0,
+            keeps_dropped=self._keeps_dropped,
+            writer_id=self._writer_id,
         )
         return f"round {done.round}"
 
@@ -76,6 +84,25 @@ def pause_of(actions: Sequence[Action]) -> Action | None:
         if action.action in (PAUSE, RESUME) and action.state not in _VOID:
             held = action if action.action == PAUSE else None
     return held
+
+
+def _seqno_of(options: str | None) -> int:
+    """Return the seqno that a seek's options name.
+
+    Raises:
+        ConfigError: they are something else.
+
+    """
+    try:
+        told = json.loads(options or "null")
+    except ValueError:
+        told = None
+    seqno = told.get("seqno") if isinstance(told, dict) and len(told) == 1 else None
+    if not isinstance(seqno, int) or isinstance(seqno, bool) or not 1 <= seqno <= U64_MAX:
+        raise ConfigError(
+            f'options: found {options!r:.80}, expected a seqno, as in {{"seqno": 99}}'
+        )
+    return seqno
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:

@@ -258,7 +258,7 @@ class Driver:
             self._applier.learn()
         position = replace(
             lake_position(self.lake, self._settings, self._applier.stale),
-            backfill=self._backfills.next(cluster),
+            backfill=self._backfills.next(cluster, document_filter),
             document_filter=document_filter,
         )
         starts = position.epoch_starts.items()

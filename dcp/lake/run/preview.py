@@ -29,8 +29,8 @@ from dcp.lake.rounds.outlook import Outlook, ReadAgain
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
-from dcp.lake.run.backfill import BackfillWish
-from dcp.lake.run.backfills import copies_of, request_of
+from dcp.lake.run.backfill import BackfillWish, refuse_wrong
+from dcp.lake.run.backfills import copies_of
 from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.tables.collections import collections_of
 from dcp.lake.tables.document_filter import DocumentFilter
@@ -165,7 +165,7 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
     access = source_access(settings)
     cluster = query_cluster(access)
     lake = find_lake(spark_of(settings), lake_location(settings))
-    request = request_of(wish.action(), cluster.map.vbucket_count)
+    request = refuse_wrong(settings, wish, cluster)
     states: Mapping[int, VbucketProgress] = {}
     bytes_per_document = None
     if lake is not None:

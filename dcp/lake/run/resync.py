@@ -1,15 +1,19 @@
-"""Makes vbuckets stream again from their beginning (``dcplake resync``).
+"""Makes vbuckets stream again: from their beginning (``dcplake resync``), or a seqno (``seek``).
 
 It commits a round in which those vbuckets begin a new epoch at 0; nothing is streamed and no row of
 a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
 then it is replaced. With all vbuckets at once it repairs a damaged lake, too: it needs nothing of
 the lake then but the newest round's number, and takes files of the log that cannot be read out of
 the table.
+
+A seek goes back to a complete snapshot's end of the vbucket's history, at or below a seqno: what
+was received above it is dead then, as after a rollback, and received again. It never goes forward,
+which would leave rows out.
 """
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +22,7 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round, newest_round
+from dcp.lake.log.epoch_log import live_complete_seqnos
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
@@ -41,10 +46,14 @@ class Resync:
     round: int
     version: int
     vbuckets: tuple[int, ...]
+    fork_seqnos: Mapping[int, int] = field(default_factory=dict)
+    """From which seqno they go on; 0 where none is listed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
-        return {"round": self.round, "version": self.version, "vbuckets": list(self.vbuckets)}
+        told = {"round": self.round, "version": self.version, "vbuckets": list(self.vbuckets)}
+        forks = {str(vbucket): seqno for vbucket, seqno in self.fork_seqnos.items()}
+        return told | ({"seqnos": forks} if forks else {})
 
 
 def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resync:
@@ -62,14 +71,28 @@ def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resyn
         return commit_resync(lake, vbuckets, keeps_dropped=settings.policy.keeps_dropped)
 
 
+def seek(settings: Settings, vbuckets: Collection[int] | None, seqno: int) -> Resync:
+    """Let vbuckets go on from their newest complete snapshot's end at or below ``seqno``.
+
+    Raises:
+        ConfigError: a vbucket that the bucket does not have, or that has not come so far.
+        LakeError: there is no lake, or its log is damaged.
+        FencedError: another driver works on the lake.
+
+    """
+    with lake_locked(settings, "dcplake seek") as location:
+        return commit_resync(open_lake(spark_of(settings), location), vbuckets, seqno=seqno)
+
+
 def commit_resync(
     lake: LakeTables,
     vbuckets: Collection[int] | None = None,
     *,
+    seqno: int = 0,
     keeps_dropped: bool = False,
     writer_id: str | None = None,
 ) -> Resync:
-    """Commit the round; see `resync`.
+    """Commit the round; see `resync`, and `seek` for a ``seqno``.
 
     ``keeps_dropped`` is that of ``PolicySettings``. ``writer_id``: the driver's that does it; None:
     nobody's else.
@@ -81,7 +104,7 @@ def commit_resync(
     replicas = replicas_in(lake)
     commits = history(lake.changes, WHOLE)
     newest = newest_round(lake, commits)
-    is_whole_lake = len(chosen) == len(every)
+    is_whole_lake = len(chosen) == len(every) and not seqno
     if not is_whole_lake:
         for replica in replicas:
             lineage = replica_status(lake, replica).lineage
@@ -100,15 +123,45 @@ def commit_resync(
             )
         _empty(lake, replicas, newest, writer_id)
     after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
-    after |= {vb: after[vb].beginning_epoch(0, 0) for vb in chosen}
+    forks = _seek_seqnos(lake, [after[vb] for vb in chosen], seqno, newest) if seqno else {}
+    after |= {vb: _begun(after[vb], forks.get(vb, 0)) for vb in chosen}
     commit = append_round(
         lake,
-        lake.spark.createDataFrame(_rows(after, chosen, number)),
+        lake.spark.createDataFrame(_rows(after, chosen, number, "seek" if seqno else "resync")),
         number,
         writer_id,
         verify=not is_whole_lake,  # else whatever is there does not matter
     )
-    return Resync(number, commit.version, chosen)
+    return Resync(number, commit.version, chosen, forks)
+
+
+def _seek_seqnos(
+    lake: LakeTables, states: Collection[VbucketProgress], seqno: int, newest: int
+) -> Mapping[int, int]:
+    """Return for each vbucket its newest complete snapshot's end up to ``seqno``; 0: none.
+
+    Raises:
+        ConfigError: a vbucket has not come so far.
+
+    """
+    if short := {
+        each.vbucket: each.complete_seqno for each in states if each.complete_seqno < seqno
+    }:
+        vbucket, complete = min(short.items())
+        raise ConfigError(
+            f"seqno: found {seqno}, and vbucket {vbucket} is complete up to {complete}: expected "
+            "a seqno that each of the vbuckets has come to; a seek only goes back"
+        )
+    bounds = dict.fromkeys((each.vbucket for each in states), seqno)
+    found = live_complete_seqnos(lake, states, bounds, newest)
+    return {each.vbucket: found.get(each.vbucket, 0) for each in states}
+
+
+def _begun(state: VbucketProgress, seqno: int) -> VbucketProgress:
+    log = state.failover_log
+    if not seqno or log is None:
+        return state.beginning_epoch(0, 0)
+    return state.beginning_epoch(seqno, log.uuid_at(seqno))
 
 
 def _states(
@@ -155,15 +208,17 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
         lake.spark.sql(f"DELETE FROM {lake.changes_sql}").collect()
 
 
-def _rows(after: Mapping[int, VbucketProgress], chosen: Collection[int], number: int) -> pa.Table:
+def _rows(
+    after: Mapping[int, VbucketProgress], chosen: Collection[int], number: int, reason: str
+) -> pa.Table:
     forks = [
         {
             "round": number,
             "epoch": after[vbucket].epoch,
             "vbucket": vbucket,
             "kind": "rollback",
-            "seqno": 0,
-            "detail": "resync",
+            "seqno": after[vbucket].position.seqno,
+            "detail": reason,
         }
         for vbucket in chosen
     ]

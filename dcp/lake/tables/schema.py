@@ -22,6 +22,8 @@ what is wrong.
                                      gone (it was flushed or dropped, or begins). A drop that keeps
                                      them names it in detail alone, with marked_at where they are
                                      marked: when it was received
+    backfill                         seqno, collection_id: all documents of that collection up to
+                                     this seqno are in this epoch, which brought it anew
     rollback                         rollback: what the producer ordered, with no seqno; or
                                      epoch and seqno: a new epoch begins, and what earlier ones hold
                                      above this seqno (the fork) is on a dead branch

@@ -67,12 +67,14 @@ class CheckpointHead:
 
     ``begins_after``: the vbucket's high seqno when it was begun; every item is above.
     ``snapshot_start``: where the snapshot starts, by the active or by the received marker.
+    ``is_received``: True if it began with a marker, not on an active vbucket.
     """
 
     id: int
     kind: CheckpointKind
     begins_after: int
     snapshot_start: int
+    is_received: bool = False
 
 
 class Checkpoint(Generic[Q]):
@@ -142,7 +144,6 @@ class OpenCheckpoint(Checkpoint[Q]):
     def __init__(self, head: CheckpointHead, received_end: int | None = None) -> None:
         end = head.begins_after if received_end is None else received_end
         super().__init__(head, end, head.begins_after, ())
-        self.is_received = received_end is not None
         self.shown: dict[str, int] = {}
         self._places: dict[Hashable, int] = {}
         self._first_place = 0
@@ -177,7 +178,7 @@ class OpenCheckpoint(Checkpoint[Q]):
     def extend(self, bounds: SnapshotRange) -> bool:
         """Take in another received MEMORY snapshot, if it continues this one; return if it does."""
         goes_on = (
-            self.is_received
+            self.head.is_received
             and self.head.kind is CheckpointKind.MEMORY
             and bounds.start <= self.snapshot_end + 1
         )

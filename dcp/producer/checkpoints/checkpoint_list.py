@@ -71,7 +71,8 @@ class CheckpointList(Generic[Q]):
         if last.item_count:
             self._closed.append(last.close(closed_end))
             self._closed_bytes += last.memory_bytes
-        head = CheckpointHead(last.head.id + 1, kind, last.high_seqno, start)
+        is_received = received_end is not None
+        head = CheckpointHead(last.head.id + 1, kind, last.high_seqno, start, is_received)
         self.open = OpenCheckpoint(head, received_end)
 
     def expel(self, up_to_seqno: int) -> int:

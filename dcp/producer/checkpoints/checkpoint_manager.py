@@ -121,6 +121,16 @@ class CheckpointManager(CheckpointQueue[Q]):
         is_open = self._checkpoints.next_after(seqno) is self._checkpoints.open
         return self.is_snapshot_complete or not is_open
 
+    def received_end_at(self, seqno: int) -> int | None:
+        """Return the end of the received snapshot that a seqno lies in, below its end.
+
+        None where it lies in none: what a disk holds up to it is a state then. A disk may lag
+        behind memory, and so end inside a snapshot that is whole here.
+        """
+        checkpoint = self._checkpoints.next_after(seqno)
+        is_inside = checkpoint.head.snapshot_start <= seqno < checkpoint.snapshot_end
+        return checkpoint.snapshot_end if checkpoint.head.is_received and is_inside else None
+
     def next_items(self, cursor: str) -> CursorItems[Q] | None:
         """Form a snapshot of the cursor's unread items in its checkpoint, and advance it.
 

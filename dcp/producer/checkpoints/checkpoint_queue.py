@@ -78,7 +78,7 @@ class CheckpointQueue(Generic[Q]):
             raise LocalProtocolError(
                 f"vbucket {self.vbucket}, queue: found seqno {seqno}, expected {expected}"
             )
-        if self._checkpoints.open.is_received or self._is_full:
+        if self._checkpoints.open.head.is_received or self._is_full:
             self.close_open()
         if not self._checkpoints.open.add(item, replaces=not self.limits.keeps_versions):
             self.close_open()
@@ -129,8 +129,8 @@ class CheckpointQueue(Generic[Q]):
         """
         last = self._checkpoints.open
         first, end = max(last.head.snapshot_start, self.high_seqno + 1), last.snapshot_end
-        if not last.is_received or not first <= item.seqno <= end:
-            expected = f"{first} to {end}" if last.is_received else "a snapshot marker first"
+        if not last.head.is_received or not first <= item.seqno <= end:
+            expected = f"{first} to {end}" if last.head.is_received else "a snapshot marker first"
             raise LocalProtocolError(
                 f"vbucket {self.vbucket}, receive: found seqno {item.seqno}, expected {expected}"
             )
@@ -155,7 +155,7 @@ class CheckpointQueue(Generic[Q]):
 
     def close_full(self) -> bool:
         """Do ``close_open`` if the open checkpoint is an active's and full; return if it was."""
-        closes = self._is_full and not self._checkpoints.open.is_received
+        closes = self._is_full and not self._checkpoints.open.head.is_received
         if closes:
             self.close_open()
         return closes

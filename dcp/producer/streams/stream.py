@@ -399,9 +399,9 @@ class ActiveStream:
                 self._on(_Event.BACKFILL_DONE)
             return None
         self._memory_flags = _FIRST_MEMORY
-        self._open_end = None
-        if not self._data.checkpoints.is_snapshot_complete:
-            end = self._open_end = self._data.checkpoints.snapshot.end
+        self._open_end = self._data.checkpoints.received_end_at(covers)
+        if self._open_end is not None:
+            end = self._open_end
         source = source_of(
             self._data, scan, self._settings, self._filter, is_first=self._has_nothing
         )
