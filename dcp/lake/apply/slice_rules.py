@@ -325,19 +325,22 @@ def row_ranges(
     """Return the rows above a base that are published at ``old``, live at ``new``, or both.
 
     ``forks`` are the vbucket's since the base. Epochs before the base's have nothing: what of them
-    is above its complete seqno was dead then.
+    is above its complete seqno was dead then. Rows of an epoch at or below its fork are those of a
+    backfill (`dcp.lake.apply.clearing_rules.BroughtAnew`), which alone makes them count.
     """
     ranges: list[RowRange] = []
     low = base.complete_seqno
+    begun = {fork.epoch: fork.seqno for fork in forks}
     for epoch in range(base.epoch, new.epoch + 1):
         published = low
         if epoch <= old.epoch:
             published = min(old.complete_seqno, live_up_to(epoch, old.epoch, forks))
         live = min(new.complete_seqno, live_up_to(epoch, new.epoch, forks))
+        own = max(low, begun.get(epoch, 0))
         for role, bottom, top in (
-            (Role.KEPT, low, min(published, live)),
+            (Role.KEPT, own, min(published, live)),
             (Role.UNDONE, max(low, live), published),
-            (Role.FRESH, max(low, published), live),
+            (Role.FRESH, max(own, published), live),
         ):
             if top > bottom:
                 ranges.append(RowRange(new.vbucket, epoch, bottom, top, role))

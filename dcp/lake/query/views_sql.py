@@ -363,7 +363,8 @@ def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
 FROM {changes_sql} c
 JOIN ({_bounds(changes_sql, replica)}) b
   ON c.vbucket = b.vbucket AND c.seqno > b.cleared_seqno
-    AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
+    AND NOT exists(b.forks, f -> IF(f.epoch = c.epoch, c.seqno <= f.seqno,
+                                    f.epoch > c.epoch AND c.seqno > f.seqno))
 WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
   AND c.round >= {_newest_apply(changes_sql, replica, "log_from_round")}"""
 
