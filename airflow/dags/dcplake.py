@@ -195,6 +195,12 @@ with lake_dag("dcplake_maintain", "Keep the lake small", MAINTAIN_SCHEDULE):
 
 BACKFILL_PARAMS = {
     "vbuckets": VBUCKETS,
+    "collections": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[\w%.,\- ]+$",
+        description="The only collections to read anew, as in inventory.hotel, or their scopes.",
+    ),
     "from": Param(
         "replicas",
         enum=["replicas", "settings"],
@@ -208,7 +214,7 @@ BACKFILL_PARAMS = {
     ),
 }
 with lake_dag(
-    "dcplake_backfill", "Build or rebuild vbuckets from replicas", params=BACKFILL_PARAMS
+    "dcplake_backfill", "Build or rebuild tables from replicas", params=BACKFILL_PARAMS
 ):
     submit("backfill", pre_execute=add_params) >> [announce(), quality()]
 

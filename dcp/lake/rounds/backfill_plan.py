@@ -37,6 +37,9 @@ MOST_MEGABYTES_PER_SECOND: Final = 1e6
 SEQNOS_OF_A_ROUND: Final = 500_000
 """A round begins vbuckets that hold so many seqnos together, or one that holds more."""
 
+_DOCUMENT_BYTES: Final = 1000
+"""What a document is taken for on the wire, before one was read."""
+
 ROUND_SECONDS: Final = 5.0
 """The most that a round with a backfill takes: all other vbuckets wait for its end."""
 
@@ -182,7 +185,7 @@ def plan_backfill(
     streams: dict[int, BackfillStream] = {}
     left_out: dict[int, LeftOut] = {}
     waiting_for: dict[int, LeftOut] = {}
-    seqnos = 0
+    seqnos, most = 0, _seqnos_of_a_round(request)
     for vbucket in sorted(progress.reading):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)
@@ -198,12 +201,24 @@ def plan_backfill(
             found = _read_by_now(state, (first_seqnos or {}).get(vbucket, 0)) or found
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
-        elif not seqnos or seqnos + found.high_seqno <= SEQNOS_OF_A_ROUND:
+        elif not seqnos or seqnos + found.high_seqno <= most:
             streams[vbucket] = BackfillStream(
                 found.node, found.high_seqno, begins_epoch=True, collections=request.collections
             )
             seqnos += found.high_seqno
     return BackfillPlan(request.source, streams, left_out, waiting_for)
+
+
+def _seqnos_of_a_round(request: BackfillRequest) -> int:
+    """Return how many seqnos the vbuckets that begin in a round may hold together.
+
+    Those whose collections are brought anew are read to their end in it, which takes the longer the
+    lower the rate is.
+    """
+    rate = request.source.bytes_per_second
+    if request.collections is None or rate is None:
+        return SEQNOS_OF_A_ROUND
+    return min(SEQNOS_OF_A_ROUND, int(rate * ROUND_SECONDS / _DOCUMENT_BYTES))
 
 
 def copy_to_begin_with(

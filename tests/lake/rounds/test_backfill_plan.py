@@ -168,6 +168,62 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     assert f"backfill from replicas, at most {1 / len(reading):.3g} MB/s; node:11220" in str(plan)
 
 
+def known(vbucket: int, seqno: int) -> VbucketProgress:
+    """A vbucket with the failover log of its data, as any that was streamed has."""
+    return replace(published(vbucket, seqno), failover_log=log(OLD))
+
+
+@pytest.mark.parametrize(
+    ("first_seqno", "branch", "waits", "reads"),
+    [
+        (80, log(OLD), "", True),
+        (81, log(OLD), "not read yet", False),
+        (0, log(OLD), "", True),
+        (80, log(NEW, OLD), "", False),  # the active node must be asked first
+    ],
+)
+def test_collections_are_read_from_0_beside_what_the_lake_has(
+    first_seqno: int, branch: FailoverLog, waits: str, *, reads: bool
+) -> None:
+    asked = replace(request(0), collections=frozenset({8, 9}))
+    states, cluster = {0: known(0, 80)}, view(branch=branch)
+    progress = BackfillProgress.of_collections(asked, states, {0: [8]})
+    assert progress.waiting == {0}
+    copies = {0: [copy(FIRST, 95, branch)]}
+    backfill = plan_backfill(asked, progress, states, cluster, copies, {0: first_seqno})
+    assert [each.reason for each in backfill.waiting_for.values()] == [waits] * bool(waits)
+    position = LakePosition("lake-1", 3, states, backfill=backfill)
+    plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), 1)
+    assert isinstance(plan, RoundPlan)
+    [stream] = plan.streams
+    assert stream.is_backfill is reads
+    if reads:
+        assert stream.partial is not None
+        assert stream.partial.collections == {8, 9}
+        assert (stream.state.position.seqno, stream.target_seqno) == (0, 95)
+        assert (stream.epoch_state.epoch, stream.epoch_state.complete_seqno) == (1, 80)
+        assert stream.partial.failed().epoch == 2
+        assert "epoch 1 begins at seqno 80" in str(plan)
+
+
+def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
+    asked = replace(request(0, 1, 2, 3, new=[3]), collections=frozenset({8, 9}))
+    empty = replace(published(2, 0), last_complete_round=1)
+    states = {0: known(0, 80), 1: known(1, 80), 2: empty}
+    progress = BackfillProgress.of_collections(asked, states, {0: [9, 8], 1: [9]})
+    assert (progress.done, progress.waiting) == ({0, 2, 3}, {1})
+
+
+def test_what_is_read_to_its_end_in_a_round_fits_the_rate() -> None:
+    states = {vb: known(vb, 10) for vb in range(4)}
+    slow = replace(SOURCE, bytes_per_second=2e6)
+    asked = replace(request(*states), source=slow, collections=frozenset({8}))
+    copies = {vb: [copy(FIRST, 5000)] for vb in states}
+    progress = BackfillProgress.of_collections(asked, states, {})
+    plan = plan_backfill(asked, progress, states, view(4), copies)
+    assert list(plan.streams) == [0, 1], "10 MB in five seconds"
+
+
 @pytest.mark.parametrize(
     ("state", "is_done"),
     [
