@@ -127,7 +127,7 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
     return found
 
 
-@pytest.mark.parametrize("seed", seeds(1, first=882))
+@pytest.mark.parametrize("seed", seeds(1, first=9))
 def test_every_version_and_docs_live_are_exact_over_forks(
     new_lake: NewLake, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -195,6 +195,14 @@ def require_told(lake: LakeTables, log: ForkingLog) -> None:
     }
     assert {tuple(row) for row in rows} == alive
     [[everything]] = lake.spark.sql("SELECT count(*) FROM row_history").collect()
-    assert everything == sum(row["kind"] in ITEM_KINDS for row in log.lake.rows)
+    begun = {
+        (row["vbucket"], row["epoch"]): row["seqno"]
+        for row in log.lake.rows
+        if row["kind"] == "rollback"
+    }
+    assert everything == sum(
+        row["kind"] in ITEM_KINDS and row["seqno"] > begun.get((row["vbucket"], row["epoch"]), 0)
+        for row in log.lake.rows
+    ), "what a backfill brought again is there once"
     rows = lake.spark.sql("SELECT vbucket, round FROM stale_vbuckets").collect()
     assert {row["vbucket"]: row["round"] for row in rows} == log.lake.versions[-1].held.stale
