@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Argument, Option
 
+from dcp.cli.options.lake_options import Overrides, override_values
 from dcp.cli.terminal.output import say
 from dcp.errors import BucketError, ConfigError, SetupError, SourceError
 
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\
 On a terminal it asks for what no option tells; elsewhere the defaults of docs/settings.md hold, and
---username is needed. The file has no password: it names the variable or the file that has it."""
+--username is needed, or --set source.tls_cert_file=FILE, or source.credentials_folder. The file has no password: it names the variable or the file that has it."""
 
 _FILE: Final = Path("dcplake.toml")
+_SAY_WHO: Final = {"source.credentials_folder", "source.tls_cert_file"}
+"""Settings that say who signs in, without a user."""
 
 
 def run(  # noqa: PLR0913  (an argument for each option)
@@ -53,6 +56,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         Option(metavar="FILE", help="PEM file of certificates to trust; encrypts connections"),
     ] = None,
     root: Annotated[str | None, Option(metavar="PATH", help="the folder of the tables")] = None,
+    overrides: Overrides = None,
 ) -> int:
     """Ask, look at the cluster, and write."""
     from dcp.cli.views.bucket_look import look_at_bucket
@@ -67,7 +71,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
         "tls": "true" if tls or tls_ca_file else "false" if tls is False else None,
         "tls_ca_file": tls_ca_file,
     }
-    given = {f"source.{name}": value for name, value in told.items() if value is not None}
+    given = override_values(overrides)
+    given |= {f"source.{name}": value for name, value in told.items() if value is not None}
     given |= {"lake.root": root} if root is not None else {}
     try:
         settings, credentials = _ask_all(given)
@@ -116,7 +121,8 @@ def _ask_all(given: Mapping[str, object]) -> "tuple[Settings, Credentials]":
         values["source.tls"] = "true" if typer.confirm("Encrypt connections (TLS)") else "false"
     if seeds.tls or values.get("source.tls") == "true":
         ask("source.tls_ca_file", "PEM file of who to trust (empty: as the system)", "")
-    ask("source.username", "User", None)
+    if not values.keys() & _SAY_WHO:
+        ask("source.username", "User", None)
     settings = load_settings(None, {}, values)
     credentials = _credentials(settings)
     buckets = _buckets(settings, credentials)
@@ -188,7 +194,7 @@ def _write(file: Path, settings: "Settings") -> None:
 def _say_next(file: Path, settings: "Settings") -> None:
     source = settings.source
     say(f"wrote {file}; next:")
-    if not source.password_file and not os.environ.get(source.password_env):
+    if source.username and not source.password_file and not os.environ.get(source.password_env):
         say(f"  export {source.password_env}=…    # the password of {source.username}")
     say(f"  dcplake doctor --config {quote(str(file))}")
     say(f"  dcplake run --config {quote(str(file))} --once")

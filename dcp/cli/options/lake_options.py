@@ -22,11 +22,11 @@ Overrides = Annotated[
 ]
 
 
-def settings_from(config: Path | None, lake: str | None, overrides: list[str] | None) -> Settings:
-    """Load the settings that the shared options name.
+def override_values(overrides: list[str] | None) -> dict[str, object]:
+    """Return the values of ``--set`` by the names of their settings.
 
     Raises:
-        ConfigError: see ``load_settings``; also a ``--set`` without ``=``.
+        ConfigError: one without ``=``.
 
     """
     values: dict[str, object] = {}
@@ -35,6 +35,17 @@ def settings_from(config: Path | None, lake: str | None, overrides: list[str] | 
         if not equals:
             raise ConfigError(f"--set: found {word!r}, expected SECTION.KEY=VALUE")
         values[name] = value
+    return values
+
+
+def settings_from(config: Path | None, lake: str | None, overrides: list[str] | None) -> Settings:
+    """Load the settings that the shared options name.
+
+    Raises:
+        ConfigError: see ``load_settings``; also a ``--set`` without ``=``.
+
+    """
+    values = override_values(overrides)
     if lake is not None:
         values["lake.root"] = lake
     return load_settings(config, overrides=values)

@@ -85,6 +85,21 @@ def test_what_is_encrypted_and_where_the_password_is(
     assert (source.password_file, source.password()) == (str(password), PASSWORD)
 
 
+def test_a_folder_says_who_signs_in(
+    cluster: ProducerCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = tmp_path / "mounted", tmp_path / "travel.toml"
+    folder.mkdir()
+    for name, text in (("username", "tester"), ("password", PASSWORD)):
+        (folder / name).write_text(text)
+    setting = f"source.credentials_folder={folder}"
+    assert main(["init", str(file), *seeds_of(cluster), "--set", setting]) == 0
+    assert "export" not in capsys.readouterr().out
+    source = load_settings(file, {}).source
+    assert (source.credentials_folder, source.username) == (str(folder), "")
+    assert main(["doctor", "--config", str(file)]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

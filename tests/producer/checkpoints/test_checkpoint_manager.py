@@ -97,6 +97,25 @@ def test_a_received_memory_snapshot_is_deduplicated_and_a_disk_snapshot_is_not()
         assert items.kind is kind
 
 
+def test_what_a_disk_that_lags_behind_ends_inside_of_ends_where_it_was_announced() -> None:
+    """It may hold any part of what memory has whole by now: no state of the active."""
+    manager = new_manager(high_seqno=7)
+    manager.register("client", 7)
+    manager.begin_snapshot(7, 22, DISK)
+    receive(manager, [9])
+    assert manager.received_end_at(9) == 22
+    manager.begin_snapshot(7, 22, DISK)  # the connection was lost, and it goes on
+    receive(manager, [12, 22])
+    manager.begin_snapshot(23, 26, MEMORY, begins_checkpoint=True)
+    receive(manager, [24])
+    found = [manager.received_end_at(seqno) for seqno in (9, 12, 22, 24)]
+    assert found == [22, 22, None, 26]
+    manager.close_open()  # it is promoted: what it had is the state that there was
+    assert manager.received_end_at(24) is None
+    write(manager, "AB")
+    assert manager.received_end_at(25) is None, "an active's snapshots end where its disk does"
+
+
 # What is refused.
 
 
