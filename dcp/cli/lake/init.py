@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\
 On a terminal it asks for what no option tells; elsewhere the defaults of docs/settings.md hold, and
---username is needed, or --set source.tls_cert_file=FILE, or source.credentials_folder. The file has no password: it names the variable or the file that has it."""
+--username is needed, or --set source.tls_cert_file=FILE, or --set source.credentials_folder=FOLDER.
+The file has no password: it names the variable or the file that has it."""
 
 _FILE: Final = Path("dcplake.toml")
 _SAY_WHO: Final = {"source.credentials_folder", "source.tls_cert_file"}
