@@ -211,7 +211,8 @@ def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
     empty = replace(published(2, 0), last_complete_round=1)
     states = {0: known(0, 80), 1: known(1, 80), 2: empty}
     progress = BackfillProgress.of_collections(asked, states, {0: [9, 8], 1: [9]})
-    assert (progress.done, progress.waiting) == ({0, 2, 3}, {1})
+    assert progress.done == {0, 2, 3}
+    assert progress.waiting == {1}
 
 
 def test_what_is_read_to_its_end_in_a_round_fits_the_rate() -> None:
