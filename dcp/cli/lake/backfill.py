@@ -35,7 +35,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     if cancel:
         ended = cancel_backfill(settings)
         event, fields = "cancelling", {"id": ended.id}
-        text = f"backfill {ended.id}: the driver of the lake will end it before its next round"
+        text = f"backfill {ended.id}: whoever drives the lake next ends it before another round"
     else:
         wish = BackfillWish(vbuckets, source, rate, collections or frozenset())
         ended = backfill(settings, wish, observer=JsonObserver() if json else PlainObserver())

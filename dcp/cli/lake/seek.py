@@ -36,6 +36,5 @@ def run(
     if json:
         say_json(done.to_json())
     else:
-        forks = ", ".join(f"{vb} from seqno {fork}" for vb, fork in done.fork_seqnos.items())
-        say(f"round {done.round}: the next run reads vbuckets again: {forks}")
+        say(f"round {done.round}, the next run reads again{done.told_forks}")
     return 0

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.types import U64_MAX
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView, VbucketHolder
@@ -110,9 +111,9 @@ class BackfillProgress:
         done = frozenset(
             vbucket
             for vbucket in request.vbuckets
-            if vbucket in request.new_vbuckets
-            or wanted <= set(brought.get(vbucket, ()))
+            if wanted <= set(brought.get(vbucket, ()))
             or _is_empty(states.get(vbucket))
+            or (vbucket in request.new_vbuckets and vbucket in states and _is_read(states[vbucket]))
         )
         return cls(request.vbuckets - done, frozenset(), done)
 
@@ -198,7 +199,9 @@ def plan_backfill(
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
         if request.collections is not None and not isinstance(found, LeftOut):
-            found = _read_by_now(state, (first_seqnos or {}).get(vbucket, 0)) or found
+            # One that the lake did not have is read for the first time, by the rounds as ever.
+            least = U64_MAX if vbucket in request.new_vbuckets else 1
+            found = _read_by_now(state, max(least, (first_seqnos or {}).get(vbucket, 0))) or found
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
         elif not seqnos or seqnos + found.high_seqno <= most:
@@ -253,12 +256,12 @@ def copy_to_begin_with(
     return best
 
 
-def _read_by_now(state: VbucketProgress, first_seqno: int) -> LeftOut | None:
+def _read_by_now(state: VbucketProgress, least: int) -> LeftOut | None:
     """Return why some collections of a vbucket cannot be read yet; None where they can."""
-    least = max(first_seqno, 1)
     if state.complete_seqno >= least:
         return None
-    detail = f"the lake holds seqnos up to {state.complete_seqno}, expected {least} first"
+    expected = "its first whole state" if least == U64_MAX else str(least)
+    detail = f"the lake holds seqnos up to {state.complete_seqno}, expected {expected} first"
     return LeftOut(state.vbucket, "not read yet", detail)
 
 

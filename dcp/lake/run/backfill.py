@@ -209,8 +209,11 @@ def _asked_for(
 
 
 def _open_backfill(control: Control) -> Action | None:
-    opened = (each for each in control.actions() if each.is_open and each.action == BACKFILL)
-    return next(opened, None)
+    """Return the oldest backfill that is open; one that is cancelled ends before the next round."""
+    for each in control.actions():
+        if each.action == BACKFILL and each.is_open and not each.is_to_be_cancelled:
+            return each
+    return None
 
 
 def _seen(lake: LakeTables, action: Action) -> BackfillReport:

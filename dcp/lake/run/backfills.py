@@ -11,7 +11,8 @@ from time import monotonic
 from typing import Any, Final
 
 from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.log.epoch_log import forks_between
@@ -36,7 +37,7 @@ from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.collections import ManifestCollection, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.epochs import is_live
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
 from dcp.suggestions import did_you_mean
@@ -44,6 +45,7 @@ from dcp.suggestions import did_you_mean
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
+_NAMES_SHOWN: Final = 20
 _OF_COLLECTIONS: Final = " of collections "
 """What stands in the detail of a request that has begun, between its vbuckets and ids."""
 
@@ -143,7 +145,8 @@ class Backfills:
             request = replace(
                 request, collections=collections_to_read(request.names, cluster.manifest, wanted)
             )
-        except ConfigError as error:
+            self._refuse_damaged(request)
+        except (ConfigError, LakeError) as error:
             self._control.write(action, ActionState.REFUSED, newest, str(error))
             return None
         new = frozenset(vb for vb in request.vbuckets if vb not in states or is_new(states[vb]))
@@ -152,6 +155,18 @@ class Backfills:
             detail += _OF_COLLECTIONS + number_ranges(request.collections)
         self._control.write(action, ActionState.BEGUN, newest, detail)
         return replace(request, begun_round=newest, new_vbuckets=new)
+
+    def _refuse_damaged(self, request: BackfillRequest) -> None:
+        """Refuse to bring a collection anew into a table that others wrote to: it takes no apply.
+
+        Raises:
+            ForeignWriteError: there is one; it says what helps.
+
+        """
+        for replica in replicas_in(self._lake):
+            if replica.collection_id in (request.collections or ()):
+                lineage = replica_status(self._lake, replica).lineage
+                lineage.refuse_defect(replica.name, self._lake.table_sql(replica.name))
 
     def _plan(
         self,
@@ -267,14 +282,16 @@ def collections_to_read(
 
     """
     there = _there(manifest)
-    known = {name for each in there for name in each.names}
+    known = collections_of(manifest).names
     for name in sorted(names):
         if name not in known:
             raise ConfigError(
                 f"collections: found {name!r}{did_you_mean(name, known)}, expected scopes or "
-                f"collections of the bucket: {', '.join(sorted(known))}"
+                f"collections of the bucket, as in {', '.join(sorted(known)[:_NAMES_SHOWN])}"
             )
         of_it = [each.collection_id for each in there if name in each.names]
+        if not of_it:
+            raise ConfigError(f"collections: found {name!r}, a scope without collections")
         if not any(wanted.is_wanted.get(collection_id, True) for collection_id in of_it):
             raise ConfigError(f"collections: found {name!r}, which [filter] leaves out")
     chosen = [each.collection_id for each in there if not names.isdisjoint(each.names)]
@@ -354,7 +371,8 @@ def _options_of(options: str | None) -> tuple[BackfillSource, frozenset[str]]:
     if not isinstance(told, dict) or set(told) - known:
         raise ConfigError(f"options: found {options!r}, {expected}")
     names = told.get(_COLLECTIONS, [])
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+    is_list = isinstance(names, list) and (names or _COLLECTIONS not in told)
+    if not is_list or not all(isinstance(each, str) for each in names):
         raise ConfigError(
             f"options: {_COLLECTIONS}: found {names!r:.80}, expected a list of names, as in "
             '["inventory.hotel"]'

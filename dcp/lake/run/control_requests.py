@@ -66,6 +66,8 @@ class Requests:
         if action.action not in (RESYNC, SEEK):
             expected = ", ".join((*ACTIONS, CANCEL))
             raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
+        if action.action == SEEK and action.vbuckets is None:
+            raise ConfigError("vbuckets: found null, expected some: seqnos are a vbucket's own")
         vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
         done = commit_resync(
             self._lake,
@@ -74,7 +76,7 @@ class Requests:
             keeps_dropped=self._keeps_dropped,
             writer_id=self._writer_id,
         )
-        return f"round {done.round}"
+        return f"round {done.round}{done.told_forks}"
 
 
 def pause_of(actions: Sequence[Action]) -> Action | None:

@@ -37,6 +37,7 @@ from dcp.lake.tables.tables import (
 )
 from dcp.lake.tables.transaction import described
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress, states_to_batch
+from dcp.printable import number_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,18 @@ class Resync:
     vbuckets: tuple[int, ...]
     fork_seqnos: Mapping[int, int] = field(default_factory=dict)
     """From which seqno they go on; 0 where none is listed."""
+
+    @property
+    def told_forks(self) -> str:
+        """Text that tells from where they go on; empty for a resync, which goes back to 0."""
+        by_seqno: dict[int, list[int]] = {}
+        for vbucket, seqno in self.fork_seqnos.items():
+            by_seqno.setdefault(seqno, []).append(vbucket)
+        told = [
+            f"vbuckets {number_ranges(vbuckets)} from seqno {seqno}"
+            for seqno, vbuckets in sorted(by_seqno.items())
+        ]
+        return f": {'; '.join(told)}" if told else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""

@@ -207,12 +207,16 @@ def test_collections_are_read_from_0_beside_what_the_lake_has(
 
 
 def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
-    asked = replace(request(0, 1, 2, 3, new=[3]), collections=frozenset({8, 9}))
+    asked = replace(request(0, 1, 2, 3, 4, new=[3, 4]), collections=frozenset({8, 9}))
     empty = replace(published(2, 0), last_complete_round=1)
-    states = {0: known(0, 80), 1: known(1, 80), 2: empty}
+    states = {0: known(0, 80), 1: known(1, 80), 2: empty, 3: known(3, 80)}
     progress = BackfillProgress.of_collections(asked, states, {0: [9, 8], 1: [9]})
     assert progress.done == {0, 2, 3}
-    assert progress.waiting == {1}
+    assert progress.waiting == {1, 4}
+    copies = {vb: [copy(FIRST, 95, log(OLD))] for vb in range(5)}
+    plan = plan_backfill(asked, progress, states, view(5), copies)
+    assert list(plan.streams) == [1]
+    assert plan.waiting_for[4].reason == "not read yet"
 
 
 def test_what_is_read_to_its_end_in_a_round_fits_the_rate() -> None:

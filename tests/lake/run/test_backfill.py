@@ -274,7 +274,9 @@ def test_a_vbucket_goes_back_to_a_seqno_and_is_read_from_there_on(
         asked = Action.requested(SEEK, "4", {"seqno": first[4]})
         Control(lake).write(asked, ActionState.REQUESTED)
         run(settings, once=True, spark=spark)
-        assert Control(lake).action(asked.id).state is ActionState.DONE
+        ended = Control(lake).action(asked.id)
+        assert ended.state is ActionState.DONE
+        assert ended.detail == f"round 5: vbuckets 4 from seqno {first[4]}"
         reasons = spark.sql(
             f"SELECT vbucket, reason, fork_seqno FROM ({epochs_sql(lake.changes_sql)})"
         )
@@ -306,6 +308,8 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
             "j": ("seek", "0", '{"seqno": 1e3}', "expected a seqno, as in"),
             "k": ("seek", "0", '{"seqno": 99999}', "expected a seqno that each of the vbuckets"),
             "l": ("backfill", None, '{"collections": "c"}', "found 'c', expected a list of names"),
+            "m": ("backfill", None, '{"collections": []}', "found [], expected a list of names"),
+            "n": ("seek", None, '{"seqno": 5}', "vbuckets: found null, expected some"),
             "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
             "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),
             "d": ("backfill", None, '{"source": "disk"}', "source: found 'disk', expected"),
@@ -346,6 +350,8 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
         with pytest.raises(ConfigError, match=r"found the backfill \w+ open \(vbuckets 4"):
             backfill(settings, wish, spark=spark)
         asked, newest = cancel_backfill(settings, spark), latest_round(lake)
+        with pytest.raises(ConfigError, match="found no backfill that is open"):
+            cancel_backfill(settings, spark)
         run(settings, once=True, spark=spark)
         assert latest_round(lake) == newest, "it was cancelled before it began"
         assert control.action(asked.id).state is ActionState.CANCELLED

@@ -204,6 +204,19 @@ def test_names_that_cannot_be_brought_are_refused(spark: "SparkSession", tmp_pat
             lake.backfill(ROUTE)
         lake.settings = replace(lake.settings, filter=FilterSettings())
 
+        # A new lake has them when it has read them; a table of others' rows takes none.
+        place = replace(lake.settings.lake, root=str(tmp_path / "other"))
+        new = replace(lake.settings, lake=place)
+        wish = BackfillWish(None, REPLICAS, None, frozenset({ROUTE}))
+        assert backfill(new, wish, spark=spark).state is ActionState.DONE
+        made = lake_of(new, spark)
+        assert table_rows(made, None, lake.table(ROUTE)) == lake.source(ROUTE)
+        spark.sql(f"DELETE FROM {made.table_sql(lake.table(ROUTE).name)} WHERE vbucket = 0")
+        newest = latest_round(made)
+        with pytest.raises(ConfigError, match=r"found version \d+ .* by somebody else"):
+            backfill(new, wish, spark=spark)
+        assert latest_round(made) == newest
+
         # One that is dropped after a driver has begun keeps what `policy.dropped` says.
         lake.settings = replace(lake.settings, policy=PolicySettings(dropped="keep"))
         kept, control = lake.rows(ROUTE), Control(lake.lake)
