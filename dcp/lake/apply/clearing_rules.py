@@ -10,8 +10,8 @@ So:
 * a dead one that was published: it is undone, so every row of the version to go back to returns.
 
 A backfill that brought the collection anew is such an event, too, with a difference: what is live
-at and below its seqno are the rows of its own epoch. One that is dead changes nothing: rows of its
-epoch count by their seqnos like any others, and no row returns that it did not find.
+at and below its seqno are the rows of its own epoch. One that is dead changes nothing: of its epoch
+the rows above the fork count by their seqnos like any others, and what it took away stays away.
 """
 
 from collections.abc import Collection, Iterable, Sequence

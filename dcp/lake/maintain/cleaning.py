@@ -8,8 +8,8 @@ lies at or below ``complete`` of its vbucket, in that round's epoch or before, a
 of every replica when the horizon began. Later rounds ask for less: what they complete is more, and
 where a rollback takes them back, what follows is of a newer epoch.
 
-What finds versions and branches stays for ever: ``complete``, ``rollback``, ``applied`` and
-``system_event`` rows.
+What finds versions and branches stays for ever: ``complete``, ``rollback``, ``applied``,
+``system_event`` and ``backfill`` rows.
 ``position`` and ``status`` rows stay from the oldest round that such a version still reads on.
 """
 

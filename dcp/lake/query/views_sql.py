@@ -238,7 +238,8 @@ def row_history_sql(changes_sql: str) -> str:
     """Return every received version of every document, over all branches, each once.
 
     What a backfill of its collection brought again, at or below the seqno that its epoch begins at,
-    is left out: it is there already.
+    is left out: it is there already, unless the lake lost it, or cleaned it. (Then the table has
+    it, as the newest version of its key.)
 
     ``is_live`` is false on a dead branch; ``died_in_round`` is the round that began the epoch which
     left it behind. ``cleared_at_seqno`` is where a flush or drop of its collection ended it, by the

@@ -330,7 +330,7 @@ class TaskReceiver:
         result = self.results[event.vbucket]
         partial = result.plan.partial
         if partial is not None and not partial.is_continued_by(event.failover_log):
-            self._end_void(result, _ELSEWHERE, f"{node} lacks what the lake has read")
+            self._end_void(result, _ELSEWHERE, f"{node or 'it'} lacks what the lake has read")
             return
         result.failover_log = event.failover_log
         result.node, result.opened_at = node, now
@@ -351,8 +351,9 @@ class TaskReceiver:
                 result.purge_seqno = event.purge_seqno
                 partial = result.plan.partial
                 if partial is not None and event.purge_seqno > partial.complete_seqno:
-                    detail = f"deletions up to seqno {event.purge_seqno}, of which the lake lacks"
-                    self._end_void(result, "deletions purged", f"{detail} some, are gone")
+                    detail = f"the node forgot deletions up to seqno {event.purge_seqno}, the lake "
+                    detail += f"has read up to {partial.complete_seqno}: the active node is asked"
+                    self._end_void(result, "deletions purged", detail)
                     return
             case SystemEventReceived() if not self._wanted.wants(event):
                 return
@@ -433,6 +434,9 @@ class TaskReceiver:
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
         for vbucket, result in self.results.items():
             self._batches.counts.fill(result)
+            if result.has_failed and not result.reason:
+                result.reason, least = "replica behind", result.plan.least_complete_seqno
+                result.detail = f"{result.node} did not come to seqno {least}, which the lake has"
             self._batches.add_event("status", vbucket, detail=result.status())
             if result.plan.begins_epoch:
                 self._add_beginning(result)

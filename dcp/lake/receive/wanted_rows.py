@@ -48,6 +48,8 @@ class WantedRows:
         """
         for stream in streams:
             position = stream.epoch_state.position
+            if stream.partial is not None:  # up to here a table's rows are exchanged
+                self._first_end[stream.vbucket] = position.complete_seqno
             if not position.complete_seqno:
                 self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 

@@ -107,7 +107,8 @@ class BackfillProgress:
             brought: the collections that each got after the request's round.
 
         """
-        wanted = request.collections or frozenset()
+        wanted = request.collections
+        assert wanted, "expected a request of some collections"
         done = frozenset(
             vbucket
             for vbucket in request.vbuckets
@@ -170,7 +171,8 @@ def plan_backfill(
     states: Mapping[int, VbucketProgress],
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
-    first_seqnos: Mapping[int, int] | None = None,
+    first_seqnos: Mapping[int, int],
+    resting: Mapping[int, LeftOut],
 ) -> BackfillPlan:
     """Choose what the next round reads; see the module's text.
 
@@ -180,7 +182,9 @@ def plan_backfill(
         states: their newest states; one that is missing was never read.
         cluster: what the active nodes hold.
         copies: what may be read of each vbucket (`copies_of`).
-        first_seqnos: what the active nodes held when this process began with the backfill.
+        first_seqnos: what the active nodes held when this process began with the backfill; of use
+            where it is one of collections.
+        resting: vbuckets that it left in vain in the last round, and why; not begun in this one.
 
     """
     streams: dict[int, BackfillStream] = {}
@@ -200,8 +204,9 @@ def plan_backfill(
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
         if request.collections is not None and not isinstance(found, LeftOut):
             # One that the lake did not have is read for the first time, by the rounds as ever.
-            least = U64_MAX if vbucket in request.new_vbuckets else 1
-            found = _read_by_now(state, max(least, (first_seqnos or {}).get(vbucket, 0))) or found
+            is_new = vbucket in request.new_vbuckets
+            least = U64_MAX if is_new else first_seqnos.get(vbucket)
+            found = resting.get(vbucket) or _not_read_yet(state, least) or found
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
         elif not seqnos or seqnos + found.high_seqno <= most:
@@ -256,12 +261,18 @@ def copy_to_begin_with(
     return best
 
 
-def _read_by_now(state: VbucketProgress, least: int) -> LeftOut | None:
-    """Return why some collections of a vbucket cannot be read yet; None where they can."""
-    if state.complete_seqno >= least:
+def _not_read_yet(state: VbucketProgress, least: int | None) -> LeftOut | None:
+    """Return why some collections of a vbucket cannot be read yet; None where they can.
+
+    ``least`` is what its active node held; None: it did not tell.
+    """
+    if least is not None and state.complete_seqno >= max(least, 1):
         return None
-    expected = "its first whole state" if least == U64_MAX else str(least)
-    detail = f"the lake holds seqnos up to {state.complete_seqno}, expected {expected} first"
+    detail = f"the lake holds seqnos up to {state.complete_seqno}, expected "
+    if least is None:
+        detail += "what its active node holds, which does not tell"
+    else:
+        detail += "its first whole state" if least == U64_MAX else f"{least} first"
     return LeftOut(state.vbucket, "not read yet", detail)
 
 

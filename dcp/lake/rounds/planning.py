@@ -106,9 +106,9 @@ def plan_round(
         goal = goals.get(vbucket)
         restarted = position.epoch_start(vbucket)
         read = None if backfill is None else backfill.read(vbucket)
-        continues = isinstance(read, BackfillStream) and read.collections is not None
-        if continues and (restarted is not None or is_elsewhere(state, cluster)):
-            read = None  # what it would go on from is not the active node's history, or must go
+        is_partial = isinstance(read, BackfillStream) and read.collections is not None
+        if is_partial and (restarted is not None or is_elsewhere(state, cluster)):
+            read = None  # it keeps what the lake has, which the active node does not hold
         if read is not None:
             planned = _backfill_stream(vbucket, state, restarted, read)
         else:
@@ -228,9 +228,9 @@ def _backfill_stream(
 def _partial_stream(
     state: VbucketProgress, read: BackfillStream, collections: frozenset[int]
 ) -> StreamPlan:
-    seqno = state.complete_seqno
-    uuid = 0 if state.failover_log is None else state.failover_log.uuid_at(seqno)
-    begun = state.beginning_epoch(seqno, uuid)
+    seqno, log = state.complete_seqno, state.failover_log
+    assert log is not None, "what was read has the log that it was accepted with"
+    begun = state.beginning_epoch(seqno, log.uuid_at(seqno))
     return StreamPlan(
         replace(begun, position=Position.beginning()),
         read.node,

@@ -317,6 +317,11 @@ def plan_json(plan: RoundPlan) -> dict[str, Any]:
                         "complete_seqno": stream.state.position.complete_seqno,
                         "target_seqno": stream.target_seqno,
                         "begins_epoch": stream.begins_epoch,
+                        **(
+                            {"collections": sorted(stream.partial.collections)}
+                            if stream.partial is not None
+                            else {}
+                        ),
                     }
                     for stream in task.streams
                 ],

@@ -98,7 +98,8 @@ def backfill(
 def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> Action:
     """Ask the lake's driver to end the backfill that is open.
 
-    What it has begun is read to its end from the active nodes.
+    Vbuckets that it has begun are read to their end from the active nodes; of one of collections
+    those that are not done keep the rows that they had.
 
     Raises:
         ConfigError: none is open.

@@ -45,6 +45,10 @@ from dcp.suggestions import did_you_mean
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
+_END_OF_PATIENCE: Final = {
+    True: "are read from their active nodes, if at all",
+    False: "keep the rows of these collections that they had",
+}
 _NAMES_SHOWN: Final = 20
 _OF_COLLECTIONS: Final = " of collections "
 """What stands in the detail of a request that has begun, between its vbuckets and ids."""
@@ -81,6 +85,7 @@ class Backfills:
         self._request: BackfillRequest | None = None
         self._counts = _Counts()
         self._first_seqnos: Mapping[int, int] = {}
+        self._resting: Mapping[int, LeftOut] = {}
 
     @property
     def is_open(self) -> bool:
@@ -100,7 +105,7 @@ class Backfills:
             elif self._request is None or self._request.id != action.id:
                 self._request = self._begun(action, states, newest, cluster, wanted)
                 self._counts = _Counts()
-                self._first_seqnos = cluster.high_seqnos
+                self._first_seqnos, self._resting = {}, {}
             if self._request is not None:
                 plan = self._plan(action, self._request, states, newest, cluster)
                 if plan is not None:
@@ -110,6 +115,7 @@ class Backfills:
     def learn(self, plan: RoundPlan, report: RoundReport) -> None:
         """Take note of what a round brought."""
         before = {each.vbucket: each.state for each in plan.streams if each.is_backfill}
+        partial = {each.vbucket for each in plan.streams if each.partial is not None}
         counts = self._counts
         for each in report.vbuckets:
             if each.vbucket not in before:
@@ -120,6 +126,8 @@ class Backfills:
             counts.failures.pop(each.vbucket, None)
             if each.reason:
                 counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
+        # For a round these are read from their active nodes, and leave their place to others.
+        self._resting = {vb: left for vb, left in counts.failures.items() if vb in partial}
 
     def _oldest_open(self) -> Action | None:
         """Return the oldest backfill to do."""
@@ -142,9 +150,9 @@ class Backfills:
             request = request_of(action, cluster.map.vbucket_count)
             if action.state is ActionState.BEGUN:
                 return request
-            request = replace(
-                request, collections=collections_to_read(request.names, cluster.manifest, wanted)
-            )
+            if request.names:
+                ids = collections_to_read(request.names, cluster.manifest, wanted)
+                request = replace(request, collections=ids)
             self._refuse_damaged(request)
         except (ConfigError, LakeError) as error:
             self._control.write(action, ActionState.REFUSED, newest, str(error))
@@ -155,6 +163,12 @@ class Backfills:
             detail += _OF_COLLECTIONS + number_ranges(request.collections)
         self._control.write(action, ActionState.BEGUN, newest, detail)
         return replace(request, begun_round=newest, new_vbuckets=new)
+
+    def _first(self, cluster: ClusterView) -> Mapping[int, int]:
+        """Return what the active nodes held when this process saw them first, or now if less."""
+        highs = cluster.high_seqnos
+        self._first_seqnos = {**highs, **self._first_seqnos}
+        return {vb: min(seqno, highs.get(vb, seqno)) for vb, seqno in self._first_seqnos.items()}
 
     def _refuse_damaged(self, request: BackfillRequest) -> None:
         """Refuse to bring a collection anew into a table that others wrote to: it takes no apply.
@@ -186,12 +200,13 @@ class Backfills:
         if not progress.waiting and not progress.reading:
             self._end(action, ActionState.DONE, newest)
             return None
-        highs = cluster.high_seqnos
-        first = {vb: min(seqno, highs.get(vb, seqno)) for vb, seqno in self._first_seqnos.items()}
         copies = self._copies(cluster, request)
-        plan = plan_backfill(request, progress, states, cluster, copies, first)
+        plan = plan_backfill(
+            request, progress, states, cluster, copies, self._first(cluster), self._resting
+        )
         counts = self._counts
-        read = sum(states[vb].position.seqno for vb in progress.reading if vb in states)
+        moving = progress.reading if request.collections is None else progress.waiting
+        read = sum(states[vb].position.seqno for vb in moving if vb in states)
         counts.note(len(progress.done), len(progress.waiting), read)
         stuck = {**plan.waiting_for, **plan.left_out, **counts.failures}
         left = [stuck[vb] for vb in sorted(stuck) if vb not in progress.done]
@@ -203,7 +218,7 @@ class Backfills:
         missing = len(progress.waiting) + len(progress.reading)
         detail = (
             f"{missing} of {len(request.vbuckets)} vbuckets made no progress for "
-            f"{patience_seconds:g} s and are read from their active nodes, if at all: "
+            f"{patience_seconds:g} s and {_END_OF_PATIENCE[request.collections is None]}: "
             f"{number_ranges(progress.waiting | progress.reading)}"
         )
         lines = [detail, *left_out_lines(tuple(left))]
@@ -272,10 +287,8 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
 
 def collections_to_read(
     names: frozenset[str], manifest: bytes | None, wanted: DocumentFilter
-) -> frozenset[int] | None:
+) -> frozenset[int]:
     """Return the ids of the collections that a backfill names, by themselves or by their scopes.
-
-    None: it names none, so it reads everything.
 
     Raises:
         ConfigError: the bucket has no such scope or collection, or the lake's filter leaves it out.
@@ -295,7 +308,7 @@ def collections_to_read(
         if not any(wanted.is_wanted.get(collection_id, True) for collection_id in of_it):
             raise ConfigError(f"collections: found {name!r}, which [filter] leaves out")
     chosen = [each.collection_id for each in there if not names.isdisjoint(each.names)]
-    return frozenset(filter(lambda each: wanted.is_wanted.get(each, True), chosen)) or None
+    return frozenset(each for each in chosen if wanted.is_wanted.get(each, True))
 
 
 def _there(manifest: bytes | None) -> tuple[ManifestCollection, ...]:

@@ -24,10 +24,12 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round, newest_round
 from dcp.lake.log.epoch_log import live_complete_seqnos
 from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.system_events import kept_collection
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import (
     LakeTables,
     ReplicaTable,
@@ -151,10 +153,11 @@ def commit_resync(
 def _seek_seqnos(
     lake: LakeTables, states: Collection[VbucketProgress], seqno: int, newest: int
 ) -> Mapping[int, int]:
-    """Return for each vbucket its newest complete snapshot's end up to ``seqno``; 0: none.
+    """Return for each vbucket its newest complete snapshot's end up to ``seqno``.
 
     Raises:
-        ConfigError: a vbucket has not come so far.
+        ConfigError: a vbucket has not come so far, or no snapshot of it ended so early; or it would
+            lose rows of a dropped collection that are kept.
 
     """
     if short := {
@@ -167,13 +170,38 @@ def _seek_seqnos(
         )
     bounds = dict.fromkeys((each.vbucket for each in states), seqno)
     found = live_complete_seqnos(lake, states, bounds, newest)
-    return {each.vbucket: found.get(each.vbucket, 0) for each in states}
+    if early := sorted(bounds.keys() - found.keys()):
+        raise ConfigError(
+            f"seqno: found {seqno}, and the first snapshot of vbuckets {number_ranges(early)} that "
+            "was complete ended above it: expected a higher one, or dcplake resync --vbuckets "
+            f"{number_ranges(early)}, which reads them whole"
+        )
+    _refuse_kept_drops(lake, found)
+    return found
+
+
+def _refuse_kept_drops(lake: LakeTables, found: Mapping[int, int]) -> None:
+    """Refuse to go back below a drop whose rows are kept: the source sends them no more."""
+    rows = lake.changes.rows(
+        "DISTINCT vbucket, seqno, detail",
+        "kind = 'system_event' AND collection_id IS NULL "
+        f"AND vbucket IN ({integer_list(sorted(found))})",
+    )
+    for row in rows:
+        vbucket, dropped, at = row["vbucket"], kept_collection(row["detail"]), int(row["seqno"])
+        if dropped is not None and at > found[vbucket]:
+            raise ConfigError(
+                f"seqno: vbucket {vbucket} would go back to {found[vbucket]}, and keeps rows of a "
+                f"collection (id {dropped}) that was dropped at seqno {at}: expected that or "
+                "more, since the bucket has them no more"
+            )
 
 
 def _begun(state: VbucketProgress, seqno: int) -> VbucketProgress:
-    log = state.failover_log
-    if not seqno or log is None:
+    if not seqno:
         return state.beginning_epoch(0, 0)
+    log = state.failover_log
+    assert log is not None, "what was read has the log that it was accepted with"
     return state.beginning_epoch(seqno, log.uuid_at(seqno))
 
 
@@ -182,7 +210,8 @@ def _states(
 ) -> Mapping[int, VbucketProgress]:
     """Return the newest states; of a log that lost them, only that no epoch is used twice.
 
-    A vbucket begins one epoch in a round at most, so none is higher than rounds have counted.
+    A vbucket begins two epochs in a round at most (a backfill of collections that fails), so none
+    is higher than twice what rounds have counted.
     """
     try:
         with spark_errors("the newest positions cannot be read"):
@@ -194,7 +223,7 @@ def _states(
     # Events of collections may be anywhere in such a log: one that was dropped keeps its rows yet.
     lost = {vb: VbucketProgress.beginning(vb) for vb in every}
     return {
-        vb: replace(state, epoch=FIRST_EPOCH + number, last_collection_round=newest or None)
+        vb: replace(state, epoch=FIRST_EPOCH + 2 * number, last_collection_round=newest or None)
         for vb, state in lost.items()
     }
 

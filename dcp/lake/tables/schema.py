@@ -63,7 +63,7 @@ POSITION: Final = pa.struct(
         ("first_pending_round", pa.int64()),  # oldest round with rows above complete_seqno, or null
         ("last_data_round", pa.int64()),  # newest round that brought this vbucket a document row
         ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
-        ("last_collection_round", pa.int64()),  # newest round with a collection's begin or end
+        ("last_collection_round", pa.int64()),  # newest with a collection's begin, end or backfill
         ("failover_log", pa.list_(FAILOVER_ENTRY)),
         ("filter_fingerprint", pa.string()),  # of the filter that its rows passed; null: of none
         ("manifest_uid", U64),  # null so far: system events tell it, and are kept as they are
@@ -200,7 +200,7 @@ CONTROL: Final = pa.schema(
         ("id", pa.string()),
         ("time", pa.timestamp("us", tz="UTC")),
         ("who", pa.string()),
-        ("action", pa.string()),  # backfill, cancel
+        ("action", pa.string()),  # backfill, pause, resume, resync, seek, cancel
         ("vbuckets", pa.string()),  # as 0-63, 70; null: all
         ("options", pa.string()),  # a JSON object, or null
         ("state", pa.string()),  # null or requested; of a driver: begun, done, incomplete…

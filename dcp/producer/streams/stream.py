@@ -373,6 +373,7 @@ class ActiveStream:
 
     def _open_backfill(self) -> FrameBatch | None:
         """Begin the backfill from disk; None if it is empty, or misses purged tombstones."""
+        self._data.write_begun_snapshot()
         scan = scan_of(self._data, self._settings, self.sent_seqno)
         try:
             return self._begin_backfill(scan)
@@ -399,9 +400,9 @@ class ActiveStream:
                 self._on(_Event.BACKFILL_DONE)
             return None
         self._memory_flags = _FIRST_MEMORY
-        self._open_end = self._data.checkpoints.received_end_at(covers)
-        if self._open_end is not None:
-            end = self._open_end
+        self._open_end = None
+        if not self._data.checkpoints.is_snapshot_complete:
+            end = self._open_end = self._data.checkpoints.snapshot.end
         source = source_of(
             self._data, scan, self._settings, self._filter, is_first=self._has_nothing
         )

@@ -1,6 +1,6 @@
 """What a backfill reads next: a table of vbuckets, replicas and the active node's branch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,13 +13,14 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import (
     ROUND_SECONDS,
     SEQNOS_OF_A_ROUND,
+    BackfillPlan,
     BackfillProgress,
     BackfillRequest,
     BackfillStream,
     plan_backfill,
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
-from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan
+from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -49,6 +50,20 @@ def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> Vbu
     return VbucketHolder(node, high, branch)
 
 
+def planned(
+    asked: BackfillRequest,
+    progress: BackfillProgress,
+    states: Mapping[int, VbucketProgress],
+    cluster: ClusterView,
+    copies: Mapping[int, Sequence[VbucketHolder]],
+    first: Mapping[int, int] | None = None,
+    resting: Mapping[int, LeftOut] | None = None,
+) -> BackfillPlan:
+    """The plan where all was read long ago, and nothing failed, unless it is said."""
+    held = dict.fromkeys(range(8), 0) if first is None else first
+    return plan_backfill(asked, progress, states, cluster, copies, held, resting or {})
+
+
 def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
     return BackfillRequest("a", frozenset(vbuckets), SOURCE, 3, frozenset(new))
 
@@ -75,7 +90,7 @@ def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
     states = {0: published(0, 80)}
     asked = request(0)
     progress = BackfillProgress.of(asked, states, begun=())
-    plan = plan_backfill(asked, progress, states, view(branch=branch), {0: copies})
+    plan = planned(asked, progress, states, view(branch=branch), {0: copies})
     assert not plan.left_out
     if node is None:
         assert not plan.streams
@@ -93,10 +108,10 @@ def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
     progress = BackfillProgress.of(asked, states, begun={0})
     assert progress == BackfillProgress(frozenset({1}), frozenset({0}), frozenset())
     copies = {0: [copy(FIRST, 60, log(OLD)), copy(SECOND, 70, log(NEW))]}
-    plan = plan_backfill(asked, progress, states, view(2, branch=log(OLD)), copies)
+    plan = planned(asked, progress, states, view(2, branch=log(OLD)), copies)
     assert plan.streams == {0: BackfillStream(SECOND, 70, begins_epoch=False)}
     assert plan.waiting_for[1].reason == "no replica"
-    plan = plan_backfill(asked, progress, states, view(2), {1: [copy(FIRST, 80)]})
+    plan = planned(asked, progress, states, view(2), {1: [copy(FIRST, 80)]})
     assert plan.left_out[0].reason == "no replica"
     assert plan.streams == {1: BackfillStream(FIRST, 80, begins_epoch=True)}
 
@@ -105,19 +120,19 @@ def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_
     asked = request(0, 1, new=[0, 1])
     progress = BackfillProgress.of(asked, {}, begun=())
     large = SEQNOS_OF_A_ROUND * 3
-    plan = plan_backfill(asked, progress, {}, view(2, large), {0: [copy(FIRST, large)]})
+    plan = planned(asked, progress, {}, view(2, large), {0: [copy(FIRST, large)]})
     assert plan.streams == {0: BackfillStream(FIRST, large, begins_epoch=False)}
     assert plan.left_out[1].reason == "no replica"
-    planned = plan_round(
+    whole = plan_round(
         LakePosition("lake-1", 0, backfill=plan),
         view(2, large),
         RoundSettings(),
         FlowControlSettings(),
         2,
     )
-    assert isinstance(planned, RoundPlan)
-    assert [(each.vbucket, each.node) for each in planned.streams] == [(0, FIRST)]
-    assert planned.left_out == (plan.left_out[1],)
+    assert isinstance(whole, RoundPlan)
+    assert [(each.vbucket, each.node) for each in whole.streams] == [(0, FIRST)]
+    assert whole.left_out == (plan.left_out[1],)
 
 
 def test_a_round_begins_as_many_as_its_seqnos_allow_and_one_at_least() -> None:
@@ -127,10 +142,10 @@ def test_a_round_begins_as_many_as_its_seqnos_allow_and_one_at_least() -> None:
     asked = request(*states)
     progress = BackfillProgress.of(asked, states, begun=())
     copies = {vb: [copy(FIRST, high)] for vb, high in enumerate(highs)}
-    plan = plan_backfill(asked, progress, states, view(5), copies)
+    plan = planned(asked, progress, states, view(5), copies)
     assert list(plan.streams) == [0, 2, 3]
     only = request(1)
-    plan = plan_backfill(only, BackfillProgress.of(only, states, ()), states, view(5), copies)
+    plan = planned(only, BackfillProgress.of(only, states, ()), states, view(5), copies)
     assert list(plan.streams) == [1]
 
 
@@ -138,7 +153,7 @@ def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
     state = published(0, 80).ordered(RollbackOrder(OLD, 80, 60, None))
     asked = request(0)
     progress = BackfillProgress.of(asked, {0: state}, begun=())
-    plan = plan_backfill(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})
+    plan = planned(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})
     assert plan.waiting_for[0].reason == "rollback pending"
     assert not plan.streams
 
@@ -150,7 +165,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     copies = {vb: [copy(FIRST, 90)] for vb in range(4)}
     progress = BackfillProgress.of(asked, states, begun=())
     cluster = view(8, 100)
-    backfill = plan_backfill(asked, progress, states, cluster, copies)
+    backfill = planned(asked, progress, states, cluster, copies)
     position = LakePosition("lake-1", 3, states, backfill=backfill)
     plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), slots)
     assert isinstance(plan, RoundPlan)
@@ -190,7 +205,7 @@ def test_collections_are_read_from_0_beside_what_the_lake_has(
     progress = BackfillProgress.of_collections(asked, states, {0: [8]})
     assert progress.waiting == {0}
     copies = {0: [copy(FIRST, 95, branch)]}
-    backfill = plan_backfill(asked, progress, states, cluster, copies, {0: first_seqno})
+    backfill = planned(asked, progress, states, cluster, copies, {0: first_seqno})
     assert [each.reason for each in backfill.waiting_for.values()] == [waits] * bool(waits)
     position = LakePosition("lake-1", 3, states, backfill=backfill)
     plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), 1)
@@ -214,9 +229,23 @@ def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
     assert progress.done == {0, 2, 3}
     assert progress.waiting == {1, 4}
     copies = {vb: [copy(FIRST, 95, log(OLD))] for vb in range(5)}
-    plan = plan_backfill(asked, progress, states, view(5), copies)
+    plan = planned(asked, progress, states, view(5), copies)
     assert list(plan.streams) == [1]
     assert plan.waiting_for[4].reason == "not read yet"
+
+
+def test_a_vbucket_that_failed_leaves_its_place_to_others_for_a_round() -> None:
+    large = SEQNOS_OF_A_ROUND - 1
+    states = {vb: known(vb, 10) for vb in range(3)}
+    asked = replace(request(*states), collections=frozenset({8}))
+    copies = {vb: [copy(FIRST, large)] for vb in states}
+    progress = BackfillProgress.of_collections(asked, states, {})
+    failed = {0: LeftOut(0, "deletions purged", "")}
+    plan = planned(asked, progress, states, view(3, large), copies, resting=failed)
+    assert (list(plan.streams), plan.waiting_for) == ([1], failed)
+    assert plan.read(0) is None, "its active node is read"
+    plan = planned(asked, progress, states, view(3, large), copies, first={1: 10})
+    assert (list(plan.streams), sorted(plan.waiting_for)) == ([1], [0, 2])
 
 
 def test_what_is_read_to_its_end_in_a_round_fits_the_rate() -> None:
@@ -225,7 +254,7 @@ def test_what_is_read_to_its_end_in_a_round_fits_the_rate() -> None:
     asked = replace(request(*states), source=slow, collections=frozenset({8}))
     copies = {vb: [copy(FIRST, 5000)] for vb in states}
     progress = BackfillProgress.of_collections(asked, states, {})
-    plan = plan_backfill(asked, progress, states, view(4), copies)
+    plan = planned(asked, progress, states, view(4), copies)
     assert list(plan.streams) == [0, 1], "10 MB in five seconds"
 
 
