@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.functions import concat, lit
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, ForeignWriteError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import PolicySettings
 from dcp.lake.log.changes import latest_round
@@ -214,9 +214,10 @@ def test_names_that_cannot_be_brought_are_refused(spark: "SparkSession", tmp_pat
         assert table_rows(made, None, lake.table(ROUTE)) == lake.source(ROUTE)
         spark.sql(f"DELETE FROM {made.table_sql(lake.table(ROUTE).name)} WHERE vbucket = 0")
         newest = latest_round(made)
-        with pytest.raises(ConfigError, match=r"found version \d+ .* by somebody else"):
+        with pytest.raises(ForeignWriteError, match=r"found version \d+ .* by somebody else"):
             backfill(new, wish, spark=spark)
-        assert latest_round(made) == newest
+        assert latest_round(made) == newest, "nothing was read for it"
+        assert Control(made).actions()[-1].state is ActionState.REFUSED
 
         # One that is dropped after a driver has begun keeps what `policy.dropped` says.
         lake.settings = replace(lake.settings, policy=PolicySettings(dropped="keep"))
