@@ -329,13 +329,17 @@ class ActiveStream:
         return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
 
     @property
+    def _shows_all(self) -> bool:
+        """True if the client is shown every item, so that a snapshot may end without one."""
+        return self._filter.is_pass_through and self._knows_collections
+
+    @property
     def _waits_for_whole(self) -> bool:
         """True if the next items are part of a snapshot that may be shown only as a whole."""
         checkpoints = self._data.checkpoints
         if checkpoints.is_snapshot_complete:
             return False
-        shows_all = self._filter.is_pass_through and self._knows_collections
-        if shows_all and not self._disk_only:
+        if self._shows_all and not self._disk_only:
             return False
         return self.phase is ActiveStreamPhase.BACKFILLING or not checkpoints.next_is_whole(
             self.cursor
@@ -373,7 +377,6 @@ class ActiveStream:
 
     def _open_backfill(self) -> FrameBatch | None:
         """Begin the backfill from disk; None if it is empty, or misses purged tombstones."""
-        self._data.write_begun_snapshot()
         scan = scan_of(self._data, self._settings, self.sent_seqno)
         try:
             return self._begin_backfill(scan)
@@ -400,9 +403,13 @@ class ActiveStream:
                 self._on(_Event.BACKFILL_DONE)
             return None
         self._memory_flags = _FIRST_MEMORY
-        self._open_end = None
-        if not self._data.checkpoints.is_snapshot_complete:
-            end = self._open_end = self._data.checkpoints.snapshot.end
+        checkpoints, self._open_end = self._data.checkpoints, None
+        if self._shows_all and not self._disk_only:  # what memory has beyond the disk comes then
+            self._open_end = checkpoints.received_end_at(covers)
+        elif not checkpoints.is_snapshot_complete:
+            self._open_end = checkpoints.snapshot.end
+        if self._open_end is not None:
+            end = self._open_end
         source = source_of(
             self._data, scan, self._settings, self._filter, is_first=self._has_nothing
         )

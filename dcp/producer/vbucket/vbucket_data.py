@@ -199,19 +199,6 @@ class VbucketData:
         if not self._writes_behind:
             self.persistence.flush(self.high_seqno)
 
-    def write_begun_snapshot(self) -> None:
-        """Write what waits for the disk, if that ends inside a snapshot that was received.
-
-        A reader of the disk alone would take its end for a state of the active, though the rest may
-        be in memory already. Afterwards it ends where memory does, which knows whether that is one.
-
-        Raises:
-            OSError: the file cannot be written.
-
-        """
-        if self.checkpoints.received_end_at(self.disk.persisted_seqno) is not None:
-            self.persistence.flush(self.high_seqno)
-
     def advance_to(self, seqno: int) -> tuple[str, ...]:
         """Advance to a seqno at which a replica was told that there is no item.
 
