@@ -15,7 +15,7 @@ that a node has purged are not in such a stream. So a vbucket's begins only when
 what the active node held when the backfill began in this process, which no purge has overtaken.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -127,6 +127,11 @@ def is_new(state: VbucketProgress) -> bool:
 def _is_read(state: VbucketProgress) -> bool:
     """Return whether what a node held when it was asked was read to its end."""
     return state.is_whole and (state.caught_up_seqno > 0 or state.position.seqno == 0)
+
+    def without(self, vbuckets: Iterable[int]) -> "BackfillProgress":
+        """Return the same with some that wait done: there is nothing to do."""
+        done = frozenset(vbuckets)
+        return BackfillProgress(self.waiting - done, self.reading, self.done | done)
 
 
 def _is_empty(state: VbucketProgress | None) -> bool:

@@ -196,14 +196,15 @@ class Backfills:
             detail = f"collections were dropped meanwhile: ids {number_ranges(gone)}"
             self._end(action, ActionState.INCOMPLETE, newest, detail)
             return None
-        progress = progress_of(self._lake, request, states, newest)
+        progress, first = progress_of(self._lake, request, states, newest), self._first(cluster)
+        if request.collections is not None:  # where a node has nothing, there is nothing to bring
+            empty = (vb for vb in progress.waiting - states.keys() if first.get(vb) == 0)
+            progress = progress.without(empty)
         if not progress.waiting and not progress.reading:
             self._end(action, ActionState.DONE, newest)
             return None
         copies = self._copies(cluster, request)
-        plan = plan_backfill(
-            request, progress, states, cluster, copies, self._first(cluster), self._resting
-        )
+        plan = plan_backfill(request, progress, states, cluster, copies, first, self._resting)
         counts = self._counts
         moving = progress.reading if request.collections is None else progress.waiting
         read = sum(states[vb].position.seqno for vb in moving if vb in states)
