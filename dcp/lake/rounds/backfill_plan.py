@@ -118,6 +118,11 @@ class BackfillProgress:
         )
         return cls(request.vbuckets - done, frozenset(), done)
 
+    def without(self, vbuckets: Iterable[int]) -> "BackfillProgress":
+        """Return the same with some that wait done: there is nothing to do."""
+        done = frozenset(vbuckets)
+        return BackfillProgress(self.waiting - done, self.reading, self.done | done)
+
 
 def is_new(state: VbucketProgress) -> bool:
     """Return whether nothing of a vbucket was ever published."""
@@ -127,11 +132,6 @@ def is_new(state: VbucketProgress) -> bool:
 def _is_read(state: VbucketProgress) -> bool:
     """Return whether what a node held when it was asked was read to its end."""
     return state.is_whole and (state.caught_up_seqno > 0 or state.position.seqno == 0)
-
-    def without(self, vbuckets: Iterable[int]) -> "BackfillProgress":
-        """Return the same with some that wait done: there is nothing to do."""
-        done = frozenset(vbuckets)
-        return BackfillProgress(self.waiting - done, self.reading, self.done | done)
 
 
 def _is_empty(state: VbucketProgress | None) -> bool:

@@ -228,6 +228,7 @@ def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
     progress = BackfillProgress.of_collections(asked, states, {0: [9, 8], 1: [9]})
     assert progress.done == {0, 2, 3}
     assert progress.waiting == {1, 4}
+    assert progress.without({4}).done == {0, 2, 3, 4}
     copies = {vb: [copy(FIRST, 95, log(OLD))] for vb in range(5)}
     plan = planned(asked, progress, states, view(5), copies)
     assert list(plan.streams) == [1]
