@@ -376,16 +376,15 @@ class TaskReceiver:
         return False
 
     def _roll_back(self, event: RollbackOrdered) -> None:
-        if self.results[event.vbucket].plan.partial is not None:
-            detail = f"it was ordered back to {event.seqno}"
-            self._end_void(self.results[event.vbucket], _ELSEWHERE, detail)
+        result = self.results[event.vbucket]
+        if result.plan.partial is not None:
+            self._end_void(result, _ELSEWHERE, f"it was ordered back to {event.seqno}")
             return
         requested = event.requested
         order = RollbackOrder(
             requested.vb_uuid, requested.seqno, event.seqno, self._server_logs.get(event.vbucket)
         )
         self._rows.add_rollback(event.vbucket, order)
-        result = self.results[event.vbucket]
         result.order = order
         self._end(result, Outcome.ROLLBACK, "rollback", str(order))
 

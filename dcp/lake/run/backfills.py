@@ -45,10 +45,6 @@ from dcp.suggestions import did_you_mean
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
-_END_OF_PATIENCE: Final = {
-    True: "are read from their active nodes, if at all",
-    False: "keep the rows of these collections that they had",
-}
 _NAMES_SHOWN: Final = 20
 _OF_COLLECTIONS: Final = " of collections "
 """What stands in the detail of a request that has begun, between its vbuckets and ids."""
@@ -216,10 +212,13 @@ class Backfills:
         patience_seconds = self._access.consumer.node_deadline_seconds
         if monotonic() - counts.moved_at < patience_seconds:
             return plan
+        outcome = "are read from their active nodes, if at all"
+        if request.collections is not None:
+            outcome = "keep the rows of these collections that they had"
         missing = len(progress.waiting) + len(progress.reading)
         detail = (
             f"{missing} of {len(request.vbuckets)} vbuckets made no progress for "
-            f"{patience_seconds:g} s and {_END_OF_PATIENCE[request.collections is None]}: "
+            f"{patience_seconds:g} s and {outcome}: "
             f"{number_ranges(progress.waiting | progress.reading)}"
         )
         lines = [detail, *left_out_lines(tuple(left))]
