@@ -108,7 +108,7 @@ class ConsumerConnection:
         if self._started_at is None:
             return None
         if not self.is_ready:
-            return self._started_at + self._settings.timeout_seconds
+            return self._ready_by(self._started_at)
         state = self._state
         return min(state.flow.deadline, state.liveness.deadline)
 
@@ -122,11 +122,10 @@ class ConsumerConnection:
             return
         state = self._state
         if not self.is_ready:
-            waited = now - self._started_at
-            if waited >= self._settings.timeout_seconds:
+            if now >= self._ready_by(self._started_at):
                 cure = f"; {PORT_CURE}" if state.bootstrap.step is HELLO else ""
                 raise NodeUnavailableError(
-                    f"waited {waited:.1f} s for {self.waiting_for}, expected it within "
+                    f"waited {now - self._started_at:.1f} s for {self.waiting_for}, expected it within "
                     f"{self._settings.timeout_seconds:.1f} s of connecting{cure}"
                 )
             return
@@ -139,6 +138,10 @@ class ConsumerConnection:
             state.liveness = state.liveness.ask()
             state.ask(m.Empty(), Opcode.NOOP)
         self.acknowledge(now)
+
+    def _ready_by(self, started_at: float) -> float:
+        """Return when it must be ready: one sum, as a difference may round to less than it."""
+        return started_at + self._settings.timeout_seconds
 
     def closed_by_peer(self) -> SourceError:
         """Return the error that the peer's closing the connection now means."""

@@ -92,6 +92,17 @@ def test_the_bootstrap_has_a_deadline_that_names_the_step() -> None:
         connection.tick(130.0)
 
 
+def test_what_is_due_at_a_time_is_done_then() -> None:
+    """Whatever sums round to: a caller that waits until the deadline would wait for ever."""
+    for tenths in range(1, 2000):
+        connection = new_connection()
+        connection.start(tenths / 10 + 1e-9)
+        due_at = connection.next_deadline()
+        assert due_at is not None
+        with pytest.raises(NodeUnavailableError, match="waited"):
+            connection.tick(due_at)
+
+
 def test_nothing_is_due_before_the_start() -> None:
     connection = new_connection()
     assert connection.next_deadline() is None

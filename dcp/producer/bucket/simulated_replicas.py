@@ -48,9 +48,15 @@ class ReplicaDistance:
         self._paused_at = None
 
     def branched(self, data: VbucketData) -> None:
-        """Hold nothing that the active lost."""
+        """Hold nothing that the active lost.
+
+        Another node that took the vbucket over may have received the state where this stood as a
+        part of one snapshot, of which older versions are missing: then all that it has is held.
+        """
         if self._paused_at is not None:
-            self._paused_at = min(self._paused_at, data.high_seqno)
+            held = min(self._paused_at, data.high_seqno)
+            is_here = data.disk.batch_end_at(held) == held
+            self._paused_at = held if is_here else data.high_seqno
 
     def promote(self, active: Vbucket) -> None:
         """Let the vbucket go on as the replica: without what that had not, on a new branch."""

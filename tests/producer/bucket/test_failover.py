@@ -161,6 +161,25 @@ def test_paused_replicas_stand_still(pair: ProducerCluster) -> None:
     assert pair.replica_seqno(2) == 6
 
 
+def test_a_paused_replica_of_a_vbucket_that_moved(make_cluster: MakeCluster) -> None:
+    """The node that took it over received one snapshot, without what was replaced meanwhile."""
+    cluster = make_cluster(nodes=2, vbuckets=2)
+    cluster.move_vbucket(1, 0)
+    keys = [b"k%d" % n for n in range(20)]
+    for key in keys:
+        cluster.set(key, b"1")
+    cluster.pause_replication()
+    for key in keys[:15]:
+        cluster.set(key, b"2")
+    cluster.rebalance()
+    moved = next(vbucket for vbucket in range(2) if cluster.vbucket_owner(vbucket) == 1)
+    recorded = cluster.state_at(moved, cluster.high_seqno(moved))
+    cluster.failover(1)
+    assert cluster.replica_seqno(moved) == cluster.high_seqno(moved) == max(each.seqno for each in recorded.values())
+    for key, version in recorded.items():
+        assert cluster.get(key).value == version.value
+
+
 def test_a_cluster_that_does_not_run_forks_too() -> None:
     cluster = ProducerCluster(ClusterSettings(nodes=2, vbuckets=2, seed=3, replica_lag_seqnos=1))
     key = next(_keys_of(cluster, 0))
