@@ -125,8 +125,8 @@ class ConsumerConnection:
             if now >= self._ready_by(self._started_at):
                 cure = f"; {PORT_CURE}" if state.bootstrap.step is HELLO else ""
                 raise NodeUnavailableError(
-                    f"waited {now - self._started_at:.1f} s for {self.waiting_for}, expected it within "
-                    f"{self._settings.timeout_seconds:.1f} s of connecting{cure}"
+                    f"waited {now - self._started_at:.1f} s for {self.waiting_for}, expected it "
+                    f"within {self._settings.timeout_seconds:.1f} s of connecting{cure}"
                 )
             return
         if state.liveness.is_dead(now):

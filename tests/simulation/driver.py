@@ -23,6 +23,7 @@ from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillStream
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan, TaskPlan
+from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.tables import DOCS as DOCS_TABLE
 from tests.lake.memory_lake import Row
 from tests.simulation.delta_tables import CHANGES, RowsToWrite, TablesInMemory
@@ -59,7 +60,8 @@ class Driver:
         """Plan and commit a round, and apply; return whether there was anything to do."""
         crew, tables = self._crew, self._crew.tables
         cluster = query_cluster(crew.access)
-        position = tables.position(RollbackPolicy.REWRITE)
+        document_filter = crew.filter_of(cluster)
+        position = replace(tables.position(RollbackPolicy.REWRITE), document_filter=document_filter)
         plan = plan_round(
             replace(position, backfill=crew.backfill(position, cluster)),
             cluster,
@@ -196,6 +198,12 @@ class Crew:
         if len(self.tables.versions) > versions and step == "apply.planned":
             self.counts.add("stalled apply overtaken")
         self._current = driver
+
+    def filter_of(self, cluster: ClusterView) -> DocumentFilter:
+        """Return the lake's filter."""
+        since = "now" if self.options.starts_now else ""
+        rules = replace(EVERYTHING.rules, since=since)
+        return DocumentFilter.resolve(rules, cluster.manifest)
 
     def backfill(self, position: LakePosition, cluster: ClusterView) -> BackfillPlan | None:
         """Let some vbuckets get the collection anew, if that is drawn."""

@@ -80,6 +80,8 @@ class Options:
     rates: Mapping[str, float]
     driver: Mapping[str, float]
     scram: bool
+    starts_now: bool
+    """Whether the lake is to have nothing of before (`filter.since`)."""
 
     @classmethod
     def drawn(cls, random: Random) -> "Options":
@@ -115,6 +117,7 @@ class Options:
             rates=rates,
             driver={name: p for name, p in DRIVER.items() if random.random() < 0.5},
             scram=random.random() < 0.15,
+            starts_now=random.random() < 0.12,
         )
 
 

@@ -3,10 +3,11 @@
 The producer records every branch that a vbucket ever had: it is asked what was there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.vbucket.documents import StoredDocument
 from tests.lake.memory_lake import ITEM_KINDS, Row, Version
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.delta_tables import CHANGES, DOCS, TablesInMemory
@@ -23,6 +24,8 @@ class Oracle:
         self._tables, self._cluster, self._counts = tables, cluster, counts
         self._held: set[tuple[int, int, int]] = set()
         """(vbucket, epoch, seqno) of every row that the log ever got."""
+        self._starts: dict[int, tuple[int, int]] = {}
+        """Where vbuckets started of which the lake has nothing of before: seqno and branch."""
         self.published: dict[int, int] = {}
         self.largest_frame_bytes = 0
         tables.on_round = self.check_round
@@ -51,6 +54,8 @@ class Oracle:
                     f"stood at {before.position.seqno}"
                 )
             self._held.add(place)
+        for vbucket, state in self._tables.states_at[number].items():
+            self._note_start(state, self._tables.states_at[number - 1].get(vbucket))
         found = [each.round for each in self._tables.logs[CHANGES].commits if each.round]
         assert found == list(range(1, number + 1)), f"P7: found rounds {found}"
 
@@ -58,6 +63,15 @@ class Oracle:
         if row["seqno"] is not None:
             anywhere = int(row["seqno"]) > 0
             self._counts.add("rollback followed" if anywhere else "rollback to 0 followed")
+
+    def _note_start(self, state: VbucketProgress, before: VbucketProgress | None) -> None:
+        """Know where a vbucket starts: for good, once its node accepted a stream."""
+        is_new = before is None or before.failover_log is None
+        if state.start_seqno and is_new:
+            assert state.failover_log is not None, f"vbucket {state.vbucket}: starts nowhere"
+            uuid = state.failover_log.uuid_at(state.start_seqno)
+            self._starts[state.vbucket] = state.start_seqno, uuid
+            self._counts.add("vbucket started where it was")
 
     # --- after each apply
 
@@ -92,8 +106,29 @@ class Oracle:
             return {}
         assert state.failover_log is not None, f"vbucket {state.vbucket}: rows without a branch"
         uuid = state.failover_log.uuid_at(seqno)
-        held = self._cluster.state_at(state.vbucket, seqno, uuid)
-        return {key: (each.seqno, each.cas, each.value) for key, each in held.items()}
+        return self._since_start(state, self._cluster.state_at(state.vbucket, seqno, uuid))
+
+    def _since_start(
+        self, state: VbucketProgress, held: Mapping[bytes, StoredDocument]
+    ) -> Documents:
+        """Return of a vbucket's documents those that were not there before it started.
+
+        Those, too, that were there, above where a failover log says that the histories part: they
+        may be others.
+        """
+        start_seqno, uuid = self._starts.get(state.vbucket, (0, 0))
+
+        def was_there(key: bytes, document: StoredDocument) -> bool:
+            if document.seqno > min(start_seqno, state.start_seqno):
+                return False
+            then = self._cluster.state_at(state.vbucket, document.seqno, uuid).get(key)
+            return then is not None and then.cas == document.cas
+
+        return {
+            key: (each.seqno, each.cas, each.value)
+            for key, each in held.items()
+            if not was_there(key, each)
+        }
 
     # --- while bytes arrive
 
@@ -130,8 +165,7 @@ class Oracle:
                 return (
                     f"vbucket {vbucket}: complete up to {state.complete_seqno} of {high}: {state}"
                 )
-            now = self._cluster.state_at(vbucket, high)
-            expected = {key: (each.seqno, each.cas, each.value) for key, each in now.items()}
+            expected = self._since_start(state, self._cluster.state_at(vbucket, high))
             if self.documents(state) != expected:
                 return f"vbucket {vbucket}: on a dead branch at {high}"
             # A flush of what was never published leaves nothing to publish.

@@ -55,6 +55,7 @@ EXPECTED: Final = (
     "table restored",
     "tombstones purged",
     "vbucket moved",
+    "vbucket started where it was",
     "window full",
 )
 """What no run of many seeds may lack."""

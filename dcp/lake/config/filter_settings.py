@@ -38,7 +38,8 @@ class FilterSettings(Section):
     since: str = key(
         "",
         "Time, as 2026-01-31T00:00:00Z: documents that were last changed before it, by their CAS, "
-        "are left out, and leave the table if they were in it.",
+        "are left out, and leave the table if they were in it. Or now: a new lake has what changes "
+        "after its first run, and reads nothing of before.",
     )
     system_xattrs: bool = key(
         False,
@@ -61,6 +62,11 @@ class FilterSettings(Section):
         return is_included and not any(name in exclude for name in names)
 
     @property
+    def starts_now(self) -> bool:
+        """True if vbuckets start at their high seqnos, not at 0."""
+        return self.since == "now"
+
+    @property
     def since_ns(self) -> int:
         """The time in nanoseconds since 1970, as CAS values count; 0 without one.
 
@@ -68,7 +74,7 @@ class FilterSettings(Section):
             ConfigError: it is none, has no zone, or is before 1970.
 
         """
-        if not self.since:
+        if not self.since or self.starts_now:
             return 0
         try:
             time = datetime.fromisoformat(self.since)
@@ -76,8 +82,8 @@ class FilterSettings(Section):
             time = None
         if time is None or time.tzinfo is None or time.timestamp() < 0:
             raise ConfigError(
-                f"since: found {self.since!r}, expected a time from 1970 on, with its zone, as "
-                "2026-01-31T00:00:00Z"
+                f"since: found {self.since!r}, expected now, or a time from 1970 on, with its "
+                "zone, as 2026-01-31T00:00:00Z"
             )
         passed = time - datetime(1970, 1, 1, tzinfo=UTC)
         return (passed.days * 86400 + passed.seconds) * _NS + passed.microseconds * 1000

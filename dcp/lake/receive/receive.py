@@ -38,6 +38,7 @@ from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.receive.system_events import collection_of
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.progress import RoundProgress, StreamProgress
+from dcp.lake.rounds.rollback_plan import start_seqno_on
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult, left_out_status
 from dcp.lake.spark.task_errors import TaskError
@@ -333,6 +334,8 @@ class TaskReceiver:
             self._end_void(result, _ELSEWHERE, f"{node or 'it'} lacks what the lake has read")
             return
         result.failover_log = event.failover_log
+        result.start_seqno = start_seqno_on(result.plan.epoch_state, event.failover_log)
+        self._wanted.start(event.vbucket, result.start_seqno)
         result.node, result.opened_at = node, now
         self._rows.accepted(event.vbucket, event.failover_log)
 

@@ -7,6 +7,8 @@ Whether ``since`` lets a document pass may change with its versions: a write may
 with it (XDCR, a restored backup). So such a version is a deletion here, but in a vbucket's first
 snapshot, which has one version of each key unless its marker says otherwise (change history).
 
+A vbucket that started at a seqno has nothing of what is at or below it, however it is read again.
+
 The lake has already, where a backfill brings some collections anew, the others up to its complete
 seqno (`dcp.lake.rounds.round_plan.PartialBackfill`).
 """
@@ -39,6 +41,7 @@ class WantedRows:
         self._partial = {each.vbucket: each.partial for each in streams if each.partial is not None}
         self._is_everything = wanted.fingerprint is None and not self._partial
         self._since_ns = wanted.rules.since_ns
+        self._start = np.zeros(U16_MAX + 1, np.uint64)
         self._scopes = dict(wanted.scopes)
         self._is_wanted = dict(wanted.is_wanted)
         self._first_end = np.zeros(U16_MAX + 1, np.uint64)
@@ -58,11 +61,16 @@ class WantedRows:
         if self._is_everything:
             return columns
         passes = self._passes(columns) & ~self._is_known(columns)
+        passes &= columns.seqno > self._start[columns.vbucket]
         if self._since_ns:
             is_old = columns.cas < self._since_ns
             columns = _deleted(columns, is_old & passes & (columns.opcode == Opcode.DCP_MUTATION))
             passes &= ~is_old | (columns.seqno > self._first_end[columns.vbucket])
         return columns if passes.all() else columns.take(np.flatnonzero(passes))
+
+    def start(self, vbucket: int, seqno: int) -> None:
+        """Want nothing of a vbucket at or below ``seqno``, before the documents of its stream."""
+        self._start[vbucket] = seqno
 
     def is_known(self, vbucket: int, seqno: int) -> bool:
         """Return whether the lake has the events at a seqno, as a backfill reads them again."""

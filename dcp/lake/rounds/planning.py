@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
@@ -66,11 +67,27 @@ class LakePosition:
         """Return the state that a new epoch begins with; None where the epoch goes on.
 
         What another filter let pass is read anew.
+
+        Raises:
+            ConfigError: the lake is to start now, and has started before.
+
         """
         ordered, state = self.epoch_starts.get(vbucket), self.state(vbucket)
         if self.document_filter.has_read(state) or isinstance(ordered, BlockedRollback):
             return ordered
+        if not self.document_filter.rules.starts_now:
+            return replace(state.beginning_epoch(0, 0), start_seqno=0)
+        if not any(each.start_seqno for each in self.states.values()):
+            raise ConfigError(
+                f"filter.since: found now, and lake {self.lake_id} has read its vbuckets from "
+                "seqno 0: expected a time, or nothing; or set lake.root to a new place"
+            )
         return state.beginning_epoch(0, 0)
+
+    def has_started(self, vbucket: int) -> bool:
+        """Return whether it is known where the vbucket starts: at 0, or where it was then."""
+        is_known = self.state(vbucket).failover_log is not None
+        return is_known or not self.document_filter.rules.starts_now
 
 
 def plan_round(
@@ -109,7 +126,11 @@ def plan_round(
         is_partial = isinstance(read, BackfillStream) and read.collections is not None
         if is_partial and (restarted is not None or is_elsewhere(state, cluster)):
             read = None  # it keeps what the lake has, which the active node does not hold
-        if read is not None:
+        if not position.has_started(vbucket) and not isinstance(restarted, BlockedRollback):
+            planned = _starting_now(
+                restarted or state, cluster, skip or {}, begins_epoch=restarted is not None
+            )
+        elif read is not None:
             planned = _backfill_stream(vbucket, state, restarted, read)
         else:
             if restarted is not None or is_elsewhere(state, cluster):
@@ -241,6 +262,23 @@ def _partial_stream(
     )
 
 
+def _starting_now(
+    state: VbucketProgress,
+    cluster: "ClusterView",
+    skip: Mapping[int, LeftOut],
+    *,
+    begins_epoch: bool,
+) -> StreamPlan | LeftOut:
+    """Return the stream of a vbucket from the high seqno of its node; the round records that."""
+    seqno, log = cluster.high_seqnos.get(state.vbucket), cluster.failover_logs.get(state.vbucket)
+    if seqno is None or log is None:
+        return _stream_or_reason(state.vbucket, state, None, cluster, skip, begins_epoch=False)
+    started = state.starting_at(log, seqno)
+    return _stream_or_reason(
+        state.vbucket, started, seqno, cluster, skip, begins_epoch=begins_epoch
+    )
+
+
 def _stream_or_reason(
     vbucket: int,
     state: VbucketProgress | BlockedRollback,
@@ -260,7 +298,8 @@ def _stream_or_reason(
     if node in cluster.unreachable:
         return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
     if goal is None:
-        return LeftOut(vbucket, "no high seqno", f"{node} did not tell its high seqno")
+        detail = f"{node} did not tell its high seqno, or its branch"
+        return LeftOut(vbucket, "no high seqno", detail)
     return StreamPlan(state, node, goal, begins_epoch)
 
 

@@ -82,7 +82,9 @@ def plan_rollback(
             f"dcplake resync --vbuckets {state.vbucket} (dcplake plan says how much that is)",
         )
     target = rollback_target(state, policy)
-    seqno = max((each for each in complete_seqnos if each <= target.seqno), default=0)
+    # Up to where it started nothing is the lake's, and each of its states is complete.
+    started = min(state.start_seqno, target.seqno)
+    seqno = max([started, *(each for each in complete_seqnos if each <= target.seqno)])
     if seqno == 0:
         return _begun(state, 0, 0)
     return _begun(state, seqno, target.uuid_at(seqno))
@@ -123,6 +125,17 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ro
             shared.append(entry)
         our_end = min(our_seqno, entry.seqno)
     return RollbackTarget(seqno, FailoverLog(tuple(shared))) if shared else RollbackTarget(0, None)
+
+
+def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int:
+    """Return where a vbucket starts on the history of a failover log that was accepted.
+
+    That is lower where its history forked off below: what was written there since is the lake's.
+    """
+    ours = state.failover_log
+    if ours is None or not state.start_seqno:
+        return state.start_seqno
+    return common_history(ours, log, state.start_seqno).seqno
 
 
 def _begun(state: VbucketProgress, seqno: int, vb_uuid: int) -> VbucketProgress | BlockedRollback:

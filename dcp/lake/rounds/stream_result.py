@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -38,6 +38,7 @@ class StreamResult:
     position_of: Callable[[int], Position]
     failover_log: FailoverLog | None = None
     purge_seqno: int | None = None
+    start_seqno: int | None = None
     node: NodeAddress | None = None
     opened_at: float = 0.0
     rows: int = 0
@@ -93,7 +94,10 @@ class StreamResult:
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
             # Never the target itself: a node may have lost it, and write other data at its seqnos.
             caught_up = max(self.position.complete_seqno, self.plan.epoch_state.caught_up_seqno)
-        state = self.plan.epoch_state.advanced(
+        begun = self.plan.epoch_state
+        if self.start_seqno is not None:
+            begun = replace(begun, start_seqno=self.start_seqno)
+        state = begun.advanced(
             round_number,
             self.position,
             brought_rows=self.rows > 0,

@@ -84,7 +84,7 @@ def _fingerprint(rules: FilterSettings) -> str:
         value = getattr(rules, rule.name)
         if value != getattr(EVERYTHING.rules, rule.name):
             told[rule.name] = sorted(set(value)) if isinstance(value, tuple) else value
-    if rules.since:
+    if rules.since_ns:
         told["since"] = rules.since_ns
     text = json.dumps(told, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]

@@ -35,7 +35,7 @@ from dcp.lake.tables.schema import (
 )
 from dcp.lake.tables.sql import dotted, quoted, string
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 
 CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""

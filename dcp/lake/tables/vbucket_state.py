@@ -42,6 +42,8 @@ class VbucketProgress:
     vbucket follows now: None after a rollback to 0 says that no state of it is whole yet.
     ``last_collection_round`` is the newest round that brought a collection's begin or end, on any
     branch.
+    ``start_seqno`` is where the vbucket began (`filter.since` is now): what its history has at or
+    below it was there before the lake, and is not the lake's.
     ``order`` is a rollback that was ordered and not yet followed; ``fruitless_rollbacks`` counts
     those in a row after which nothing was gained: they led to the request that was refused, or to 0
     inside the first snapshot.
@@ -57,7 +59,7 @@ class VbucketProgress:
     last_collection_round: int | None = None
     failover_log: FailoverLog | None = None
     filter_fingerprint: str | None = None
-    manifest_uid: int | None = None
+    start_seqno: int = 0
     purge_seqno: int | None = None
     order: RollbackOrder | None = None
     fruitless_rollbacks: int = 0
@@ -67,9 +69,9 @@ class VbucketProgress:
         require_unsigned("vbucket", self.vbucket, U16_MAX)
         require_unsigned("epoch", self.epoch, 2**31 - 1)
         require_unsigned("caught_up_seqno", self.caught_up_seqno)
-        for name in ("manifest_uid", "purge_seqno"):
-            if (value := getattr(self, name)) is not None:
-                require_unsigned(name, value)
+        require_unsigned("start_seqno", self.start_seqno)
+        if self.purge_seqno is not None:
+            require_unsigned("purge_seqno", self.purge_seqno)
         for name in _ROUNDS:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
@@ -88,6 +90,20 @@ class VbucketProgress:
     def is_whole(self) -> bool:
         """True if the rows up to ``complete_seqno`` are a state of the source, an empty one too."""
         return self.complete_seqno > 0 or self.last_complete_round is not None
+
+    def starting_at(self, log: FailoverLog, seqno: int) -> "VbucketProgress":
+        """Return the state of a vbucket that nothing was read of, and that starts at ``seqno``.
+
+        ``log`` is its node's then, as if data up to there had been accepted with it.
+        """
+        vb_uuid = log.uuid_at(seqno) if seqno else 0
+        return replace(
+            self,
+            position=Position.complete_at(vb_uuid, seqno),
+            caught_up_seqno=seqno,
+            start_seqno=seqno,
+            failover_log=log,
+        )
 
     def beginning_epoch(
         self, seqno: int, vb_uuid: int, *, is_fruitless: bool = False
@@ -212,7 +228,7 @@ def _row(state: VbucketProgress, round_number: int) -> dict[str, Any]:
             **{name: getattr(state, name) for name in _ROUNDS},
             "failover_log": None if log is None else failover_rows(log),
             "filter_fingerprint": state.filter_fingerprint,
-            "manifest_uid": state.manifest_uid,
+            "start_seqno": state.start_seqno,
             "purge_seqno": state.purge_seqno,
             "order": None if state.order is None else order_row(state.order),
             "fruitless_rollbacks": state.fruitless_rollbacks,
@@ -236,7 +252,7 @@ def _state(row: Mapping[str, Any]) -> VbucketProgress:
         **{name: inner[name] for name in _ROUNDS},
         failover_log=failover_log_from(inner["failover_log"]),
         filter_fingerprint=inner["filter_fingerprint"],
-        manifest_uid=_int_or_none(inner["manifest_uid"]),
+        start_seqno=int(inner["start_seqno"]),
         purge_seqno=_int_or_none(inner["purge_seqno"]),
         order=order_from_row(inner["order"]),
         fruitless_rollbacks=inner["fruitless_rollbacks"],

@@ -1,10 +1,13 @@
 """Reads vbuckets of the source for a verification, and notes those that could not be compared."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.lake_position import require_same_bucket, tasks_at_once
@@ -15,6 +18,7 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.lake.verify.verify_frames import SOURCE_DDL
 from dcp.lake.verify.verify_stream import StreamEnding, read_function
 
@@ -102,7 +106,16 @@ class SourceReader:
         """
         targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
         lake_id = self.lake.identity.lake_id
-        position = LakePosition(lake_id, 0, document_filter=self.document_filter)
+        states = positions_at(self.lake, latest_round(self.lake))
+        starts = {
+            vbucket: replace(
+                VbucketProgress.beginning(vbucket),
+                failover_log=state.failover_log,
+                start_seqno=state.start_seqno,
+            )
+            for vbucket, state in states.items()
+        }
+        position = LakePosition(lake_id, 0, starts, document_filter=self.document_filter)
         slots = tasks_at_once(self.lake)
         settings = self._settings
         plan = plan_round(

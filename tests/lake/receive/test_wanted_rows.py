@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dcp.client.addresses import NodeAddress
+from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.round_plan import StreamPlan
@@ -246,6 +247,33 @@ def test_another_filter_reads_anew_once(make_rounds: MakeRounds, cluster: Produc
     assert found_in(rounds.run()) == all_of("s.c", "s.d", "t.c", "_default._default")
     assert {state.epoch for state in rounds.states.values()} == {2}
     require_all_read(rounds, cluster)
+
+
+def test_a_lake_that_starts_now_has_what_changes_then(
+    make_rounds: MakeRounds, cluster: ProducerCluster
+) -> None:
+    """However it is read again; another start is another filter."""
+    rounds = make_rounds(since="now")
+    assert item_rows(rounds.run()) == []
+    starts = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    assert {vb: state.start_seqno for vb, state in rounds.states.items()} == starts
+    require_all_read(rounds, cluster)
+    write(cluster, "s.c", KEYS[:3])
+    cluster.delete(KEYS[3])
+    changed = all_of("s.c", keys=KEYS[:3])
+    rows = item_rows(rounds.run())
+    assert {row["key"] for row in rows if row["kind"] == "deletion"} == {"key-3"}
+    assert found_in([row for row in rows if row["kind"] == "mutation"]) == changed
+    require_all_read(rounds, cluster)
+
+    filter_anew(rounds, since="now", include_collections=("s",))
+    assert found_in(rounds.run()) == changed
+    assert {state.epoch for state in rounds.states.values()} == {1}
+    filter_anew(rounds, include_collections=("s",))
+    assert found_in(rounds.run()) == all_of("s.c", "s.d")
+    filter_anew(rounds, since="now")
+    with pytest.raises(ConfigError, match=r"found now, and lake .* has read its vbuckets from"):
+        rounds.plan()
 
 
 def test_an_idle_filtered_vbucket_meets_no_rollback_to_0(

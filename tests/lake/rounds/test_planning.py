@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
+from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.planning import (
@@ -23,6 +24,7 @@ from dcp.lake.rounds.planning import (
 )
 from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -32,6 +34,7 @@ NODES = tuple(NodeAddress("node", port) for port in (11210, 11220, 11230))
 SETTINGS = RoundSettings()
 FLOW = FlowControlSettings()
 UUID = 0xFEED_FACE_CAFE_BEEF
+STARTS_NOW = DocumentFilter.resolve(FilterSettings(since="now"), None)
 
 
 def cluster(
@@ -71,6 +74,25 @@ def planned(
     plan = plan_round(position, view, settings, FLOW, slots)
     assert isinstance(plan, RoundPlan)
     return plan
+
+
+def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down() -> None:
+    log = FailoverLog((FailoverEntry(UUID, 20), FailoverEntry(UUID + 1, 0)))
+    view = replace(
+        cluster({0: 30, 1: 10, 2: 0, 3: 5}, vbuckets=4), failover_logs=dict.fromkeys((0, 1, 2), log)
+    )
+    now = replace(lake(latest_round=0), document_filter=STARTS_NOW)
+    plan = planned(now, view)
+    found = [(each.vbucket, each.state.position, each.state.start_seqno) for each in plan.streams]
+    assert found == [
+        (0, Position.complete_at(UUID, 30), 30),
+        (1, Position.complete_at(UUID + 1, 10), 10),
+        (2, Position.beginning(), 0),
+    ]
+    assert [(left.vbucket, left.reason) for left in plan.left_out] == [(3, "no high seqno")]
+    started = lake(*(each.state for each in plan.streams))
+    again = plan_round(replace(started, document_filter=STARTS_NOW), view, SETTINGS, FLOW, 2)
+    assert isinstance(again, Idle), "it is known where they start"
 
 
 def test_nothing_written_yet_is_idle() -> None:

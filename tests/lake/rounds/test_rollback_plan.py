@@ -10,6 +10,7 @@ from dcp.lake.rounds.rollback_plan import (
     common_history,
     plan_rollback,
     rollback_target,
+    start_seqno_on,
 )
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -94,6 +95,25 @@ def test_restart(state: VbucketProgress, complete: list[int], expected: tuple[in
     assert (begun.epoch, begun.order, begun.caught_up_seqno) == (1, None, expected[0])
     assert begun.first_pending_round is None
     assert begun.failover_log == state.failover_log
+
+
+@pytest.mark.parametrize(
+    ("to_seqno", "theirs", "expected", "start_seqno"),
+    [
+        pytest.param(110, log((B, 110), (A, 0)), (100, A), 100, id="above its start: its start"),
+        pytest.param(80, log((B, 80), (A, 0)), (80, A), 80, id="below: there is nothing to undo"),
+        pytest.param(0, log((A, 0)), (0, 0), 100, id="purged tombstones: the history is the same"),
+        pytest.param(0, log((C, 0)), (0, 0), 0, id="no common history: all of it is later"),
+    ],
+)
+def test_a_vbucket_that_started_at_a_seqno(
+    to_seqno: int, theirs: FailoverLog, expected: tuple[int, int], start_seqno: int
+) -> None:
+    state = replace(ordered(130, to_seqno, log((A, 0)), theirs), start_seqno=100)
+    begun = plan_rollback(state, [0, 120], REWRITE)
+    assert isinstance(begun, VbucketProgress)
+    assert (begun.position.seqno, begun.position.vb_uuid) == expected
+    assert start_seqno_on(begun, theirs) == start_seqno
 
 
 def test_a_position_inside_a_snapshot_goes_back_to_what_is_complete() -> None:

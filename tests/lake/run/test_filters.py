@@ -93,6 +93,42 @@ def test_tables_hold_what_passes_and_verify_compares_that(
     assert verify(gone, spark=spark).result == "equal"
 
 
+def test_a_lake_that_starts_now(spark: "SparkSession", tmp_path: Path) -> None:
+    """Over a failover to below its start, and a rollback to 0 of one that was away too long."""
+    settings = ClusterSettings(nodes=2, vbuckets=2, seed=7)
+    with ProducerCluster(settings) as cluster:
+        write(cluster, "_default._default")
+        lake_settings = settings_for(cluster, tmp_path, filter={"since": "now"})
+
+        def require(*keys: bytes) -> None:
+            run(lake_settings, once=True, spark=spark)
+            lake = open_lake(lambda: spark, lake_location(lake_settings))
+            found = table_at(lake.location.path("docs")).column("key").to_pylist()
+            assert sorted(found) == sorted(key.decode() for key in keys)
+
+        def require_equal() -> None:
+            report = verify(lake_settings, spark=spark)
+            assert (report.result, report.not_compared) == ("equal", ()), report
+
+        require()
+        write(cluster, "_default._default", KEYS[:4])
+        require(*KEYS[:4])
+        for node in range(2):  # what was written since, and two seqnos more
+            vbucket = next(each for each in range(2) if cluster.vbucket_owner(each) == node)
+            written = sum(cluster.vbucket_of(key) == vbucket for key in KEYS[:4])
+            cluster.crash_restart(node, lost_seqnos=written + 2)
+        write(cluster, "_default._default", KEYS[5:])
+        require(*KEYS[5:])
+        require_equal()
+        for key in KEYS[6:]:
+            cluster.delete(key)
+        write(cluster, "_default._default", KEYS[:1])
+        for vbucket in range(2):
+            cluster.purge_tombstones(vbucket)
+        require(KEYS[0], KEYS[5])
+        require_equal()
+
+
 def living(cluster: ProducerCluster, collection: str) -> list[str]:
     """Return the keys that a collection has, sorted; of none, none."""
     held = (

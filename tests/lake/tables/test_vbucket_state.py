@@ -38,7 +38,7 @@ def states(draw: st.DrawFn) -> VbucketProgress:
         *draw(st.tuples(ROUND, ROUND, ROUND, ROUND)),
         draw(st.none() | logs),
         draw(st.none() | st.text(max_size=5)),
-        draw(st.none() | U64),
+        draw(U64),
         draw(st.none() | U64),
     )
 

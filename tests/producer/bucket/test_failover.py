@@ -175,7 +175,11 @@ def test_a_paused_replica_of_a_vbucket_that_moved(make_cluster: MakeCluster) -> 
     moved = next(vbucket for vbucket in range(2) if cluster.vbucket_owner(vbucket) == 1)
     recorded = cluster.state_at(moved, cluster.high_seqno(moved))
     cluster.failover(1)
-    assert cluster.replica_seqno(moved) == cluster.high_seqno(moved) == max(each.seqno for each in recorded.values())
+    assert (
+        cluster.replica_seqno(moved)
+        == cluster.high_seqno(moved)
+        == max(each.seqno for each in recorded.values())
+    )
     for key, version in recorded.items():
         assert cluster.get(key).value == version.value
 
