@@ -16,6 +16,9 @@ _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _SCOPE_OR_COLLECTION: Final = re.compile(rf"{_NAME}(\.{_NAME})?")
 _NS: Final = 1_000_000_000
 
+TRANSACTION_XATTR: Final = "txn"
+"""Where Couchbase's transactions stage what they may still roll back: a system xattr without _."""
+
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings(Section):
@@ -43,7 +46,8 @@ class FilterSettings(Section):
     )
     system_xattrs: bool = key(
         False,
-        "Whether the column `xattrs` has system xattrs too, whose names begin with _ (as _sync).",
+        "Whether the column `xattrs` has system xattrs too, whose names begin with _ (as _sync), "
+        "and `txn`, where Couchbase's transactions stage what is not committed.",
     )
 
     def __post_init__(self) -> None:

@@ -9,12 +9,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import FrameError
+from dcp.lake.config.filter_settings import TRANSACTION_XATTR
 from dcp.wire.columns import DataColumns
 from dcp.wire.documents import Document, decode_document
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import xattrs_json
 
 _JSON: Final = np.uint8(Datatype.JSON)
+_TRANSACTION: Final = TRANSACTION_XATTR.encode()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +35,7 @@ class StoredDocuments:
 def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> StoredDocuments:
     """Inflate values and split off their xattrs; only rows with layers are looked at one by one.
 
-    Without ``system_xattrs`` those whose names begin with ``_`` are left out.
+    Without ``system_xattrs`` those whose names begin with ``_``, and ``txn``, are left out.
     """
     nothing = pa.nulls(len(columns), pa.string())
     is_layered = columns.datatype > _JSON  # its only bit that says nothing of how it is sent
@@ -71,8 +73,12 @@ def _xattrs(document: Document, *, system_xattrs: bool) -> str | None:
         return None
     if system_xattrs:
         return xattrs_json(document.xattrs)
-    users = tuple(each for each in document.xattrs if not each[0].startswith(b"_"))
+    users = tuple(each for each in document.xattrs if not _is_of_system(each[0]))
     return xattrs_json(users) if users or not document.xattrs else None
+
+
+def _is_of_system(name: bytes) -> bool:
+    return name.startswith(b"_") or name == _TRANSACTION
 
 
 def _replaced(column: pa.Array, rows: NDArray[np.bool_], replacements: pa.Array) -> pa.Array:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.filter_settings import FilterSettings
+from dcp.lake.config.filter_settings import TRANSACTION_XATTR, FilterSettings
 from dcp.lake.tables.collections import Collections, collections_of
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -86,6 +86,8 @@ def _fingerprint(rules: FilterSettings) -> str:
             told[rule.name] = sorted(set(value)) if isinstance(value, tuple) else value
     if rules.since_ns:
         told["since"] = rules.since_ns
+    if not rules.system_xattrs:
+        told["system_xattrs"] = ["_*", TRANSACTION_XATTR]
     text = json.dumps(told, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
 

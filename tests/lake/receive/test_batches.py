@@ -18,8 +18,8 @@ from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.columns import NO_STREAM_ID, DataColumns
 from dcp.wire.documents import decode_document
 from dcp.wire.snappy import deflate
-from dcp.wire.vocabulary import Opcode
-from dcp.wire.xattr import xattrs_json
+from dcp.wire.vocabulary import Datatype, Opcode
+from dcp.wire.xattr import join_xattrs, xattrs_json
 
 U64 = st.integers(0, 2**64 - 1) | st.just(2**64 - 1) | st.just(2**63)
 U32 = st.integers(0, 2**32 - 1)
@@ -221,6 +221,21 @@ def test_one_broken_value_survives_among_good_ones() -> None:
     assert found[41]["datatype"] == 2
     assert "kept as it was sent" in found[41]["detail"]
     assert found[40]["value"] == b'{"n": 41}'
+
+
+def test_an_insert_that_a_transaction_only_staged_is_a_deletion_and_nothing_of_it_stays() -> None:
+    """Couchbase stages an insert in the xattr ``txn`` of a tombstone."""
+    staged = b'{"op":{"type":"insert","stgd":{"not":"committed"}}}'
+    value = join_xattrs([(b"txn", staged)], b"")
+    tombstone = plain_row(
+        1, opcode=Opcode.DCP_DELETION, datatype=int(Datatype.XATTR), value=value, delete_time=9
+    )
+    builder = BatchBuilder(5, histories(), 10, 2**20, system_xattrs=False)
+    builder.add_documents(columns_of([tombstone]))
+    [batch] = builder.flush()
+    [found] = batch.to_pylist()
+    told = {name: found[name] for name in ("kind", "xattrs", "value", "detail")}
+    assert told == {"kind": "deletion", "xattrs": None, "value": None, "detail": None}
 
 
 def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:

@@ -179,9 +179,11 @@ def test_a_version_with_an_older_cas_is_a_deletion_but_in_the_first_snapshot() -
 def test_what_is_of_couchbase_itself_is_left_out(
     make_rounds: MakeRounds, cluster: ProducerCluster
 ) -> None:
-    """Documents of transactions, and system xattrs; both are there where that is wanted."""
+    """Documents of transactions, what they stage, and system xattrs; all are there if wanted."""
     bookkeeping = b"_txn:atr-0-#14"
-    value = join_xattrs([(b"_sync", b'"s"'), (b"mine", b"1")], b'{"in": "s.c"}')
+    staged = '{"op":{"type":"replace","stgd":{"not":"committed"}}}'
+    xattrs = [(b"_sync", b'"s"'), (b"mine", b"1"), (b"txn", staged.encode())]
+    value = join_xattrs(xattrs, b'{"in": "s.c"}')
     datatype = int(Datatype.JSON | Datatype.XATTR)
     cluster.set(bookkeeping, b'{"in": "s.c"}', collection="s.c")
     cluster.set(b"with", value, datatype=datatype, collection="s.c")
@@ -194,7 +196,10 @@ def test_what_is_of_couchbase_itself_is_left_out(
     rounds = make_rounds()
     assert found(rounds) == (set(), {'{"mine":1}'})
     filter_anew(rounds, exclude_keys="", system_xattrs=True)
-    assert found(rounds) == ({bookkeeping.decode()}, {'{"_sync":"s","mine":1}'})
+    assert found(rounds) == (
+        {bookkeeping.decode()},
+        {f'{{"_sync":"s","mine":1,"txn":{staged}}}'},
+    )
 
 
 @pytest.mark.parametrize(
