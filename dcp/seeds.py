@@ -250,7 +250,8 @@ def _split(text: str) -> tuple[str, str | None]:
     if text.startswith("["):
         host, closing, rest = text[1:].partition("]")
         if not closing or (rest and not rest.startswith(":")):
-            return "", None
+            found = f"{rest!r} behind ']'" if closing else "'[' without ']'"
+            raise ValueError(f"found {found}, expected an IPv6 host in brackets, as [::1]:11210")
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
         return text, None

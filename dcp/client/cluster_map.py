@@ -108,8 +108,9 @@ class ClusterMap:
         """Read the configuration JSON that ``source`` sent.
 
         Raises:
-            RemoteProtocolError: no JSON, or a field is missing or of the wrong shape, or no node
-                has an address in ``network``; the message names the field.
+            RemoteProtocolError: no JSON, or a field is missing or of the wrong shape; the message
+                names the field.
+            ConfigError: no node has an address in ``network``.
         """
         fields = _Fields(_document(config, source), f"cluster map from {source}")
         locator = fields.optional("nodeLocator", str, "vbucket")
@@ -242,9 +243,10 @@ def _network(
         known = dict.fromkeys([DEFAULT_NETWORK, *(name for name, *_ in places)])
         if wanted in known:
             return wanted
-        raise RemoteProtocolError(
+        raise ConfigError(
             f"{fields.where}: found addresses of network {', '.join(known)}, expected "
-            f"{wanted!r}, which the connection string asks for (?network=)"
+            f"{wanted!r}, which the connection string asks for: ask for one that is there "
+            "(source.seeds, ?network=), or give the nodes alternate addresses"
         )
     sender = source.host.lower()
     at_host = [(name, ports) for name, host, ports in places if host.lower() == sender]

@@ -183,6 +183,7 @@ class NodeLinks:
 
         Raises:
             RemoteProtocolError: it is no valid map.
+            ConfigError: no node has an address in the network.
             BucketError: it is of a bucket that was made anew under the same name.
         """
         network = self._settings.network if self.map is None else self.map.network

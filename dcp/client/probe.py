@@ -14,7 +14,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
-from dcp.client.seed_lookup import find_seeds
+from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
@@ -76,7 +76,7 @@ def probe_cluster(
     ``seeds`` are addresses, or the parts of one connection string (`find_seeds`).
 
     Raises:
-        ConfigError: the seeds cannot be understood.
+        ConfigError: the seeds cannot be understood, or the cluster lacks the network they name.
         NodeUnavailableError: no seed answers; the message says why, seed by seed.
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
@@ -208,6 +208,7 @@ def ask_seed(
     """Return the cluster map and the collections manifest, None where the bucket has none.
 
     Raises:
+        ConfigError: no node has an address in the network of the settings.
         SourceError: the seed cannot be reached, or refuses; as ``NodeConnection.open``.
         RemoteProtocolError: the seed breaks the protocol.
     """
@@ -231,12 +232,12 @@ def _asking(
 
 
 def _first_answer(
-    seeds: Sequence[NodeAddress],
+    seeds: FoundSeeds,
     settings: ConnectionSettings,
     credentials: Credentials,
 ) -> tuple[ClusterMap, bytes | None]:
     failures: list[SourceError | RemoteProtocolError] = []
-    for seed in seeds:
+    for seed in seeds.nodes:
         try:
             return ask_seed(seed, settings, credentials)
         except (AuthenticationError, BucketError):
@@ -245,8 +246,8 @@ def _first_answer(
             failures.append(error)
     if all(isinstance(error, RemoteProtocolError) for error in failures):
         raise failures[0]
-    told = "; ".join(map(str, failures))
+    told = "; ".join([*map(str, failures), *([seeds.lookup] if seeds.lookup else [])])
     raise NodeUnavailableError(
-        f"none of {len(seeds)} seeds answers: {told}; expected a data node of the cluster there: "
-        "check source.seeds"
+        f"none of {len(seeds.nodes)} seeds answers: {told}; expected a data node of the cluster "
+        "there: check source.seeds"
     )

@@ -6,8 +6,10 @@ data nodes; who signs in there sends the password as it is, as with PLAIN.
 """
 
 import logging
+import ssl
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -25,7 +27,7 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol.credentials import PLAIN, Credentials
-from dcp.protocol.refusals import bucket_cure, login_cure, tls_cure
+from dcp.protocol.refusals import HTTP_CURE, HTTP_PORT_CURE, bucket_cure, login_cure, tls_cure
 from dcp.seeds import ConnectionString
 from dcp.wire.vocabulary import MAX_FRAME_BYTES
 
@@ -37,13 +39,25 @@ _log = logging.getLogger(__name__)
 _MOST_TEXT: Final = 300
 
 
+@dataclass(frozen=True, slots=True)
+class FoundSeeds:
+    """Addresses of data nodes to begin with, none of them twice.
+
+    ``lookup`` says what was asked for them and what that told; empty where they are the hosts that
+    were written.
+    """
+
+    nodes: tuple[NodeAddress, ...]
+    lookup: str = ""
+
+
 def find_seeds(
     seeds: Sequence[str],
     settings: ConnectionSettings,
     credentials: Credentials,
     resolver: "Resolver | None" = None,
-) -> tuple[NodeAddress, ...]:
-    """Return addresses of data nodes, without repeating one.
+) -> FoundSeeds:
+    """Return the data nodes to begin with.
 
     Args:
         seeds: addresses, or the parts of one connection string.
@@ -62,18 +76,21 @@ def find_seeds(
     wanted = ConnectionString.parse(seeds, tls=tls)
     if wanted.tls and not tls:
         raise ConfigError("seeds: found couchbases://, expected settings that encrypt connections")
-    addresses = [NodeAddress(*address) for address in wanted.addresses]
+    written = tuple(dict.fromkeys(NodeAddress(*address) for address in wanted.addresses))
     if wanted.over_http:
-        addresses = _nodes_over_http(addresses, settings, credentials)
-    elif wanted.srv_name:
-        addresses = _srv_targets(wanted.srv_name, settings, resolver) or addresses
-    return tuple(dict.fromkeys(addresses))
+        return _nodes_over_http(written, settings, credentials)
+    if wanted.srv_name:
+        return _srv_targets(wanted.srv_name, written, settings, resolver)
+    return FoundSeeds(written)
 
 
 def _srv_targets(
-    name: str, settings: ConnectionSettings, resolver: "Resolver | None"
-) -> list[NodeAddress]:
-    """Return what the records name, by priority and weight; nothing where there are none."""
+    name: str,
+    written: tuple[NodeAddress, ...],
+    settings: ConnectionSettings,
+    resolver: "Resolver | None",
+) -> FoundSeeds:
+    """Return what the records name, by priority and weight; the host as written without them."""
     from dns.exception import DNSException
     from dns.rdtypes.IN.SRV import SRV
     from dns.resolver import Resolver
@@ -82,19 +99,24 @@ def _srv_targets(
         asked = resolver or Resolver()
         answer = asked.resolve(name, "SRV", search=True, lifetime=settings.connect_timeout_seconds)
         records = answer.rrset.processing_order() if answer.rrset is not None else []
-        return [
+        named = [
             NodeAddress(str(each.target).rstrip("."), each.port)
             for each in records
             if isinstance(each, SRV)
         ]
+        if not named:
+            raise ValueError("the answer has none")
     except (DNSException, ValueError) as error:  # ValueError: no host that one can connect to
         _log.debug("found no SRV records %s: %s", name, error)
-        return []
+        return FoundSeeds(
+            written, f"SRV records {name}: found none ({error}), so {written[0]} itself is the node"
+        )
+    return FoundSeeds(tuple(dict.fromkeys(named)), f"SRV records {name}: {_listed(named)}")
 
 
 def _nodes_over_http(
     hosts: Sequence[NodeAddress], settings: ConnectionSettings, credentials: Credentials
-) -> list[NodeAddress]:
+) -> FoundSeeds:
     """Return the data nodes of the map that the first host tells which answers."""
     if settings.tls is None and PLAIN not in credentials.mechanisms:
         raise ConfigError(
@@ -105,7 +127,8 @@ def _nodes_over_http(
     failures: list[SourceError | RemoteProtocolError] = []
     for host in hosts:
         try:
-            return list(_ask(host, settings, credentials).addresses)
+            nodes = _ask(host, settings, credentials).addresses
+            return FoundSeeds(nodes, f"{_url(host, settings)}: {_listed(nodes)}")
         except (AuthenticationError, BucketError):
             raise  # no other node would answer differently
         except (SourceError, RemoteProtocolError) as error:
@@ -113,10 +136,20 @@ def _nodes_over_http(
     if isinstance(failures[0], RemoteProtocolError):
         raise failures[0]
     told = "; ".join(map(str, failures))
-    raise NodeUnavailableError(
-        f"none of {len(hosts)} seeds answers: {told}; expected the cluster manager there: check "
-        "source.seeds"
-    )
+    raise NodeUnavailableError(f"none of {len(hosts)} seeds answers: {told}")
+
+
+def _listed(nodes: Sequence[NodeAddress]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def _path(bucket: str) -> str:
+    return f"/pools/default/b/{quote(bucket, safe='')}"
+
+
+def _url(host: NodeAddress, settings: ConnectionSettings) -> str:
+    scheme = "http" if settings.tls is None else "https"
+    return f"{scheme}://{host}{_path(settings.bucket)}"
 
 
 def _ask(host: NodeAddress, settings: ConnectionSettings, credentials: Credentials) -> ClusterMap:
@@ -128,24 +161,20 @@ def _ask(host: NodeAddress, settings: ConnectionSettings, credentials: Credentia
             host.host, host.port, timeout=seconds, context=settings.tls.context()
         )
     try:
-        connection.request(
-            "GET",
-            f"/pools/default/b/{quote(settings.bucket, safe='')}",
-            headers=_authorization(credentials),
-        )
+        connection.request("GET", _path(settings.bucket), headers=_authorization(credentials))
         with connection.getresponse() as answer:
             body = answer.read(MAX_FRAME_BYTES)
     except (OSError, HTTPException) as error:
-        cure = ""
-        if settings.tls is not None:
-            cure = f", {certificate_fault(error, host, settings.tls, seconds) or tls_cure(error)}"
-        raise NodeUnavailableError(
-            f"HTTP with {host}: {str(error) or type(error).__name__}{cure}"
-        ) from error
+        cure = HTTP_CURE
+        if settings.tls is not None and isinstance(error, ssl.SSLError):
+            fault = certificate_fault(error, host, settings.tls, seconds)
+            cure = fault or tls_cure(error, HTTP_PORT_CURE)
+        told = str(error) or type(error).__name__
+        raise NodeUnavailableError(f"{_url(host, settings)}: {told}, {cure}") from error
     finally:
         connection.close()
     if answer.status != 200:
-        raise _refusal(host, answer.status, body, settings.bucket, credentials)
+        raise _refusal(_url(host, settings), answer.status, body, settings.bucket, credentials)
     tls = settings.tls is not None
     found = ClusterMap.parse(body, host, tls=tls, network=settings.network)
     if not found.addresses:
@@ -164,12 +193,12 @@ def _authorization(credentials: Credentials) -> dict[str, str]:
 
 
 def _refusal(
-    host: NodeAddress, status: int, body: bytes, bucket: str, credentials: Credentials
+    url: str, status: int, body: bytes, bucket: str, credentials: Credentials
 ) -> SourceError:
     said = body[:_MOST_TEXT].decode("utf-8", "backslashreplace")
-    where = f"{host}, bucket {bucket!r}: HTTP: found status {status} ({said!r})"
+    where = f"{url}: found status {status} ({said!r})"
     if status == 401:
         return AuthenticationError(f"{where}, {login_cure(credentials)}")
     if status in (403, 404):
         return BucketError(f"{where}, {bucket_cure(bucket, credentials)}")
-    return NodeUnavailableError(f"{where}, expected status 200")
+    return NodeUnavailableError(f"{where}, expected status 200 of a cluster manager")

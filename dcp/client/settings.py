@@ -38,15 +38,19 @@ class TlsSettings:
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:  # ssl.SSLError is one
-            raise SecretError(f"tls ca_file {self.ca_file!r}: {error}") from None
+            raise SecretError(
+                f"CA file {self.ca_file!r}: {error}, expected certificates in PEM: check the file, "
+                "and what names it (source.tls_ca_file, --ca-file)"
+            ) from None
         if self.cert_file is not None:
             try:
                 # Without a password OpenSSL would ask the terminal for that of an encrypted key.
                 context.load_cert_chain(self.cert_file, self.key_file, password="")
             except OSError as error:
                 raise SecretError(
-                    f"tls cert_file {self.cert_file!r} and its key: {error}, expected a "
-                    "certificate and its key, not encrypted, in PEM"
+                    f"client certificate {self.cert_file!r} and its key: {error}, expected both in "
+                    "PEM, not encrypted: check the files, and what names them "
+                    "(source.tls_cert_file, source.tls_key_file)"
                 ) from None
         return context
 

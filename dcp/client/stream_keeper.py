@@ -31,6 +31,7 @@ from dcp.client.vbucket_track import Phase, StreamStart, VbucketTrack
 from dcp.errors import (
     AuthenticationError,
     BucketError,
+    ConfigError,
     DcplakeError,
     LocalProtocolError,
     NoRelayError,
@@ -392,7 +393,7 @@ class StreamKeeper:
             return  # "you have the newest already", or a server without maps
         try:
             self.links.adopt(config, link.address)
-        except RemoteProtocolError as error:
+        except (ConfigError, RemoteProtocolError) as error:
             _log.warning("ignored a cluster map: %s", error)
         cluster_map = self.links.map
         if cluster_map is None:

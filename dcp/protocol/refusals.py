@@ -114,6 +114,17 @@ PORT_CURE: Final = (
 )
 """What helps where the other side does not talk as a data node does."""
 
+HTTP_PORT_CURE: Final = (
+    "expected the HTTP port of the cluster manager: 8091, or 18091 with TLS (couchbases://)"
+)
+"""The same, where a seed is asked over HTTP."""
+
+HTTP_CURE: Final = (
+    "expected a cluster manager that this machine can reach there: check host, firewalls, and the "
+    "port: 8091, or 18091 with TLS (couchbases://)"
+)
+"""What helps where nobody answers over HTTP."""
+
 REACH_CURE: Final = (
     "expected a data node that this machine can reach there: check host, port and firewalls"
 )
@@ -130,8 +141,11 @@ def certificate_cure(failure: Exception) -> str:
     )
 
 
-def tls_cure(failure: Exception) -> str:
-    """Return the expected encryption, and the remedy, for a failed TLS handshake."""
+def tls_cure(failure: Exception, port_cure: str = PORT_CURE) -> str:
+    """Return the expected encryption, and the remedy, for a failed TLS handshake.
+
+    ``port_cure`` is the one where it may be another port that speaks TLS.
+    """
     if cure := certificate_cure(failure):
         return cure
     if "CERTIFICATE_VERIFY_FAILED" in str(failure):
@@ -139,7 +153,7 @@ def tls_cure(failure: Exception) -> str:
             "expected a certificate of that host name, by an authority that is trusted: name its "
             "PEM file (source.tls_ca_file, --ca-file)"
         )
-    return f"maybe it speaks no TLS; {PORT_CURE}"
+    return f"maybe it speaks no TLS; {port_cure}"
 
 
 def spoken_instead(first_bytes: bytes) -> NodeUnavailableError | None:

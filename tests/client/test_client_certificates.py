@@ -113,7 +113,9 @@ def test_a_certificate_of_another_authority_is_told(
 @pytest.mark.parametrize("file", [CERTIFICATE, ENCRYPTED, "/no-such-file.pem"])
 def test_a_certificate_or_key_that_cannot_be_used_is_named(file: str) -> None:
     """OpenSSL would ask the terminal for the password of an encrypted key."""
-    with pytest.raises(ConfigError, match=r"tls cert_file '.*\.pem' and its key: .* not encrypted"):
+    with pytest.raises(
+        ConfigError, match=r"client certificate '.*\.pem' and its key: .* not encrypted"
+    ):
         TlsSettings(CERTIFICATE, file).context()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.errors import RemoteProtocolError
+from dcp.errors import ConfigError, RemoteProtocolError
 
 SOURCE = NodeAddress("10.0.0.9", 11210)
 
@@ -132,7 +132,7 @@ def test_alternate_addresses_have_tls_ports_too() -> None:
 
 @pytest.mark.parametrize("document", [with_alternates(), config(nodesExt=...)])
 def test_a_network_that_no_node_is_in_is_named(document: dict[str, Any]) -> None:
-    with pytest.raises(RemoteProtocolError, match=r"found addresses of network default.*'lan'"):
+    with pytest.raises(ConfigError, match=r"found addresses of network default.*'lan'"):
         parse(document, network="lan")
 
 

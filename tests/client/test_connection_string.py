@@ -68,6 +68,8 @@ def test_encryption_that_is_set_beside_it_counts_as_well() -> None:
         ([], "found none, expected at least one"),
         (["couchbase://h1,"], "found host ''"),
         (["http://h1"], "found http://"),
+        (["couchbase://[::1"], "found '[' without ']', expected an IPv6 host in brackets, as [::1"),
+        (["[::1]11210"], "found '11210' behind ']', expected an IPv6 host in brackets"),
         (["couchbase://h1/travel"], "found '/travel' behind the address"),
         (["couchbase://h1?compression=on"], "found option 'compression', expected network or"),
         (["couchbase://h1?network="], "option network: found ''"),

@@ -75,7 +75,7 @@ def test_a_certificate_that_ends_ends_no_connection_and_the_next_one_says_so(
         drained.run(consumer, lambda each: len(each.stopped) == 2)
         assert all(expected.search(each.detail) for each in drained.stopped.values())
     seeds = [f"couchbases://{cluster.https_seeds[0]}?bootstrap_on=http"]
-    with pytest.raises(NodeUnavailableError, match=rf"HTTP with .* to {ends:%Y-%m-%d %H:%M:%S}"):
+    with pytest.raises(NodeUnavailableError, match=rf"https://.* to {ends:%Y-%m-%d %H:%M:%S}"):
         probe_cluster(seeds, chosen.connection, CREDENTIALS)
 
 
@@ -118,7 +118,7 @@ def test_authorities_rotate_under_a_consumer(make_cluster: MakeCluster, tmp_path
         shown.show(new.issue(["127.0.0.1"]))
         fill(cluster, 100, prefix="on the old connection")
         drained.run(consumer, caught_up(cluster))
-        for content, error in ((None, "certificate verify failed"), (b"", "tls ca_file")):
+        for content, error in ((None, "certificate verify failed"), (b"", "CA file")):
             if content is not None:  # it is being replaced, in place
                 trusted.write_bytes(content)
             cluster.drop_connections()

@@ -11,7 +11,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.probe import probe_cluster
-from dcp.client.seed_lookup import find_seeds
+from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import (
     AuthenticationError,
@@ -56,8 +56,11 @@ def test_srv_records_name_the_nodes(make_cluster: MakeCluster, encrypted: bool) 
     settings = ENCRYPTED if encrypted else SETTINGS
     with dns_server(records) as resolver:
         found = find_seeds([seed], settings, CREDENTIALS, resolver)
-    assert found == tuple(NodeAddress("localhost", port_of(each)) for each in (first, second))
-    view = probe_cluster([str(each) for each in found], settings, CREDENTIALS)
+    nodes = tuple(NodeAddress("localhost", port_of(each)) for each in (first, second))
+    assert found.nodes == nodes
+    (name,) = records
+    assert found.lookup == f"SRV records {name}: {nodes[0]}, {nodes[1]}"
+    view = probe_cluster([str(each) for each in found.nodes], settings, CREDENTIALS)
     assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
 
 
@@ -72,14 +75,22 @@ def test_without_records_the_host_is_a_node(
     settings = replace(SETTINGS, connect_timeout_seconds=0.3 if not answers else 10.0)
     with dns_server(records, answers=answers) as resolver:
         found = find_seeds(["couchbase://cb.test"], settings, CREDENTIALS, resolver)
-    assert found == (NodeAddress("cb.test", 11210),)
+    assert found.nodes == (NodeAddress("cb.test", 11210),)
+    assert found.lookup.startswith(f"SRV records {NAME}: found none (")
+    assert found.lookup.endswith("), so cb.test:11210 itself is the node")
+
+
+def test_a_lookup_without_records_is_told_where_the_host_is_no_node_either() -> None:
+    with pytest.raises(NodeUnavailableError) as caught:
+        probe_cluster(["couchbase://nowhere.invalid"], SETTINGS, CREDENTIALS)
+    assert "SRV records _couchbase._tcp.nowhere.invalid: found none (" in str(caught.value)
 
 
 def test_hosts_with_a_port_and_lists_are_not_looked_up() -> None:
     with dns_server({NAME: ["0 0 1 wrong.test."]}) as resolver:
         for seeds in (["couchbase://cb.test:11210"], ["cb.test"], ["couchbase://cb.test,cb.test"]):
             found = find_seeds(seeds, SETTINGS, CREDENTIALS, resolver)
-            assert found == (NodeAddress("cb.test", 11210),)
+            assert found == FoundSeeds((NodeAddress("cb.test", 11210),))
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -103,8 +114,12 @@ def test_another_host_is_asked_over_http_where_one_does_not_answer(
     cluster = make_cluster(nodes=2)
     cluster.kill_node(0)
     found = find_seeds(over_http(cluster.http_seeds), SETTINGS, PLAINLY)
-    assert [str(node) for node in found] == cluster.seeds
-    with pytest.raises(NodeUnavailableError, match=r"none of 1 seeds .*efused.*cluster manager"):
+    assert [str(node) for node in found.nodes] == cluster.seeds
+    answered = f"http://{cluster.http_seeds[1]}/pools/default/b/default"
+    assert found.lookup == f"{answered}: {', '.join(cluster.seeds)}"
+    asked = f"http://{cluster.http_seeds[0]}/pools/default/b/default"
+    told = rf"none of 1 seeds answers: {asked}: .*efused, expected a cluster manager .* 8091"
+    with pytest.raises(NodeUnavailableError, match=told):
         find_seeds(over_http(cluster.http_seeds[:1]), SETTINGS, PLAINLY)
 
 
@@ -182,10 +197,12 @@ def test_a_port_without_http_is_told(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(tls=TLS_FILES)
     quick = replace(SETTINGS, connect_timeout_seconds=1.0)
     for seed in (cluster.seeds[0], cluster.tls_seeds[0]):
-        with pytest.raises(NodeUnavailableError, match=f"HTTP with {seed}"):
+        with pytest.raises(NodeUnavailableError, match=f"http://{seed}/pools/default/b/default: "):
             find_seeds(over_http([seed]), quick, PLAINLY)
-    with pytest.raises(NodeUnavailableError, match="maybe it speaks no TLS"):
-        find_seeds(over_http(cluster.http_seeds, "couchbases"), ENCRYPTED, CREDENTIALS)
+    told = r"speaks no TLS; expected the HTTP port of the cluster manager: 8091, or 18091"
+    with pytest.raises(NodeUnavailableError, match=told) as caught:
+        find_seeds(over_http(cluster.http_seeds[:1], "couchbases"), ENCRYPTED, CREDENTIALS)
+    assert str(caught.value).count("expected") == 1
 
 
 def test_encryption_that_is_not_set_up_is_refused() -> None:
@@ -206,3 +223,5 @@ def test_the_external_network_is_that_of_the_seed(make_cluster: MakeCluster) -> 
         view = probe_cluster(seeds, chosen, CREDENTIALS)
         assert [str(node) for node in view.map.addresses] == nodes
         assert not view.unreachable
+    with pytest.raises(ConfigError, match="of network default, external, expected 'lan'"):
+        probe_cluster(cluster.seeds, replace(SETTINGS, network="lan"), CREDENTIALS)

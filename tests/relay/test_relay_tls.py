@@ -110,7 +110,7 @@ def test_the_command_and_what_top_shows_of_it(
     ("options", "code", "said"),
     [
         (["--tls"], 4, "certificate verify failed"),  # the system does not trust it
-        (["--ca-file", "/nowhere"], 2, "tls ca_file '/nowhere'"),
+        (["--ca-file", "/nowhere"], 2, "CA file '/nowhere'"),
         ([], 4, ""),  # an encrypted port does not speak plain
     ],
 )

@@ -46,7 +46,7 @@ def list_buckets(settings: Settings, credentials: Credentials) -> list[str]:
     access = source_access(settings)
     connection = access.consumer.connection
     troubles = []
-    for seed in find_seeds(access.seeds, connection, credentials):
+    for seed in find_seeds(access.seeds, connection, credentials).nodes:
         try:
             with signed_in(
                 str(seed), connection, credentials, _TIMEOUT_SECONDS, selects_bucket=False

@@ -16,11 +16,12 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
 from dcp.client.probe import ClusterView, ask_seed, look_at_nodes
-from dcp.client.seed_lookup import find_seeds
+from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
     BucketError,
+    ConfigError,
     NodeUnavailableError,
     RemoteProtocolError,
     SourceError,
@@ -37,6 +38,7 @@ from dcp.lake.tables.tables import find_lake
 from dcp.printable import number_ranges
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import bucket_cure
+from dcp.seeds import ConnectionString
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,10 +73,10 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
             f"bucket {source.bucket!r} at {', '.join(access.seeds)}, {credentials.who}"
             f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"
         )
+    seeds = _look_up(source.connection_string(), access.seeds, connection, credentials, tell)
     with checking("name resolution", tell) as finding:
-        seeds = find_seeds(access.seeds, connection, credentials)
         _resolve(seeds, finding)
-    found, manifest = _ask_seeds(seeds, connection, credentials, tell)
+    found, manifest = _ask_seeds(seeds.nodes, connection, credentials, tell)
     with checking("cluster map", tell) as finding:
         _look_at_map(found, connection, finding)
     with checking("data nodes", tell) as finding:
@@ -104,11 +106,28 @@ def _whence(source: SourceSettings) -> str:
     return f", the password in {where}"
 
 
-def _resolve(seeds: Sequence[NodeAddress], finding: Finding) -> None:
+def _look_up(
+    place: ConnectionString,
+    written: Sequence[str],
+    connection: ConnectionSettings,
+    credentials: Credentials,
+    tell: Tell,
+) -> FoundSeeds:
+    """Find the nodes to begin with; a step of its own where DNS or HTTP is asked for them."""
+    name = "HTTP" if place.over_http else "DNS SRV" if place.srv_name else ""
+    if not name:
+        return find_seeds(written, connection, credentials)
+    with checking(name, tell) as finding:
+        seeds = find_seeds(written, connection, credentials)
+        finding.say(seeds.lookup, nodes=list(map(str, seeds.nodes)))
+    return seeds
+
+
+def _resolve(seeds: FoundSeeds, finding: Finding) -> None:
     """Look the seeds' names up; one that is found is enough for a run."""
     found: dict[str, list[str]] = {}
     unknown: list[str] = []
-    for seed in seeds:
+    for seed in seeds.nodes:
         try:
             answers = socket.getaddrinfo(seed.host, seed.port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -119,7 +138,7 @@ def _resolve(seeds: Sequence[NodeAddress], finding: Finding) -> None:
         else:
             found[seed.host] = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     if not found:
-        raise NodeUnavailableError("; ".join(unknown))
+        raise NodeUnavailableError("; ".join([*unknown, *([seeds.lookup] if seeds.lookup else [])]))
     told = (f"{host}: {', '.join(addresses)}" for host, addresses in found.items())
     finding.say("; ".join(told), addresses=found)
     finding.warnings.extend(unknown)
@@ -136,8 +155,8 @@ def _ask_seeds(
         set_up = SetUpCheck(seed, tell, is_first=True)
         try:
             found, manifest = ask_seed(seed, settings, credentials, set_up.begin)
-        except (SourceError, RemoteProtocolError) as error:
-            is_fatal = isinstance(error, AuthenticationError | BucketError)
+        except (ConfigError, SourceError, RemoteProtocolError) as error:
+            is_fatal = isinstance(error, AuthenticationError | BucketError | ConfigError)
             if is_fatal or seed == seeds[-1]:
                 set_up.fail(error)
                 raise

@@ -38,6 +38,7 @@ STEPS = [
     "clock",
     "lake",
 ]
+PLAINLY, NOBODY = "--set=source.allow_plain=true", "--set=source.username=nobody"
 PLAIN_STEPS = [step for step in STEPS if step != "TLS"]
 Change = Callable[[ProducerCluster], object]
 Steps = list[dict[str, Any]]
@@ -159,9 +160,39 @@ def test_for_people_a_step_is_a_line(
             ["--set", "source.tls=true", "--set", "source.tls_ca_file=/nowhere"],
             "configuration",
             2,
-            "tls ca_file '/nowhere'",
+            "No such file or directory, expected certificates in PEM: check the file, and",
         ),
         (["--set", "source.seeds=nowhere.invalid"], "name resolution", 4, "check source.seeds"),
+        (
+            ["--set", "source.seeds=couchbase://nowhere.invalid"],
+            "name resolution",
+            4,
+            "its DNS; SRV records _couchbase._tcp.nowhere.invalid: found none (",
+        ),
+        (
+            ["--set", "source.seeds=couchbase://FREE?bootstrap_on=http", PLAINLY],
+            "HTTP",
+            4,
+            "refused",
+        ),
+        (
+            ["--set", "source.seeds=couchbase://HTTP?bootstrap_on=http", PLAINLY, NOBODY],
+            "HTTP",
+            4,
+            "/pools/default/b/default: found status 401",
+        ),
+        (
+            ["--set", "source.seeds=couchbases://HTTP?bootstrap_on=http"],
+            "HTTP",
+            4,
+            "maybe it speaks no TLS; expected the HTTP port of the cluster manager",
+        ),
+        (
+            ["--set", "source.seeds=couchbase://SEED?network=external"],
+            "bucket",
+            2,
+            "found addresses of network default, expected 'external'",
+        ),
         (["--set", "source.seeds=FREE"], "TCP", 4, "check host, port and firewalls"),
         (["--set", "source.seeds=TLS", "--set", "source.tls=true"], "TLS", 4, "tls_ca_file"),
         (
@@ -191,9 +222,10 @@ def test_the_first_step_that_fails_ends_it(
             "FREE": f"127.0.0.1:{unused.getsockname()[1]}",
             "TLS": cluster.tls_seeds[0],
             "HTTP": cluster.http_seeds[0],
+            "SEED": cluster.seeds[0],
         }
     for name, place in places.items():
-        words = [word.replace(f"={name}", f"={place}") for word in words]
+        words = [word.replace(name, place) for word in words]
     found, steps, error = doctor([*options(cluster.seeds), *words], capsys)
     assert found == code
     assert said in error
@@ -236,6 +268,23 @@ def test_what_is_wrong_with_a_cluster(
     assert code == 4
     assert said in error
     assert (steps[-1]["step"], steps[-1]["state"]) == (step, "failed")
+
+
+def test_what_seeds_are_asked_for_is_a_step_of_its_own(
+    cluster: ProducerCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds = [f"couchbase://{cluster.http_seeds[0]}?bootstrap_on=http"]
+    code, steps, error = doctor([*options(seeds), PLAINLY], capsys)
+    assert not code, error
+    asked, resolved = steps[1:3]
+    assert (asked["step"], asked["nodes"]) == ("HTTP", cluster.seeds)
+    assert asked["found"].startswith(f"http://{cluster.http_seeds[0]}/pools/default/b/default: ")
+    assert resolved["step"] == "name resolution"
+
+    _, steps, _ = doctor(options(["couchbase://nowhere.invalid"]), capsys)
+    asked = steps[1]
+    assert (asked["step"], asked["state"]) == ("DNS SRV", "ok"), "no record is no failure"
+    assert "_couchbase._tcp.nowhere.invalid" in asked["found"]
 
 
 def test_a_seed_in_trouble_leaves_the_others(

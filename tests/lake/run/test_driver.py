@@ -233,7 +233,7 @@ def test_a_secret_in_files_may_be_refused_for_a_while(
 def test_trusted_certificates_may_be_replaced_where_the_password_is_in_no_file(
     looks: list[ClusterView | DcplakeError],
 ) -> None:
-    looks += [SecretError("tls ca_file: no certificate found"), view(10)]
+    looks += [SecretError("CA file: no certificate found"), view(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 1))
     assert driver.rounds == [{0}]
