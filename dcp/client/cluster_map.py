@@ -29,7 +29,7 @@ class ClusterMap:
     that was asked for (plain or TLS). ``active`` holds, by vbucket, an index into ``nodes``, or -1
     where no node serves the vbucket now; ``replicas`` likewise those of its replicas, in the map's
     order. ``network`` is the one that the addresses are of. ``cluster_uuid`` is empty where the
-    server does not tell it, as before 7.6.
+    server does not tell it, as before 7.6. An ephemeral bucket is on no disk.
     """
 
     bucket: str
@@ -41,6 +41,7 @@ class ClusterMap:
     replicas: tuple[tuple[int, ...], ...] = ()
     network: str = DEFAULT_NETWORK
     cluster_uuid: str = ""
+    is_ephemeral: bool = False
 
     @property
     def vbucket_count(self) -> int:
@@ -140,6 +141,7 @@ class ClusterMap:
             replicas=tuple(row[1:] for row in rows),
             network=network,
             cluster_uuid=fields.optional("clusterUUID", str, ""),
+            is_ephemeral=_is_ephemeral(fields),
         )
 
 
@@ -187,6 +189,18 @@ def _document(config: bytes, source: NodeAddress) -> dict[str, Any]:
             f"cluster map from {source}: found a JSON {type(document).__name__}, expected an object"
         )
     return document
+
+
+def _is_ephemeral(fields: _Fields) -> bool:
+    """Return whether the bucket is on no disk.
+
+    Servers tell the type from 7.1 on; of older ones, all buckets with a disk have views (core-io
+    ``CouchbaseBucketTopologyParser.java``, ns_server ``bucket_info_cache.erl``).
+    """
+    bucket_type = fields.optional("bucketType", str, "")
+    if bucket_type or "bucketCapabilities" not in fields.values:
+        return bool(bucket_type == "ephemeral")
+    return "couchapi" not in fields.optional("bucketCapabilities", list, [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,3 +222,19 @@ def test_refuses_what_is_no_json_object(text: bytes) -> None:
 def test_owner_refuses_a_vbucket_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match="found vbucket 4, expected 0 to 3"):
         parse(config()).owner(4)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_ephemeral"),
+    [
+        ({"bucketType": "ephemeral", "bucketCapabilities": []}, True),
+        ({"bucketType": "membase", "bucketCapabilities": ["dcp"]}, False),  # Magma has no views
+        ({"bucketCapabilities": ["couchapi", "dcp"]}, False),
+        ({"bucketCapabilities": ["dcp"]}, True),
+        ({"bucketCapabilities": ...}, False),
+    ],
+)
+def test_an_ephemeral_bucket_is_known_by_its_type_or_by_having_no_views(
+    told: dict[str, Any], is_ephemeral: bool
+) -> None:
+    assert parse(config(**told)).is_ephemeral is is_ephemeral

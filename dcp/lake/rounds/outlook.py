@@ -34,10 +34,14 @@ class ReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The things that a plan foresees; ``written_anew`` are tables that get other typed columns."""
+    """The things that a plan foresees; ``written_anew`` are tables that get other typed columns.
+
+    ``without_effect`` says of settings that they have none at this bucket, and why.
+    """
 
     read_again: ReadAgain | None = None
     written_anew: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
@@ -51,4 +55,4 @@ class Outlook:
             f"  {table}: the next apply writes all rows anew, with other typed columns"
             for table in self.written_anew
         )
-        return [*again, *tables]
+        return [*again, *tables, *(f"  {setting}" for setting in self.without_effect)]

@@ -30,6 +30,7 @@ from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.run.checked_step import Finding, StepState, Tell, checking
+from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.run.set_up_check import SetUpCheck
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
 from dcp.lake.tables.collections import replicas_of
@@ -78,7 +79,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
         _resolve(seeds, finding)
     found, manifest = _ask_seeds(seeds.nodes, connection, credentials, tell)
     with checking("cluster map", tell) as finding:
-        _look_at_map(found, connection, finding)
+        _look_at_map(found, settings, connection, finding)
     with checking("data nodes", tell) as finding:
         cluster = look_at_nodes(found, manifest, connection, credentials)
         _require_all_nodes(cluster, finding)
@@ -178,19 +179,28 @@ def _ask_seeds(
 # --- the cluster
 
 
-def _look_at_map(found: "ClusterMap", settings: ConnectionSettings, finding: Finding) -> None:
+def _look_at_map(
+    found: "ClusterMap", settings: Settings, connection: ConnectionSettings, finding: Finding
+) -> None:
     nodes = [str(node) for node in found.addresses]
     if not nodes:
-        kind = "TLS port of a data node" if settings.tls is not None else "data node"
+        kind = "TLS port of a data node" if connection.tls is not None else "data node"
         raise NodeUnavailableError(
             f"cluster map of bucket {found.bucket!r}, revision {found.rev}: found no {kind}, "
             "expected one: check the cluster, and source.tls"
         )
+    disks = disks_of(settings.policy.persist_to, found)
+    kind = ", ephemeral" if found.is_ephemeral else ""
     finding.say(
-        f"revision {found.rev}, data nodes: {', '.join(nodes)}",
+        f"revision {found.rev}, data nodes: {', '.join(nodes)}, replicas: {found.replica_count}"
+        f"{kind}",
         revision=found.rev,
         nodes=nodes,
+        replicas=found.replica_count,
+        ephemeral=found.is_ephemeral,
     )
+    if disks < settings.policy.persist_to:
+        finding.warnings.append(NO_DISKS)
     homeless = [each for each in range(found.vbucket_count) if found.owner(each) is None]
     if homeless:
         finding.facts["vbuckets_without_node"] = homeless

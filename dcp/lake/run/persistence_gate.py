@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.cluster_map import ClusterMap
 from dcp.client.persistence import persisted_seqnos
 from dcp.client.probe import ask_map
 from dcp.errors import (
@@ -31,11 +32,31 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
 
 _LOG = logging.getLogger(__name__)
-_NO_DISK: Final = "the nodes have nothing on disk; for an ephemeral bucket set persist_to = 0"
+NO_DISKS: Final = (
+    "policy.persist_to has no effect: the bucket is ephemeral, which no node has on disk; all is "
+    "published at once"
+)
 _SHORT_SECONDS: Final = 2.0
 """So long is waited where the same is asked again soon."""
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LONGEST_WAIT_SECONDS: Final = 2.0
+
+
+def disks_of(persist_to: int, cluster: ClusterMap) -> int:
+    """Return on how many nodes' disks rows must be: ``persist_to``, none of an ephemeral bucket.
+
+    Raises:
+        ConfigError: the bucket has fewer copies than that.
+
+    """
+    if cluster.is_ephemeral:
+        return 0
+    if (copies := 1 + cluster.replica_count) < persist_to:
+        raise ConfigError(
+            f"policy.persist_to: found {persist_to}, expected at most {copies}: the bucket has "
+            f"{copies - 1} replica{'s' * (copies != 2)}, so that rows are never on more disks"
+        )
+    return persist_to
 
 
 class PersistenceGate:
@@ -126,17 +147,15 @@ class PersistenceGate:
         try:
             credentials = self._access.source.credentials()
             cluster = ask_map(seeds, connection, credentials)
+            self._nodes = disks_of(self._nodes, cluster)
+            if not self._nodes:
+                _LOG.warning(NO_DISKS)
+                return []
             found = persisted_seqnos(cluster, branches, connection, credentials)
         except (SourceError, RemoteProtocolError, SecretError) as error:
             self._why = str(error)
             return sorted(branches)
-        if (copies := 1 + cluster.replica_count) < self._nodes:
-            raise ConfigError(
-                f"policy.persist_to: found {self._nodes}, expected at most {copies}: the bucket "
-                f"has {copies - 1} replicas"
-            )
-        told = [seqno for seqnos in found.values() for seqno in seqnos.values()]
-        self._why = _NO_DISK if told and not any(told) else ""
+        self._why = ""
         for vbucket, seqnos in found.items():
             if self._is_persisted(states[vbucket], cluster.owner(vbucket), seqnos):
                 self._persisted[vbucket] = states[vbucket]

@@ -32,6 +32,7 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.run.backfill import BackfillWish, refuse_wrong
 from dcp.lake.run.backfills import copies_of
 from dcp.lake.run.orders_ahead import orders_ahead
+from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.tables.collections import collections_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.opening import lake_location, spark_of
@@ -63,13 +64,16 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     """
     access = source_access(settings)
     cluster = query_cluster(access)
+    is_gated = disks_of(settings.policy.persist_to, cluster.map) == settings.policy.persist_to
+    without_effect = () if is_gated else (NO_DISKS,)
     lake = find_lake(spark_of(settings, spark), lake_location(settings))
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
         _refuse_unknown_names(settings, cluster, None)
         document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
         position = LakePosition(NEW_LAKE, 0, document_filter=document_filter)
-        return replace(plan_round(position, cluster, rounds, flow, slots), outlook=Outlook())
+        outlook = Outlook(without_effect=without_effect)
+        return replace(plan_round(position, cluster, rounds, flow, slots), outlook=outlook)
     require_same_bucket(lake, cluster, settings.source.bucket)
     _refuse_unknown_names(settings, cluster, lake)
     replicas = replicas_in(lake)
@@ -82,6 +86,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     outlook = Outlook(
         _read_again(lake, settings, cluster, position, orders),
         _written_anew(lake, settings.apply, applied),
+        without_effect,
     )
     return replace(plan, outlook=outlook)
 

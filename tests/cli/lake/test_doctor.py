@@ -16,6 +16,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.lake.tables import opening
 from dcp.producer.commands import setup_commands
 from dcp.producer.commands.controls import CONTROLS
+from dcp.producer.model.bucket_type import BucketType
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import HelloFeature, Status
@@ -193,6 +194,12 @@ def test_for_people_a_step_is_a_line(
             2,
             "found addresses of network default, expected 'external'",
         ),
+        (
+            ["--set", "policy.persist_to=2"],
+            "cluster map",
+            2,
+            "persist_to: found 2, expected at most",
+        ),
         (["--set", "source.seeds=FREE"], "TCP", 4, "check host, port and firewalls"),
         (["--set", "source.seeds=TLS", "--set", "source.tls=true"], "TLS", 4, "tls_ca_file"),
         (
@@ -349,6 +356,19 @@ def test_an_old_server_is_told_with_what_it_costs(
     refused = {"enable_expiry_opcode", "max_marker_version", "backfill_order"}
     assert by_name["DCP"]["refused"].keys() == refused
     assert "expirations come as deletions" in by_name["DCP"]["found"]
+
+
+def test_an_ephemeral_bucket_is_told_with_the_setting_that_has_no_effect_there(
+    make_cluster: Callable[..., ProducerCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = make_cluster(bucket_type=BucketType.EPHEMERAL)
+    for persist_to, state in ((0, "ok"), (1, "warning")):
+        words = ["--set", f"policy.persist_to={persist_to}"]
+        code, steps, _ = doctor([*options(cluster.seeds), *words], capsys)
+        assert code == 0
+        (step,) = [each for each in steps if each["step"] == "cluster map"]
+        assert (step["state"], step["ephemeral"], step["replicas"]) == (state, True, 0)
+        assert ("policy.persist_to has no effect" in step["found"]) is bool(persist_to)
 
 
 def test_a_lake_that_only_spark_reads_is_not_looked_at(

@@ -9,6 +9,8 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.apply_pending import apply_pending
+from dcp.lake.run.persistence_gate import NO_DISKS
+from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import AUDIT_TABLE, open_lake
@@ -60,19 +62,27 @@ def test_nothing_is_published_that_a_failover_takes_back(
 
         three = replace(settings, policy=replace(settings.policy, persist_to=3))
         write(cluster, 30)
-        with pytest.raises(ConfigError, match=r"persist_to: found 3, expected at most 2"):
+        refused = r"persist_to: found 3, expected at most 2: the bucket has 1 replica,"
+        with pytest.raises(ConfigError, match=refused):
+            preview(three, spark)
+        with pytest.raises(ConfigError, match=refused):
             run(three, once=True, spark=spark)
 
 
-def test_an_ephemeral_bucket_has_no_disk(spark: "SparkSession", tmp_path: Path) -> None:
+def test_an_ephemeral_bucket_has_no_disk_and_is_published_at_once(
+    spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bucket = ClusterSettings(vbuckets=VBUCKETS, bucket_type=BucketType.EPHEMERAL)
     with ProducerCluster(bucket) as cluster:
         write(cluster, 0)
         settings = settings_for(
             cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 10.0}
         )
-        with pytest.raises(IncompleteRunError, match="for an ephemeral bucket set persist_to = 0"):
-            run(settings, once=True, spark=spark)
+        assert NO_DISKS in str(preview(settings, spark))
+        run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        assert table_rows(lake, None) == held(cluster)
+        assert caplog.messages.count(NO_DISKS) == 1
 
 
 def write(cluster: ProducerCluster, first: int) -> None:
