@@ -241,10 +241,11 @@ def row_history_sql(changes_sql: str) -> str:
     is left out: it is there already, unless the lake lost it, or cleaned it. (Then the table has
     it, as the newest version of its key.)
 
-    ``is_live`` is false on a dead branch; ``died_in_round`` is the round that began the epoch which
-    left it behind. ``cleared_at_seqno`` is where a flush or drop of its collection ended it, by the
-    history that it is on, and ``cleared_in_round`` the round that brought that; NULL where none
-    did.
+    ``delete_time`` is when the server made a tombstone, in seconds since 1970, 0 where it does not
+    tell; NULL of mutations. ``is_live`` is false on a dead branch; ``died_in_round`` is the round
+    that began the epoch which left it behind. ``cleared_at_seqno`` is where a flush or drop of its
+    collection ended it, by the history that it is on, and ``cleared_in_round`` the round that
+    brought that; NULL where none did.
     """
     died = "array_min(filter(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno))"
     # What was undone before the row died did not end it; what came on other branches neither.
@@ -258,7 +259,8 @@ def row_history_sql(changes_sql: str) -> str:
     )
     return f"""
 SELECT collection_id, vbucket, key, key_bytes, round, epoch, kind, seqno, vb_uuid, cas, rev, expiry,
-  datatype, xattrs, value, detail, died IS NULL AS is_live, died.round AS died_in_round,
+  delete_time, datatype, xattrs, value, detail,
+  died IS NULL AS is_live, died.round AS died_in_round,
   cleared.seqno AS cleared_at_seqno, cleared.round AS cleared_in_round
 FROM (SELECT *, {cleared} AS cleared
       FROM (SELECT c.*, b.forks, d.ends, {died} AS died

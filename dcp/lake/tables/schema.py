@@ -13,7 +13,9 @@ what is wrong.
 ``changes`` has one row per event worth keeping. ``kind`` says which columns are set:
 
     mutation, deletion, expiration   seqno … value: the document's new state;
-                                     detail: why the value could not be decoded, null where it was
+                                     detail: why the value could not be decoded, null where it was;
+                                     delete_time: when the server made a tombstone, in seconds
+                                     since 1970, 0 where it does not tell; null of mutations
     snapshot_marker                  snap_start, snap_end, snap_flags
     complete                         seqno: a snapshot end that was reached
     seqno_advanced                   seqno

@@ -215,7 +215,10 @@ def test_a_slowly_changing_dimension_stays_right_through_rollbacks(lake: Lake) -
             for key, number, document, until in versions
         ]
 
-    [deleted] = lake.rows("SELECT cas FROM row_history WHERE key = 'cyd' AND kind = 'deletion'")
+    [deleted] = lake.rows(
+        "SELECT cas, delete_time FROM row_history WHERE key = 'cyd' AND kind = 'deletion'"
+    )
+    assert deleted["delete_time"] == int(deleted["cas"]) // 10**9
     until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(deleted["cas"]) // 1000)
     assert [tuple(row.values()) for row in lake.rows(recipe)] == expected(
         ("ada", 0, ADA, story.time("ada", 1)),
