@@ -156,7 +156,8 @@ def _features() -> Iterator[str]:
 
 def _controls() -> Iterator[str]:
     for name, term in CONTROL_TERMS.items():
-        asked = term.asked if not term.since else f"{term.asked}, from {term.since}.0 on"
+        since = ".".join(map(str, term.since))
+        asked = term.asked if not any(term.since) else f"{term.asked}, from {since} on"
         lost = f"required: {term.lost}" if term.is_required else term.lost
         cells = (f"`{name}`", term.value, asked, term.why, lost)
         yield f"| {' | '.join(map(_cell, cells))} |\n"

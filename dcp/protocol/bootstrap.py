@@ -24,7 +24,13 @@ from dcp.errors import (
 )
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.negotiation import CONTROL_TERMS, FEATURES, GROUP_TAG, STREAM_WINDOW
+from dcp.protocol.negotiation import (
+    CONTROL_TERMS,
+    FEATURES,
+    GROUP_TAG,
+    STREAM_WINDOW,
+    Release,
+)
 from dcp.protocol.refusals import (
     PORT_CURE,
     bucket_cure,
@@ -49,14 +55,14 @@ METADATA_OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.NO_VALUE | OpenFlag.IN
 class DcpControlRequest:
     """One DCP_CONTROL; an optional one may be refused, and the connection works without it.
 
-    It is not sent to servers of a major version below ``since``: they log a warning of each control
-    that they do not know.
+    It is not sent to servers of a version below ``since``: they log a warning of each control that
+    they do not know.
     """
 
     name: str
     value: str
     optional: bool = True
-    since: int = 0
+    since: Release = (0, 0)
 
 
 def control_request(name: str, value: str) -> DcpControlRequest:
@@ -131,8 +137,8 @@ class BootstrapProgress:
     sasl: SaslExchange | None = None
     authenticated: bool = False
     cluster_config: bytes = b""
-    server_major: int = 0
-    """The server's major version; 0 where it does not say, and of development builds."""
+    server_release: Release = (0, 0)
+    """The server's version; zeros where it does not say, and of development builds."""
     accepted_controls: frozenset[str] = frozenset()
     refused_controls: tuple[str, ...] = ()
 
@@ -209,7 +215,7 @@ _NO_BUCKET: Final[dict[int, type[SourceError]]] = {
 }
 
 
-_MAJOR: Final = re.compile(rb"([0-9]{1,3})\.")
+_RELEASE: Final = re.compile(rb"([0-9]{1,3})\.([0-9]{1,3})\b")
 _NO_RELAY: Final[dict[int, type[SourceError]]] = {
     Status.EINVAL: NoRelayError,
     Status.NOT_SUPPORTED: NoRelayError,
@@ -275,8 +281,8 @@ def _config_answer(progress: BootstrapProgress, body: m.Body, _: int) -> Bootstr
 
 def _version_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.Text)
-    found = _MAJOR.match(body.value)
-    return replace(progress, server_major=int(found[1]) if found else 0)
+    found = _RELEASE.match(body.value)
+    return replace(progress, server_release=(int(found[1]), int(found[2])) if found else (0, 0))
 
 
 def _open_flags(progress: BootstrapProgress) -> int:
@@ -368,7 +374,7 @@ def control_step(control: DcpControlRequest) -> BootstrapStep:
         lambda _: m.DcpControl(control.name.encode(), control.value.encode()),
         accepted,
         _NO_RELAY if control.name == GROUP_TAG else {},
-        applies=lambda progress: not 0 < progress.server_major < control.since,
+        applies=lambda progress: not (0, 0) < progress.server_release < control.since,
         refused=refused if control.optional else None,
     )
 

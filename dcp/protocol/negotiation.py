@@ -15,6 +15,9 @@ from dcp.wire.vocabulary import HelloFeature
 
 ALWAYS: Final = "always"
 
+Release = tuple[int, int]
+"""Major and minor version of a server; zeros: any."""
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureTerm:
@@ -31,8 +34,8 @@ class ControlTerm:
     """A DCP_CONTROL: its value in words, when it is sent, why, and what is lost without it.
 
     A server that refuses a required one cannot be read, and is refused by the control's name. None
-    is sent to servers of a major version below ``since``, which log a warning of each control that
-    they do not know.
+    is sent to servers of a version below ``since``, which log a warning of each control that they
+    do not know.
     """
 
     value: str
@@ -40,7 +43,7 @@ class ControlTerm:
     why: str
     lost: str
     is_required: bool = False
-    since: int = 0
+    since: Release = (0, 0)
 
 
 FEATURE_TERMS: Final = (
@@ -83,7 +86,7 @@ FEATURE_TERMS: Final = (
     FeatureTerm(
         HelloFeature.COLLECTIONS,
         ALWAYS,
-        "documents of all collections come, and purges need no rollback",
+        "documents of all collections come",
         "only the default collection is replicated",
     ),
     FeatureTerm(
@@ -154,8 +157,9 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "2.2",
         ALWAYS,
         "snapshot markers tell the purge seqno: a purge that is known orders no rollback",
-        "a purge while nothing was read may order a rollback to 0: the vbucket is read again",
-        since=8,
+        "a purge above the seqno that a lake stands at, also inside a snapshot that it has read in "
+        "part, orders a rollback to 0: the vbucket is read again",
+        since=(8, 0),
     ),
     "backfill_order": ControlTerm(
         "sequential",
@@ -163,7 +167,7 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "a node reads one vbucket's disk snapshot to its end before the next: a first load that is "
         "cut short publishes the vbuckets that are complete",
         "large vbuckets become complete together, near the end of a first load",
-        since=7,
+        since=(7, 0),
     ),
     CHANGE_STREAMS: ControlTerm(
         "true",
@@ -172,7 +176,7 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "and markers tell which snapshots may hold a key twice",
         "of several changes of a document in one snapshot only the newest comes: so it is of every "
         "bucket without change history; those that are not of Magma refuse this",
-        since=7,
+        since=(7, 2),
     ),
     GROUP_TAG: ControlTerm(
         "`source.receiver_group_tag`",

@@ -16,9 +16,9 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings
+from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, control_request
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials, Secret
-from dcp.protocol.negotiation import FEATURES
+from dcp.protocol.negotiation import CHANGE_STREAMS, FEATURES
 from dcp.protocol.position import Position
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -137,14 +137,18 @@ def test_optional_controls_may_be_refused() -> None:
 @pytest.mark.parametrize(
     ("version", "unasked"),
     [
-        (b"6.5.1-6299", {b"max_marker_version", b"backfill_order"}),
-        (b"7.0.5-7659", {b"max_marker_version"}),
+        (b"6.5.1-6299", {b"max_marker_version", b"backfill_order", b"change_streams"}),
+        (b"7.0.5-7659", {b"max_marker_version", b"change_streams"}),
+        (b"7.1.6-3955", {b"max_marker_version", b"change_streams"}),
+        (b"7.2.0-5325", {b"max_marker_version"}),
+        (b"7.10.0-1", {b"max_marker_version"}),
         (b"7.6.12-5184", {b"max_marker_version"}),
         (b"8.0.0-3777", set()),
         (b"10.0.0-1000", set()),
         (b"0.0.0-0000", set()),  # a development build
         (b"", set()),
         (b"9" * 5000 + b".0", set()),
+        (b"7." + b"9" * 5000, set()),
         (None, set()),
     ],
 )
@@ -156,9 +160,10 @@ def test_controls_are_asked_of_servers_that_know_them(
         server.overrides[Opcode.VERSION] = refusing(Status.UNKNOWN_COMMAND)
     else:
         server.overrides[Opcode.VERSION] = lambda frame, _: answer_to(frame, m.Text(version))
-    (ready,) = bootstrap(server)
+    asked = (*CONTROLS, control_request(CHANGE_STREAMS, "true"))
+    (ready,) = bootstrap(server, settings=BootstrapSettings("travel", "a-lake", controls=asked))
     assert isinstance(ready, e.Ready)
-    all_controls = {control.name.encode() for control in CONTROLS}
+    all_controls = {control.name.encode() for control in asked}
     assert all_controls - set(server.names_of(Opcode.DCP_CONTROL)) == unasked
 
 
