@@ -201,6 +201,7 @@ class Applier:
             self._note_quiet(lake, replica, to_round, seen_version)
             return None
         self._contracts.refuse_loss(plan.table, plan.typed)
+        self._contracts.tell_without_columns(contract, plan.typed)
         if not self._may_publish(lake, plan):
             self._held_back[replica.name] = to_round
             return None

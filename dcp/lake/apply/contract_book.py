@@ -28,6 +28,8 @@ class ContractBook:
         """
         self._contracts = load_contracts(folder) if folder else None
         self._names: dict[int, str] = {}
+        self._without_columns: set[str] = set()
+        """Contracts of which it was told that their documents have no field for a column."""
 
     def contract_of(self, lake: LakeTables, replica: ReplicaTable) -> Contract | None:
         """Return the contract of a replica's collection, if there is one."""
@@ -51,6 +53,18 @@ class ContractBook:
                 "columns; expected the folder of its contract, or one without it, which takes "
                 "them away (docs/typed-columns.md)"
             )
+
+    def tell_without_columns(self, contract: Contract | None, typed: TypedPlan) -> None:
+        """Tell, once, that the documents of an apply have nothing to make columns of."""
+        if contract is None or typed.columns or contract.where in self._without_columns:
+            return
+        self._without_columns.add(contract.where)
+        _LOG.warning(
+            "%s: found no field in the documents of %r that can be a column, expected one or more: "
+            "there are no typed columns yet",
+            contract.where,
+            contract.collection,
+        )
 
     def _warn_of_unknown(self) -> None:
         known = set(self._names.values())

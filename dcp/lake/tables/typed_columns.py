@@ -5,6 +5,8 @@ whatever rows an apply writes, those that a rollback brings back included.
 
 Spark's ``from_json`` decides what fits: it reads a document with the types of all columns and says
 whether something did not. Only then each path is tried by itself, to name those that do not fit.
+Beyond its rules a number that is no finite ``double`` (``1e999``) does not fit, nor does a time
+outside of the years 1 to 9999: few readers of the tables take either.
 """
 
 from collections.abc import Iterator
@@ -33,7 +35,17 @@ _OPTIONS: Final = (
     "'timeZone', 'UTC', 'enableDateTimeParsingFallback', 'false', "
     f"'dateFormat', 'yyyy-MM-dd', 'timestampFormat', {string(_TIMESTAMP)})"
 )
+_BEYOND: Final = {
+    pa.float64(): "abs({0}) = double('Infinity')",
+    pa.date32(): "{0} NOT BETWEEN DATE'0001-01-01' AND DATE'9999-12-31'",
+    pa.timestamp("us", tz="UTC"): (
+        "{0} NOT BETWEEN TIMESTAMP'0001-01-01 00:00:00Z' AND TIMESTAMP'9999-12-31 23:59:59.999999Z'"
+    ),
+}
+"""Conditions on values of a type that ``from_json`` makes, and that do not fit."""
+
 TEXT: Final = "_dcplake_text"
+_READ: Final = "_dcplake_read"
 PARSED: Final = "_dcplake_parsed"
 """Columns of `parsed_sql`: the JSON text, and what it is with the types of all columns."""
 
@@ -147,11 +159,12 @@ FROM {parsed_sql(source, typed.document)})"""
 
 
 def parsed_sql(source: str, document: pa.StructType) -> str:
-    """Return the query for rows with their JSON text and what ``from_json`` makes of it."""
+    """Return the query for rows with their JSON text and what it is with the columns' types."""
     return f"""(
-SELECT *, IF({IS_OBJECT_SQL}, {_from_json(document)}, NULL) AS {PARSED}
-FROM (SELECT *, IF(datatype = {int(Datatype.JSON)}, CAST(value AS STRING), NULL) AS {TEXT}
-  FROM {source}))"""
+SELECT * EXCEPT ({_READ}), {_fitting(document)} AS {PARSED}
+FROM (SELECT *, IF({IS_OBJECT_SQL}, {_from_json(document)}, NULL) AS {_READ}
+  FROM (SELECT *, IF(datatype = {int(Datatype.JSON)}, CAST(value AS STRING), NULL) AS {TEXT}
+    FROM {source})))"""
 
 
 def is_misfit_sql(path: JsonPath) -> str:
@@ -210,7 +223,55 @@ def _json_at(path: str) -> str:
 
 
 def _is_corrupt(document: pa.StructType) -> str:
-    return f"{_from_json(document)}.{_MISFIT} IS NOT NULL"
+    read = _from_json(document)
+    beyond = _is_beyond(read, document)
+    return f"({read}.{_MISFIT} IS NOT NULL" + (f" OR coalesce({beyond}, false))" if beyond else ")")
+
+
+def _fitting(document: pa.StructType) -> str:
+    """Return the document that was read without what is beyond its type, which is a misfit too."""
+    beyond = _is_beyond(_READ, document)
+    if not beyond:
+        return _READ
+    fields = [f"{string(each.name)}, {_fit(_field(_READ, each), each.type)}" for each in document]
+    fitting = f"named_struct({', '.join(fields)}, {string(_MISFIT)}, {TEXT})"
+    return f"IF(coalesce({beyond}, false), {fitting}, {_READ})"
+
+
+def _field(value: str, field: pa.Field) -> str:
+    return f"{value}.{quoted(field.name)}"
+
+
+def _is_beyond(value: str, kind: pa.DataType, level: int = 0) -> str:
+    """Return the condition that something in a value is beyond its type; empty: it cannot be."""
+    if pa.types.is_struct(kind):
+        parts = [_is_beyond(_field(value, each), each.type, level) for each in kind]
+        return " OR ".join(part for part in parts if part)
+    if pa.types.is_map(kind) or pa.types.is_list(kind):
+        is_map, name = pa.types.is_map(kind), f"_dcplake_{level}"
+        below = _is_beyond(name, kind.item_type if is_map else kind.value_type, level + 1)
+        values = f"map_values({value})" if is_map else value
+        return below and f"exists({values}, {name} -> {below})"
+    return _BEYOND[kind].format(value) if kind in _BEYOND else ""
+
+
+def _fit(value: str, kind: pa.DataType, level: int = 0) -> str:
+    """Return a value, with null for what is beyond its type."""
+    beyond = _is_beyond(value, kind, level)
+    if not beyond:
+        return value
+    name, key = f"_dcplake_{level}", f"_dcplake_key_{level}"
+    if pa.types.is_struct(kind):
+        fields = (
+            f"{string(each.name)}, {_fit(_field(value, each), each.type, level)}" for each in kind
+        )
+        return f"IF({value} IS NULL, NULL, named_struct({', '.join(fields)}))"
+    if pa.types.is_map(kind):
+        below = _fit(name, kind.item_type, level + 1)
+        return f"transform_values({value}, ({key}, {name}) -> {below})"
+    if pa.types.is_list(kind):
+        return f"transform({value}, {name} -> {_fit(name, kind.value_type, level + 1)})"
+    return f"IF({beyond}, NULL, {value})"
 
 
 def _from_json(document: pa.StructType) -> str:

@@ -28,6 +28,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
+from dcp.lake.tables.typed_columns import TypedColumns, typed_sql
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -252,10 +253,14 @@ def table_rows(scene: Scene) -> list[Any]:
     return scene.spark.sql(sql).collect()
 
 
-def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) -> None:
+def test_columns_evolve_in_the_commit_that_brings_the_documents(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
-    scene.put(none={}, text=b"x")
+    scene.put(none={"a b": 1}, text=b"x")
     scene.run()
+    said = [each for each in caplog.messages if "there are no typed columns yet" in each]
+    assert len(said) == 1 and "found no field in the documents of '_default._default'" in said[0]
     assert scene.run() is None, "there is nothing to make columns of"
     assert ANEW not in str(preview(scene.settings))
     scene.cluster.delete(b"none")
@@ -290,6 +295,51 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(scene: Scene) ->
     assert scene.rows()["five"][0]["big"] == Decimal("0.25")
     assert scene.rows()["three"][0]["big"] == Decimal(2**64)
     assert verify(scene.settings, spark=scene.spark).result == "equal"
+
+
+def test_what_a_type_has_but_few_readers_take_does_not_fit(spark: "SparkSession") -> None:
+    """Numbers beyond a double's, and years beyond 9999, wherever in a document they are."""
+    time = pa.timestamp("us", tz="UTC")
+    inner = pa.struct([("x", pa.float64()), ("s", pa.string())])
+    document = pa.struct(
+        [
+            ("n", pa.float64()),
+            ("day", pa.date32()),
+            ("time", time),
+            ("list", pa.list_(inner)),
+            ("map", pa.map_(pa.string(), time)),
+        ]
+    )
+    last = "9999-12-31T23:59:59.999999Z"
+    texts = {
+        '{"n": -1e999, "day": "9999-12-31"}': [("$.n", '"-Infinity"', "double")],
+        '{"day": "+10000-01-01"}': [("$.day", "+10000-01-01", "date")],
+        '{"time": 253402300800}': [("$.time", "253402300800", "timestamp")],
+        '{"time": -62135596801}': [("$.time", "-62135596801", "timestamp")],
+        '{"list": [{"x": 1e400, "s": "a"}, {"x": 2}]}': [
+            ("$.list[*].x", '["Infinity",2]', "double")
+        ],
+        '{"map": {"a": 1e12, "b": 0, "c": 253402300800}}': [
+            ("$.map.*", '{"a":1.0E12,"b":0,"c":253402300800}', "timestamp")
+        ],
+        f'{{"n": 1e308, "time": "{last}", "list": [null], "map": {{"a": -62135596800}}}}': None,
+    }
+    rows = [(bytearray(text, "utf-8"), int(Datatype.JSON)) for text in texts]
+    spark.createDataFrame(rows, "value BINARY, datatype INT").createOrReplaceTempView("told")
+    found = spark.sql(
+        "SELECT CAST(value AS STRING) AS text, to_json(doc) AS doc, violations "
+        f"FROM {typed_sql('told', TypedColumns(document, 'of a test'))}"
+    ).collect()
+    told = {row.text: row.violations and [tuple(each) for each in row.violations] for row in found}
+    assert told == texts
+    made = {row.text: json.loads(row.doc) for row in found}
+    first, *_, last_text = texts
+    assert made[first] == {"day": "9999-12-31"}
+    assert [made[text].get("list") for text in texts if '"list": [{' in text] == [
+        [{"s": "a"}, {"x": 2.0}]
+    ]
+    assert made[last_text]["n"] == 1e308
+    assert made[last_text]["time"] == "9999-12-31T23:59:59.999Z"
 
 
 def test_a_document_that_is_no_json_says_nothing_of_the_columns(spark: "SparkSession") -> None:
