@@ -1,19 +1,23 @@
 """A consumer's reactions to refusals: try again, end the vbucket, or end altogether."""
 
+from typing import Any
+
 import pytest
 
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import StopReason
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
+from dcp.producer.commands.session import CommandHandler, Session
 from dcp.producer.model.resume_rules import ResumeRequest, Rules, VbucketFacts, Verdict, judge
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
-from dcp.wire.vocabulary import Status
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Opcode, Status
 from tests.client.conftest import MakeCluster
-from tests.client.consuming import consuming, settings, starts
+from tests.client.consuming import assert_nothing_sent_twice, consuming, settings, starts
 from tests.client.drained import Drained, assert_same_state, caught_up, fill
 
 
@@ -25,6 +29,45 @@ def test_temporary_refusals_are_retried(make_cluster: MakeCluster, status: Statu
     with consuming(cluster) as consumer:
         assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
     assert cluster.counters().streams_refused[1] == 3
+
+
+def test_a_node_in_warm_up_is_waited_for(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses one step after the other for a while: login, bucket, DCP, streams."""
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 50)
+    refusals: list[tuple[int, Status]] = []
+    carry_out = Session._carry_out
+
+    def warming_up(session: Session, command: CommandHandler, frame: Frame, *more: Any) -> None:
+        if refusals and frame.opcode == refusals[0][0]:
+            session.refuse(frame, refusals.pop(0)[1])
+        else:
+            carry_out(session, command, frame, *more)
+
+    monkeypatch.setattr(Session, "_carry_out", warming_up)
+    with consuming(cluster) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster))
+        refusals += [
+            (opcode, status)
+            for opcode, status in (
+                (Opcode.HELLO, Status.NOT_INITIALIZED),
+                (Opcode.SASL_AUTH, Status.NOT_INITIALIZED),
+                (Opcode.SELECT_BUCKET, Status.ETMPFAIL),
+                (Opcode.GET_CLUSTER_CONFIG, Status.ETMPFAIL),
+                (Opcode.DCP_OPEN, Status.ETMPFAIL),
+                (Opcode.DCP_STREAM_REQ, Status.NOT_INITIALIZED),
+                (Opcode.DCP_STREAM_REQ, Status.ETMPFAIL),
+                (Opcode.DCP_STREAM_REQ, Status.NOT_MY_VBUCKET),  # with no map, as observed on 7.0
+            )
+            for _ in range(2)
+        ]
+        cluster.drop_connections()
+        fill(cluster, 50, prefix="later")
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster)))
+    assert not refusals, "each of them was met"
+    assert_nothing_sent_twice(cluster, drained)
 
 
 def test_a_lasting_refusal_ends_its_vbucket_at_the_deadline(make_cluster: MakeCluster) -> None:
