@@ -1,13 +1,13 @@
 """Throughput and memory by window, sink speed, window policy and relay strategy.
 
-    python -m benchmarks.flow_control [--repetitions N] [--short] [--folder F] [--from-csv FILE]
+    python -m benchmarks.flow_control [--repetitions N] [--folder F] [--from-csv FILE]
 
 Three parts: one connection by window and by the speed of its sink; connections that share an
 executor's quota, by window policy (with their number, with the window, with the sinks' speed);
 `dcplake relay` with a fast consumer and a slow one, by strategy (with the slow one's speed, with
 the relay's window). It prints a table, and writes flow-control.csv and flow-control.svg into the
 folder (benchmarks/results). Medians of the repetitions are shown, each of which measures all
-points. --short measures almost nothing in seconds; --from-csv only draws.
+points. --from-csv only draws.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from benchmarks._producer import producer
 
 VBUCKETS = 16
 VALUE_BYTES = 1000
-FULL = Grid(
+GRID = Grid(
     windows_bytes=(MIB // 16, MIB // 4, MIB, 4 * MIB, 10 * MIB, 50 * MIB),
     window_speeds=(0, 200, 50, 10),
     connections=(1, 2, 4, 8),
@@ -40,40 +40,25 @@ FULL = Grid(
     together=4,
     seconds=3.0,
 )
-SHORT = Grid(
-    windows_bytes=(MIB // 16, MIB),
-    window_speeds=(0,),
-    connections=(2,),
-    policy_speeds=(10,),
-    policy_windows_bytes=(MIB,),
-    policy_sink_speeds=(10,),
-    together=2,
-    seconds=0.5,
-)
-FULL_RELAY = RelayGrid(
+RELAY_GRID = RelayGrid(
     slow_speeds=(2, 5, 10, 20),
     windows_bytes=(MIB // 4, MIB, 4 * MIB, 10 * MIB),
     slow_speed=5,
     documents=14_000,
     seconds=8.0,
 )
-SHORT_RELAY = RelayGrid(
-    slow_speeds=(5,), windows_bytes=(MIB,), slow_speed=5, documents=100, seconds=1.0
-)
-FULL_DOCUMENTS, SHORT_DOCUMENTS = 400_000, 2_000
+DOCUMENTS = 400_000
 
 
-def measured(*, is_short: bool) -> Iterator[Row]:
+def measured() -> Iterator[Row]:
     """Measure every point once."""
-    grid, documents = (SHORT, SHORT_DOCUMENTS) if is_short else (FULL, FULL_DOCUMENTS)
-    with producer(documents, VALUE_BYTES, VBUCKETS) as source:
-        yield from by_window(source, grid)
-        yield from by_policy(source, grid)
-        yield from by_policy_and_window(source, grid)
-        yield from by_policy_and_speed(source, grid)
-    relay = SHORT_RELAY if is_short else FULL_RELAY
-    yield from by_strategy(relay)
-    yield from by_strategy_and_window(relay)
+    with producer(DOCUMENTS, VALUE_BYTES, VBUCKETS) as source:
+        yield from by_window(source, GRID)
+        yield from by_policy(source, GRID)
+        yield from by_policy_and_window(source, GRID)
+        yield from by_policy_and_speed(source, GRID)
+    yield from by_strategy(RELAY_GRID)
+    yield from by_strategy_and_window(RELAY_GRID)
 
 
 def read_csv(path: Path) -> Iterator[Row]:
@@ -95,7 +80,6 @@ def read_csv(path: Path) -> Iterator[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--short", action="store_true", help="almost nothing, in seconds")
     parser.add_argument(
         "--folder", type=Path, default=Path("benchmarks/results"), help="for the CSV and the SVG"
     )
@@ -106,8 +90,8 @@ def main() -> None:
         rows = list(read_csv(arguments.from_csv))
     else:
         rows = []
-        for _ in range(1 if arguments.short else arguments.repetitions):
-            for row in measured(is_short=arguments.short):
+        for _ in range(arguments.repetitions):
+            for row in measured():
                 print(row, flush=True)
                 rows.append(row)
             write_csv(medians(rows), arguments.folder / "flow-control.csv")

@@ -31,7 +31,7 @@ _LONGEST: Final = (
     "test_a_past_that_is_gone_is_made_up_for",
     "test_resync_mends_whatever_was_done_to_a_lake",
     "test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight",
-    "test_killed_and_tried_again_then_checked_while_a_zombie_wakes",
+    "test_killed_and_tried_again_then_checked_and_maintained_while_a_zombie_wakes",
     "test_scheduler_applies_on_its_schedule_triggers_readers_and_finds_a_violation",
     "test_every_version_equals_the_source_at_its_complete_seqnos",
     "test_every_version_and_docs_live_are_exact_over_forks",

@@ -62,17 +62,16 @@ def test_what_is_taken_as_it_is_has_each_key_once(
         assert all(plan.without_repeats == set(plan.log_slice.vbuckets) for plan in plans)
         assert {vb for plan in plans for vb in plan.without_repeats} == set(range(VBUCKETS))
         assert any(plan.log_slice.first_round < plan.to_round for plan in plans), "in parts"
-        for _ in range(2):
-            cluster.snapshot_cut_after(random.randrange(5, 40))
-            write(200)
-            stop = Event()
-            writing = Thread(target=lambda stop=stop: write_until(stop, write))
-            writing.start()
-            try:
-                run(settings, once=True, spark=spark)
-            finally:
-                stop.set()
-                writing.join()
+        cluster.snapshot_cut_after(random.randrange(5, 40))
+        write(200)
+        stop = Event()
+        writing = Thread(target=lambda: write_until(stop, write))
+        writing.start()
+        try:
+            run(settings, once=True, spark=spark)
+        finally:
+            stop.set()
+            writing.join()
         run(settings, once=True, spark=spark)
         lake = open_lake(lambda: spark, lake_location(settings))
         assert require_every_version_exact(lake, cluster) >= 3

@@ -168,7 +168,7 @@ def test_a_file_of_changes(damaged: Damaged, damage: Damage) -> None:
     damage(newest_data(damaged.root, "changes"))
     before = sorted((damaged.root / "docs" / "_delta_log").iterdir())
     assert RESYNC in damaged.require_refused("run", "--once")
-    for name in ("plan", "status", "verify", "tail", "rollbacks"):
+    for name in ("plan", "status", "verify"):
         said = damaged.require_refused(name)
         assert RESYNC in said and ".parquet: a file of the table is damaged or gone" in said
     assert RESYNC in damaged.require_refused("sql", "SELECT count(*) FROM row_history")
