@@ -8,28 +8,49 @@ import pytest
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.cluster.bucket import Bucket
+from tests.producer.tls import CERTIFICATE, TLS_FILES
 
-OURS = ClusterSettings(nodes=2, vbuckets=16, seed=5, rules="server", users={"ada": "secret-of-ada"})
+OURS = ClusterSettings(
+    nodes=2,
+    vbuckets=16,
+    seed=5,
+    rules="server",
+    users={"ada": "secret-of-ada"},
+    checkpoint_items=20,
+    tls=TLS_FILES,
+)
 
 
 @pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+def bucket(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bucket]:
+    """``encrypted``, which a test may have as parameter, is of ours: others say it themselves."""
+    is_encrypted = getattr(request, "param", "") == "encrypted"
     if seeds := os.environ.get("DCPLAKE_TEST_CLUSTER"):
-        yield from _open({"source.seeds": seeds})
+        if is_encrypted:
+            pytest.skip("DCPLAKE_TEST_CLUSTER says whether connections are encrypted")
+        yield from _open({"source.seeds": seeds}, None)
         return
     password = tmp_path_factory.mktemp("cluster") / "password"
     password.write_text("secret-of-ada")
     with ProducerCluster(OURS) as cluster:
+        seeds = (
+            f"couchbases://{','.join(cluster.tls_seeds)}"
+            if is_encrypted
+            else f"couchbase://{','.join(cluster.seeds)}"
+        )
         options = {
-            "source.seeds": f"couchbase://{','.join(cluster.seeds)}",
+            "source.seeds": seeds,
+            "source.tls_ca_file": CERTIFICATE,
             "source.bucket": OURS.bucket,
             "source.username": "ada",
             "source.password_file": str(password),
         }
-        yield from _open(options)
+        yield from _open(options, cluster)
 
 
-def _open(options: dict[str, str]) -> Iterator[Bucket]:
-    bucket = Bucket(options)
+def _open(options: dict[str, str], ours: ProducerCluster | None) -> Iterator[Bucket]:
+    bucket = Bucket(options, ours)
     yield bucket
     bucket.close()

@@ -3,11 +3,14 @@
 docs/testing-consumers.md says how to run this against a cluster of your own.
 """
 
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import sleep
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,9 +20,29 @@ from dcp.client.probe import ask_nodes, probe_cluster
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.receive.source_access import query_cluster
 from dcp.protocol.credentials import Secret
-from dcp.protocol.events import FailoverLogReceived, Items, RollbackOrdered, StreamOpened
-from dcp.wire.vocabulary import Datatype, Opcode
-from tests.client.drained import Drained
+from dcp.protocol.events import (
+    FailoverLogReceived,
+    Items,
+    RollbackOrdered,
+    SnapshotStarted,
+    StreamOpened,
+    SystemEventReceived,
+)
+from dcp.protocol.negotiation import CHANGE_STREAMS, refused_features
+from dcp.protocol.position import Position
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.snappy import deflate, inflate
+from dcp.wire.system_event import (
+    CollectionBegun,
+    CollectionEnded,
+    ManifestEvent,
+    ScopeCreated,
+    ScopeDropped,
+)
+from dcp.wire.vocabulary import Datatype, Opcode, OpenFlag, SnapshotFlag, Status
+from dcp.wire.xattr import split_xattrs
+from tests.client.drained import Drained, wait_for
 from tests.cluster.bucket import Bucket, holds
 
 MEBIBYTE = 1024 * 1024
@@ -27,21 +50,29 @@ TINY_BYTES = 1024
 """Of a window: less than most messages here."""
 
 
-def rows_of(drained: Drained, key: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield opcode, datatype, CAS and revision of each change of a key, in order."""
-    for event in drained.events:
-        if isinstance(event, Items):
-            columns = event.columns
-            for row, found in enumerate(columns.key.to_pylist()):
-                if found == key:
-                    yield (
-                        int(columns.opcode[row]),
-                        int(columns.datatype[row]),
-                        int(columns.cas[row]),
-                        int(columns.rev[row]),
-                    )
+NUMBERS = ("opcode", "datatype", "cas", "rev", "collection_id", "expiry", "delete_time")
+ENCRYPTED_TOO = pytest.mark.parametrize("bucket", ["as named", "encrypted"], indirect=True)
 
 
+def rows_of(drained: Drained, key: bytes) -> list[SimpleNamespace]:
+    """Return all changes of a key, in order: their columns, and in ``parts`` xattrs and body."""
+    found = []
+    for columns in (event.columns for event in drained.events if isinstance(event, Items)):
+        for row in (row for row, of in enumerate(columns.key.to_pylist()) if of == key):
+            cells = {name: int(getattr(columns, name)[row]) for name in NUMBERS}
+            value = columns.value[row].as_py()
+            has_xattrs = cells["datatype"] & Datatype.XATTR
+            xattrs, body = split_xattrs(value) if has_xattrs else ((), value)
+            found.append(SimpleNamespace(**cells, value=value, parts=(dict(xattrs), body)))
+    return found
+
+
+def comes(key: bytes, xattrs: dict[bytes, bytes], body: bytes) -> Callable[[Drained], bool]:
+    """Return the condition that this is what a key was last seen with."""
+    return lambda drained: [row.parts for row in rows_of(drained, key)[-1:]] == [(xattrs, body)]
+
+
+@ENCRYPTED_TOO
 def test_a_document_is_followed_until_it_is_deleted(bucket: Bucket) -> None:
     key = bucket.key("one")
     vbucket = bucket.vbucket(key)
@@ -54,9 +85,12 @@ def test_a_document_is_followed_until_it_is_deleted(bucket: Bucket) -> None:
         bucket.delete(key)
         drained.run(consumer, holds(vbucket, key, None))
     created, replaced, deleted = rows_of(drained, key)
-    assert created[:3] == (Opcode.DCP_MUTATION, Datatype.JSON, first)
-    assert replaced == (Opcode.DCP_MUTATION, Datatype.RAW, second, created[3] + 1)
-    assert (deleted[0], deleted[3]) == (Opcode.DCP_DELETION, replaced[3] + 1)
+    assert [(row.opcode, row.datatype, row.rev) for row in (created, replaced, deleted)] == [
+        (Opcode.DCP_MUTATION, Datatype.JSON, created.rev),
+        (Opcode.DCP_MUTATION, Datatype.RAW, created.rev + 1),
+        (Opcode.DCP_DELETION, Datatype.RAW, created.rev + 2),
+    ]
+    assert (created.cas, replaced.cas) == (first, second)
 
 
 def test_a_document_that_expires_is_told_as_expired(bucket: Bucket) -> None:
@@ -69,7 +103,141 @@ def test_a_document_that_expires_is_told_as_expired(bucket: Bucket) -> None:
         while bucket.is_there(key):  # asked for when it is due, it is gone at once
             sleep(0.2)
         drained.run(consumer, holds(vbucket, key, None))
-    assert [row[0] for row in rows_of(drained, key)] == [Opcode.DCP_MUTATION, Opcode.DCP_EXPIRATION]
+    stored, expired = rows_of(drained, key)
+    assert (stored.opcode, expired.opcode) == (Opcode.DCP_MUTATION, Opcode.DCP_EXPIRATION)
+    assert 0 < stored.expiry <= expired.delete_time, "seconds since 1970, by the node's clock"
+
+
+def test_xattrs_outlive_the_body_and_those_of_the_system_the_document(bucket: Bucket) -> None:
+    key = bucket.key("attributed")
+    of_system, of_user = {b"_dcplake": b"[1]"}, {b"note": b'"mine"'}
+    drained = Drained()
+    with bucket.streaming(bucket.now(key)) as consumer:
+        bucket.set_with_xattrs(key, b'{"n":1}', of_user | of_system)
+        drained.run(consumer, comes(key, of_user | of_system, b'{"n":1}'))
+        bucket.set(key, b"no JSON")
+        drained.run(consumer, comes(key, of_user | of_system, b"no JSON"))
+        bucket.delete(key)
+        drained.run(consumer, comes(key, of_system, b""))
+    *_, first, second, deleted = rows_of(drained, key)
+    assert first.datatype == Datatype.XATTR | Datatype.JSON
+    assert second.datatype == deleted.datatype == Datatype.XATTR
+    assert deleted.opcode == Opcode.DCP_DELETION
+
+
+def test_a_compressed_value_comes_as_it_is_where_that_was_asked_for(bucket: Bucket) -> None:
+    key, value = bucket.key("compressed"), b'{"a":"%s"}' % (b"a" * 10_000)
+    starts = bucket.now(key)
+    bucket.set(key, deflate(value), datatype=Datatype.SNAPPY)
+    with bucket.streaming(starts) as consumer:
+        plain = Drained().run(consumer, holds(bucket.vbucket(key), key, value))
+    with bucket.streaming(starts, snappy=True) as consumer:
+        drained = Drained().run(consumer, lambda all_: bool(rows_of(all_, key)))
+    [row], [compressed] = rows_of(plain, key), rows_of(drained, key)
+    assert row.datatype == Datatype.JSON
+    if compressed.datatype == row.datatype:
+        bucket.skip("the bucket keeps values inflated: its compression mode is off")
+    assert compressed.datatype == Datatype.JSON | Datatype.SNAPPY
+    assert (inflate(compressed.value), compressed.cas) == (value, row.cas)
+
+
+@ENCRYPTED_TOO
+def test_a_collection_made_again_under_its_name_is_another_one(bucket: Bucket) -> None:
+    key, again = bucket.keys_together("collected", 2)
+    vbucket = bucket.vbucket(key)
+    drained = Drained()
+
+    def events() -> list[SystemEventReceived]:
+        return [each for each in drained.events if isinstance(each, SystemEventReceived)]
+
+    def told(count: int) -> ManifestEvent:
+        """Return the last of so many system events, once it has come."""
+        drained.run(consumer, lambda _: len(events()) >= count)
+        meaning = events()[-1].meaning
+        assert meaning is not None
+        return meaning
+
+    def made(count: int) -> int:
+        bucket.scopes.create_collection(scope, "orders")
+        begun = told(count)
+        assert isinstance(begun, CollectionBegun)
+        return begun.collection_id
+
+    with bucket.streaming(bucket.now(key)) as consumer:
+        scope = bucket.create_scope("s")
+        old = made(2)
+        bucket.set(key, b"{}", collection=old)
+        drained.run(consumer, holds(vbucket, key, b"{}"))
+        bucket.scopes.drop_collection(scope, "orders")
+        told(3)
+        late = bucket.call(key, m.Store(key, b"late"), Opcode.SET, collection=old)
+        assert late.status == Status.UNKNOWN_COLLECTION
+        new = made(4)
+        bucket.set(again, b"{}", collection=new)
+        drained.run(consumer, holds(vbucket, again, b"{}"))
+        with bucket.asking(vbucket) as (node, _):
+            manifest = json.loads(node.collections_manifest() or b"{}")
+        bucket.drop_scope(scope)
+        told(6)
+    [held] = [each for each in manifest["scopes"] if each["name"] == scope]
+    [collection] = held["collections"]
+    assert (collection["name"], int(collection["uid"], 16)) == ("orders", new)
+    scope_id = int(held["uid"], 16)
+    meanings = [each.meaning for each in events() if each.meaning is not None]
+    assert [replace(each, manifest_uid=0) for each in meanings] == [
+        ScopeCreated(0, scope_id, scope.encode()),
+        CollectionBegun(0, scope_id, old, b"orders"),
+        CollectionEnded(0, scope_id, old),
+        CollectionBegun(0, scope_id, new, b"orders"),
+        CollectionEnded(0, scope_id, new),
+        ScopeDropped(0, scope_id),
+    ]
+    for numbers in ([each.seqno for each in events()], [each.manifest_uid for each in meanings]):
+        assert numbers == sorted(numbers)
+    assert old != new
+    [first], [second] = rows_of(drained, key), rows_of(drained, again)
+    assert (first.collection_id, second.collection_id) == (old, new)
+
+
+def test_what_is_written_gets_to_the_disk_of_its_branch(bucket: Bucket) -> None:
+    key = bucket.key("kept")
+    bucket.set(key, b"{}")
+    [start] = bucket.now(key)
+    vbucket, position = start.vbucket, start.position
+    with bucket.asking(vbucket) as (node, _):
+        persisted = partial(node.persisted_seqnos, {vbucket: position.vb_uuid})
+        wait_for("the disk", lambda: persisted()[vbucket] >= position.seqno)
+        assert node.persisted_seqnos({vbucket: position.vb_uuid ^ 1}) == {}
+
+
+def test_a_node_grants_and_takes_what_it_is_asked_for(bucket: Bucket) -> None:
+    """Among that the order of backfills, for which it refuses a value that is none."""
+    with bucket.asking(0, open_dcp=True) as (_, ready):
+        assert not refused_features(ready.features)
+        assert {*ready.refused_controls} <= {CHANGE_STREAMS}, "which is for buckets with history"
+    with bucket.signed_in(bucket.owner(0)) as connection:
+        opened = m.DcpOpen(bucket.key("controls"), OpenFlag.PRODUCER)
+        assert connection.call(encode(opened, Opcode.DCP_OPEN)).status == Status.SUCCESS
+        for order, status in (("sequential", Status.SUCCESS), ("sideways", Status.EINVAL)):
+            control = m.DcpControl(b"backfill_order", order.encode())
+            assert connection.call(encode(control, Opcode.DCP_CONTROL)).status == status
+
+
+def test_a_snapshot_from_disk_tells_the_purge_seqno(bucket: Bucket) -> None:
+    if bucket.release() < (8, 0):
+        bucket.skip("servers tell the purge seqno from 8.0 on")
+    keys = bucket.keys_together("old", 100)  # more than a checkpoint of ours has in memory
+    for key in keys:
+        bucket.set(key, b"{}")
+    [start] = bucket.now(keys[0])
+    beginning = replace(start, position=Position.beginning())
+    with bucket.streaming([beginning]) as consumer:
+        drained = Drained().run(consumer, holds(start.vbucket, keys[-1], b"{}"))
+    started = [each for each in drained.events if isinstance(each, SnapshotStarted)]
+    from_disk = [each for each in started if each.flags & SnapshotFlag.DISK]
+    if not from_disk:
+        bucket.skip("the node has all of the vbucket in memory: restart it, or write more")
+    assert all(each.purge_seqno is not None for each in from_disk)
 
 
 def test_a_tiny_window_lets_a_large_document_through(bucket: Bucket) -> None:
@@ -144,6 +312,7 @@ def test_an_unknown_branch_is_ordered_back_to_the_beginning(bucket: Bucket) -> N
     assert isinstance(drained.events[1], FailoverLogReceived)
 
 
+@ENCRYPTED_TOO
 def test_a_wrong_password_and_a_wrong_bucket_are_named(bucket: Bucket) -> None:
     seeds, credentials = bucket.access.seeds, bucket.credentials
     with pytest.raises(AuthenticationError, match=credentials.username):

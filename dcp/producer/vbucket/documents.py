@@ -22,6 +22,7 @@ from dcp.producer.model.values import (
     storable_body_steps,
     system_xattrs_only,
     without_xattrs,
+    xattrs_only,
 )
 from dcp.producer.model.versions import Content, SyncWrite, Version
 from dcp.producer.vbucket.expiry_queue import ExpiryQueue
@@ -316,10 +317,24 @@ class DocumentStore:
             raise value.fault
         if not 0 <= flags <= U32_MAX:
             raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
+        value = self._with_kept_xattrs(collection, key, value)
         until = self._expiry(collection, expiry, now)
         return self._change(
             collection, key, now, Content(value.value, value.datatype, flags, until), level
         )
+
+    def _with_kept_xattrs(self, collection: int, key: bytes, value: CheckedValue) -> CheckedValue:
+        """Return a value with the xattrs of the document it replaces, unless it has its own.
+
+        It is stored inflated then. (kv_engine ``daemon/protocol/mcbp/mutation_context.cc``.)
+        """
+        older = self.data.newest.of_key(key, collection)
+        if older is None or older.is_deleted or not older.datatype & ~value.datatype & _XATTR:
+            return value
+        stored = self.data.newest.with_value(older).value
+        kept = xattrs_only(inflate(stored) if older.datatype & _SNAPPY else stored)
+        body = inflate(value.value) if value.datatype & _SNAPPY else value.value
+        return CheckedValue(kept + body, value.datatype & ~_SNAPPY | _XATTR)
 
     def _expiry(self, collection: int, expiry: int, now: float) -> int:
         """Return the expiry of a document stored now, capped by its collection's TTL."""

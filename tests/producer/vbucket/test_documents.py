@@ -199,6 +199,26 @@ def test_xattrs_are_stored_and_hidden_from_get(kv: RawClient, cluster: ProducerC
     cluster.delete(b"k")
 
 
+@pytest.mark.parametrize("was", [Datatype.XATTR, Datatype.XATTR | Datatype.SNAPPY])
+@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.REPLACE])
+@pytest.mark.parametrize("given", [Datatype.RAW, Datatype.SNAPPY])
+def test_xattrs_outlive_another_body(
+    cluster: ProducerCluster, connect: Connect, opcode: Opcode, was: Datatype, given: Datatype
+) -> None:
+    kv = connect(cluster).log_in((*PLAIN_FEATURES, HelloFeature.SNAPPY))
+    xattrs = [(b"_sync", b"{}"), (b"meta", b"1")]
+    first, body = join_xattrs(xattrs, b'{"a":1}'), b"no JSON"
+    cluster.set(b"k", deflate(first) if was & Datatype.SNAPPY else first, datatype=was)
+    value = deflate(body) if given else body
+    assert kv.call(m.Store(b"k", value), opcode, datatype=int(given)).status == Status.SUCCESS
+    found = cluster.get(b"k")
+    assert (found.value, found.datatype) == (join_xattrs(xattrs, body), Datatype.XATTR)
+    cluster.delete(b"k")
+    assert kv.call(m.Store(b"k", value), Opcode.SET, datatype=int(given)).status == Status.SUCCESS
+    assert cluster.get(b"k").datatype == given, "found xattrs of a document that is gone"
+    cluster.delete(b"k")
+
+
 @pytest.mark.parametrize(
     ("value", "status"),
     [
