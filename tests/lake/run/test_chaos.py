@@ -2,9 +2,9 @@
 
 A continuous run reads three encrypted nodes by names that their certificates have, through proxies
 that slow, swallow and cut. In an order that the seed says nodes come and go, are failed over with
-writes that no replica has, crash, die, hang, and have clocks that are hours off, each while a round
-is under way. Then all is well again: the tables equal the bucket, and each of their versions equals
-what the bucket held.
+writes that no replica has, crash, die, hang, show another authority's certificates, and have clocks
+that are hours off, each while a round is under way. Then all is well again: the tables equal the
+bucket, and each of their versions equals what the bucket held.
 """
 
 import threading
@@ -37,7 +37,7 @@ from tests.client.drained import wait_for
 from tests.lake.receiving import QUICK_SOURCE, settings_for
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice, table_rows
 from tests.lake.swallowing_proxy import SwallowingProxy
-from tests.producer.authority import Authority
+from tests.producer.authority import Authority, ShownCertificate
 from tests.seeds import seeds
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ COLLECTIONS: Final = ("_default._default", "shop.orders")
 PROXY_HOST: Final = "127.0.0.2"
 PATIENCE_SECONDS: Final = 240.0
 SKEW_SECONDS: Final = 5 * 3600.0
+CERTIFIED: Final = ("127.0.0.1", PROXY_HOST)
 SECONDS_A_ROUND: Final = 1.5
 """What happens in a round happens within so long of its beginning."""
 
@@ -161,7 +162,10 @@ class Chaos:
 
     def __init__(self, folder: Path, seed: int, stack: ExitStack) -> None:
         self.random = Random(seed)
-        self.authority = Authority(folder)
+        authority = Authority(folder)
+        first = authority.issue(CERTIFIED)
+        self._certificate = ShownCertificate(first.certificate_file, first.key_file)
+        self._folder, self._trusted = folder, authority.ca_file
         clock = NodeClock()
         settings = ClusterSettings(
             nodes=NODES,
@@ -169,7 +173,7 @@ class Chaos:
             seed=seed,
             replicas=1,
             checkpoint_items=50,
-            tls=self.authority.issue(["127.0.0.1", PROXY_HOST]),
+            tls=self._certificate,
             external_host=PROXY_HOST,
             clock=clock,
         )
@@ -194,7 +198,7 @@ class Chaos:
         seeds = ",".join(proxy.seed for proxy in self.proxies)
         source = {
             "seeds": tuple(f"couchbases://{seeds}?network=external".split(",")),
-            "tls_ca_file": self.authority.ca_file,
+            "tls_ca_file": self._trusted,
         }
         if is_patient:
             return settings_for(self.cluster, folder, source=source)
@@ -277,9 +281,14 @@ class Chaos:
         self.cluster.crash_restart(self.a_member(), lost_seqnos=self.random.randrange(20, 80))
 
     def cut(self) -> None:
-        """In the middle of what they say."""
+        """In the middle of what they say; who comes back finds another authority's certificates."""
+        authority = Authority(self._folder, "new")
+        ours, new = Path(self._trusted), Path(authority.ca_file).read_bytes()
+        ours.write_bytes(ours.read_bytes() + new)
         self.cluster.snapshot_cut_after(self.random.randrange(1, 20))
         self.next_round()
+        self._certificate.show(authority.issue(CERTIFIED))
+        ours.write_bytes(new)
         for proxy in self.proxies:
             proxy.cut()
 
