@@ -1,4 +1,4 @@
-"""A producer in a process of its own, full of pre-encoded documents: it must not be the bottleneck.
+"""A producer in a process of its own, full of documents: it must not be the bottleneck.
 
 The benchmark talks to it over a pipe. ``update`` overwrites documents that it holds, in chosen
 vbuckets only or anywhere, at once; ``write`` so many a second for a while; ``fail_over`` loses what
@@ -14,13 +14,13 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any, Final
 
+from benchmarks._documents import PREFIX, fill, key_of, value_of
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import vbucket_of
 
 USER: Final = "Administrator"
 PASSWORD: Final = "benchmark"  # noqa: S105  (of the producer that this process starts)
-PREFIX: Final = b"doc:"
 _START_SECONDS: Final = 600
 _ANSWER_SECONDS: Final = 120
 
@@ -109,7 +109,7 @@ def _serve(
     with ProducerCluster(settings) as cluster:
         for vbucket in range(vbuckets) if nodes > 1 else ():
             cluster.move_vbucket(vbucket, 0)
-        cluster.preload(documents, value_bytes, PREFIX)
+        fill(cluster, documents, value_bytes)
         pipe.send(cluster.seeds)
         while True:
             try:
@@ -140,7 +140,8 @@ def _write(
     random, begin, written = Random(a_second), monotonic(), 0
     while (passed := monotonic() - begin) < seconds:
         while written < passed * a_second:
-            cluster.set(*_document(random.randrange(documents), value_bytes, random))
+            number = random.randrange(documents)
+            cluster.set(key_of(number), value_of(number, value_bytes, random))
             written += 1
         sleep(0.002)
     return written
@@ -175,14 +176,8 @@ def _update(
     with cluster.batch():
         while len(updated) < min(count, documents):
             number = random.randrange(documents)
-            key = PREFIX + b"%010d" % number
+            key = key_of(number)
             if number in updated or (chosen and vbucket_of(key, vbuckets) not in chosen):
                 continue
             updated.add(number)
-            cluster.set(*_document(number, value_bytes, random))
-
-
-def _document(number: int, value_bytes: int, random: Random) -> tuple[bytes, bytes]:
-    pad = random.randbytes(value_bytes // 2).hex().encode()
-    value = b'{"id":"%010d","pad":"%s' % (number, pad)
-    return PREFIX + b"%010d" % number, value[: value_bytes - 2] + b'"}'
+            cluster.set(key, value_of(number, value_bytes, random))

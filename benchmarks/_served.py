@@ -1,4 +1,4 @@
-"""``dcplake serve`` as a process of its own, with documents in it; what it costs.
+"""A producer as ``dcplake serve`` has it, in a process of its own, with documents; what it costs.
 
 python -m benchmarks._served COUNT VALUE_BYTES VBUCKETS
 """
@@ -13,9 +13,9 @@ from typing import Final
 
 import psutil
 
+from benchmarks._documents import fill
 from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.serve import serve
-from dcp.producer.vbucket.preload import PreloadSettings
+from dcp.producer.server.cluster import ProducerCluster
 
 USER: Final = "bench"
 PASSWORD: Final = "bench"  # noqa: S105  (of the producer that is started here)
@@ -44,27 +44,33 @@ class Served:
 def served(count: int, value_bytes: int, vbuckets: int) -> Iterator[Served]:
     """Start the process; it has ``count`` documents of ``value_bytes`` on its disk, in memory."""
     words = [sys.executable, "-m", "benchmarks._served", *map(str, (count, value_bytes, vbuckets))]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE)
-    try:
-        if process.stdout is None:
-            raise AssertionError("its output is a pipe")
-        ready = json.loads(process.stdout.readline())
-        yield Served(process.pid, ready["seeds"])
-        process.terminate()
-        if process.wait(30):
-            raise SystemExit(f"the producer ended with {process.returncode}")
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both are pipes")
+        try:
+            ready = json.loads(process.stdout.readline())
+            yield Served(process.pid, ready["seeds"])
+            process.stdin.close()
+            if process.wait(30):
+                raise SystemExit(f"the producer ended with {process.returncode}")
+        finally:
+            process.kill()
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serve until standard input ends."""
     count, value_bytes, vbuckets = map(int, sys.argv[1:])
-    settings = ClusterSettings(vbuckets=vbuckets, users={USER: PASSWORD}, seed=1)
-    serve(settings, preload=PreloadSettings(count, value_bytes) if count else None)
+    settings = ClusterSettings(
+        vbuckets=vbuckets,
+        users={USER: PASSWORD},
+        seed=1,
+        record_seqnos=False,
+        record_branches=False,
+    )
+    with ProducerCluster(settings) as cluster:
+        fill(cluster, count, value_bytes)
+        print(json.dumps({"seeds": cluster.seeds}), flush=True)
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from time import monotonic, process_time
 
 import pyarrow as pa
 
+from benchmarks._documents import fill
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.machine import new_machine
@@ -49,12 +50,12 @@ class Run:
 
 
 def produce(count: int, value_bytes: int, pipe: Connection) -> None:
-    """Serve a preloaded bucket; answer every message with the CPU seconds used so far."""
+    """Serve a full bucket; answer every message with the CPU seconds used so far."""
     settings = ClusterSettings(
         vbuckets=VBUCKETS, users={"bench": "bench"}, seed=1, record_seqnos=False
     )
     with ProducerCluster(settings) as cluster:
-        cluster.preload(count, value_bytes)
+        fill(cluster, count, value_bytes)
         pipe.send((cluster.seeds, [cluster.high_seqno(v) for v in range(VBUCKETS)]))
         while pipe.recv():
             pipe.send(process_time())

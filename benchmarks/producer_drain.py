@@ -1,4 +1,4 @@
-"""Backfill drain: the official Java and Go clients and ours, in turns, on one `dcplake serve`.
+"""Backfill drain: the official Java and Go clients and ours, in turns, on one producer.
 
     python -m benchmarks.producer_drain [--sizes N …] [--megabytes N] [--rounds N] [--collections N]
 
@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -24,11 +25,12 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
+from benchmarks._documents import KEY_BYTES, key_of
 from benchmarks._served import PASSWORD, USER, Served, served
 from benchmarks.drain import VBUCKETS, drain
 from dcp.client.settings import MIB, ConnectionSettings
 from dcp.producer.clients.admin_client import AdminClient
-from dcp.producer.vbucket.preload import PreloadSettings, ids_by_vbucket
+from dcp.types import vbucket_of
 
 INTEROP = Path(__file__).parent.parent / "tests" / "interop"
 JAVA = INTEROP / "java" / "target"
@@ -128,16 +130,17 @@ def main() -> None:
     arguments = parser.parse_args()
     for value_bytes in arguments.sizes:
         documents = max(1000, arguments.megabytes * 1_000_000 // (value_bytes + 80))
-        measure(PreloadSettings(documents, value_bytes), arguments.rounds, arguments.collections)
+        measure(documents, value_bytes, arguments.rounds, arguments.collections)
 
 
-def measure(settings: PreloadSettings, rounds: int, collections: int) -> None:
+def measure(documents: int, value_bytes: int, rounds: int, collections: int) -> None:
     """Measure all clients with documents of one size, and print."""
     # A collection's beginning is an event in each vbucket.
-    high_seqnos = [len(ids) + collections for ids in ids_by_vbucket(settings, VBUCKETS)]
+    placed = Counter(vbucket_of(key_of(number), VBUCKETS) for number in range(documents))
+    high_seqnos = [placed[vbucket] + collections for vbucket in range(VBUCKETS)]
     runs: dict[str, list[Drained]] = {}
     with ExitStack() as stack:
-        producer = stack.enter_context(served(settings.count, settings.value_bytes, VBUCKETS))
+        producer = stack.enter_context(served(documents, value_bytes, VBUCKETS))
         create_collections(producer, collections)
         clients = {"ours": stack.enter_context(our_client(producer, high_seqnos))}
         for name, command, built in (
@@ -153,11 +156,11 @@ def measure(settings: PreloadSettings, rounds: int, collections: int) -> None:
         for _ in range(rounds):
             for name, client in clients.items():
                 runs.setdefault(name, []).append(measured(producer, client))
-    print(f"{settings.count:,} documents of {settings.value_bytes:,} bytes")
+    print(f"{documents:,} documents of {value_bytes:,} bytes")
     for name, found in runs.items():
-        if {run.documents for run in found} != {settings.count}:
+        if {run.documents for run in found} != {documents}:
             raise SystemExit(f"{name}: not every run had all documents")
-        print(line(name, found, settings.value_bytes + len(settings.prefix) + 10))
+        print(line(name, found, value_bytes + KEY_BYTES))
     ours = runs.pop("ours")
     for name, found in runs.items():
         speed = median(run.seconds for run in found) / median(run.seconds for run in ours)

@@ -2,7 +2,7 @@
 
     make bench BENCH=rounds ARGS="--small 100000 --large 1600000 --changes 1000 --repetitions 5"
 
-Two producers, two lakes, one session. Both tables are built by the product itself, from preloaded
+Two producers, two lakes, one session. Both tables are built by the product itself, from full
 producers. Then rounds of ``--changes`` updates on either, in turn, anywhere or in 4 vbuckets
 only; each is a whole ``run(once=True)``: look at the cluster, plan, receive, append, apply. Bytes
 read are what the JVM read from files during the apply, by Hadoop's own count.

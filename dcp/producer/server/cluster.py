@@ -34,7 +34,6 @@ from dcp.producer.server.cluster_nodes import ClusterNodes
 from dcp.producer.server.server import Node
 from dcp.producer.server.serving import Serving
 from dcp.producer.vbucket.documents import StoredDocument
-from dcp.producer.vbucket.preload import PreloadSettings
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -120,10 +119,6 @@ class ProducerCluster(Serving):
         with self.bucket.lock, self.bucket.writes.batch():
             yield
 
-    def preload(self, count: int, value_bytes: int, prefix: bytes = b"doc:", seed: int = 0) -> None:
-        """Fill an empty bucket with ``count`` JSON documents of ``value_bytes``, in bulk."""
-        self._documents.preload(PreloadSettings(count, value_bytes, prefix, seed))
-
     def start_vbucket_at(self, vbucket: int, seqno: int = 0, cas: int = 0) -> None:
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
@@ -131,7 +126,7 @@ class ProducerCluster(Serving):
             self.bucket.table.require_unmoved("start", vbucket)
             state.data.start_at(seqno)
             self.bucket.dcp_connections.end_streams(vbucket)
-            state.documents.count_preloaded()
+            state.documents.begin_at_base()
             state.documents.clock.raise_floor(cas)
             state.save()
 

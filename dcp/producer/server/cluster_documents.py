@@ -1,4 +1,4 @@
-"""Writes documents to a cluster's bucket from other threads: one document, or very many.
+"""Writes documents to a cluster's bucket from other threads.
 
 A vbucket that a rebalance hands over at this instant takes no writes; whoever can wait does.
 """
@@ -11,7 +11,6 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.model.versions import Version
 from dcp.producer.server.loop_thread import LoopThread
 from dcp.producer.vbucket.documents import DocumentStore, StoredDocument
-from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
 
 _HAND_OVER_SECONDS: Final = 10.0
 CollectionName = int | str
@@ -54,27 +53,3 @@ class ClusterDocuments:
         if isinstance(collection, int):
             return collection
         return self._bucket.manifest.at(collection).id
-
-    def preload(self, settings: PreloadSettings) -> None:
-        """Fill an empty bucket with generated documents, in bulk."""
-        bucket = self._bucket
-        with bucket.lock:
-            for vbucket in range(len(bucket.vbuckets)):
-                bucket.table.require_unmoved("preload", vbucket)
-            for vbucket, ids in enumerate(ids_by_vbucket(settings, len(bucket.vbuckets))):
-                if not len(ids):
-                    continue
-                state = bucket.vbuckets[vbucket]
-                bucket.dcp_connections.end_streams(vbucket)
-                first_cas = state.documents.clock.next(bucket.now())
-                state.preload(
-                    PreloadedSegment(
-                        vbucket,
-                        ids,
-                        settings,
-                        first_seqno=state.data.base_seqno + 1,
-                        first_cas=first_cas,
-                    )
-                )
-                state.documents.clock.raise_floor(first_cas + (len(ids) << 16))
-                bucket.changes.add(vbucket)

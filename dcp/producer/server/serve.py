@@ -12,24 +12,18 @@ from dcp.errors import SourceError
 from dcp.producer.commands.memory import in_words, producer_bytes
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.preload import PreloadSettings
 
 _EXPIRY_PAGER_SECONDS: Final = 1.0
 _STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
-def serve(
-    settings: ClusterSettings,
-    *,
-    preload: PreloadSettings | None = None,
-    ready_to: TextIO | None = None,
-) -> None:
+def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
     """Run a cluster until a signal; call it from the main thread.
 
-    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect and
-    ``preload`` is done: ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without
-    TLS), ``bucket``, ``pid``, and ``memory``, the bound of docs/memory.md in words, where documents
-    and log are on disk and values have a quota.
+    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
+    ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
+    ``pid``, and ``memory``, the bound of docs/memory.md in words, where documents and log are on
+    disk and values have a quota.
 
     Raises:
         SetupError: a port cannot be opened.
@@ -44,8 +38,6 @@ def serve(
     try:
         cluster = _cluster(settings)
         with cluster:
-            if preload is not None:
-                cluster.preload(preload.count, preload.value_bytes, preload.prefix, preload.seed)
             ready: dict[str, object] = {
                 "seeds": _reachable(cluster.seeds),
                 "http_seeds": _reachable(cluster.http_seeds),

@@ -31,7 +31,6 @@ class DiskHistory:
         self._store = store
         self._unwritten = unwritten
         self._persisted_floor = 0
-        self._preloaded_end = 0
         self._parts = ReceivedParts()
         self.begin_at(base_seqno, persisted_seqno)
         self.learned_purge_seqno = purge_seqno
@@ -68,11 +67,6 @@ class DiskHistory:
         return found.start, found.end
 
     @property
-    def preloaded_seqno(self) -> int:
-        """The seqno of the last preloaded document; ``base_seqno`` where there is none."""
-        return max(self.base_seqno, self._preloaded_end)
-
-    @property
     def item_count(self) -> int:
         """The number of keys on disk, tombstones included."""
         return self._store.item_count
@@ -104,15 +98,10 @@ class DiskHistory:
         self._legacy_end.note(version)
         self.high_seqnos[version.collection] = version.seqno
 
-    def begin_anew(self, legacy_end: LegacyEnd) -> None:
-        """Know nothing but where the preloaded documents end: all other versions are read again."""
-        self._legacy_end = legacy_end
+    def begin_anew(self) -> None:
+        """Know of no version: all are read again."""
+        self._legacy_end = LegacyEnd()
         self.high_seqnos.clear()
-
-    def note_preloaded(self, end_seqno: int) -> None:
-        """Know up to where the data begins with preloaded documents, each a batch of its own."""
-        self._preloaded_end = end_seqno
-        self._legacy_end = LegacyEnd(end_seqno)
 
     # --- what was purged
 
@@ -130,11 +119,8 @@ class DiskHistory:
     def batch_end_at(self, seqno: int) -> int:
         """Return the end of the newest batch of writes that ended at or below ``seqno``.
 
-        Preloaded documents are of different keys: each is a batch of its own. Of what a replica
-        received it is the end of a whole snapshot.
+        Of what a replica received it is the end of a whole snapshot.
         """
-        if self.base_seqno <= seqno <= self.preloaded_seqno:
-            return seqno
         for end in self._unwritten.ends_down_from(seqno):
             if end not in self._parts:
                 return end
@@ -183,7 +169,6 @@ class DiskHistory:
         """
         left = max(self._store.cut(seqno), self.base_seqno)
         self._persisted_floor = min(self._persisted_floor, left)
-        self._preloaded_end = min(self._preloaded_end, left)
         learned = min(self.learned_purge_seqno, left)
         self.learned_purge_seqno = max(learned, self._store.purge_seqno)
         self._parts.cut(left)

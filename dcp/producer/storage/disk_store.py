@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from dcp.producer.storage.disk_batch import DiskBatch
 from dcp.producer.storage.disk_compaction import is_purged_up_to, plan_compaction
@@ -194,26 +193,6 @@ class VbucketStore:
         self._check(batch)
         return self._log.begin(batch, _frames_of(items))
 
-    def write_frames(self, frames: npt.NDArray[np.uint8], first_seqno: int, state: bytes) -> None:
-        """Write frames of equal length, one a row, as one disk snapshot; none replaces another.
-
-        A file in memory keeps the matrix itself, which must not change afterwards.
-
-        Raises:
-            ValueError: the seqnos do not follow on what is here; nothing is written then.
-            OSError: the file cannot be written; the store is what it was.
-        """
-        count, frame_bytes = frames.shape
-        require_unsigned("first seqno", first_seqno)
-        batch = DiskBatch(
-            state,
-            first_seqno + count - 1,
-            seqnos=np.arange(count, dtype=np.uint64) + np.uint64(first_seqno),
-            sizes=np.full(count, frame_bytes, np.uint64),
-        )
-        self._check(batch)
-        self._log.append(batch, [np.ascontiguousarray(frames).reshape(-1).data])
-
     def _check(self, batch: DiskBatch) -> None:
         self._require_open()
         try:
@@ -273,26 +252,20 @@ class VbucketStore:
         """Return how many versions with after < seqno <= end are here, replaced ones too."""
         return len(self._contents.index.between(after_seqno, end_seqno))
 
-    def live_seqnos(self, after_seqno: int, end_seqno: int) -> list[int]:
-        """Return the seqnos with after < seqno <= end of what nothing replaced."""
-        columns = self._contents.index.between(after_seqno, end_seqno)
-        found: list[int] = columns.seqnos[columns.replaced_at == NEVER].tolist()
-        return found
-
-    def warm_up(self, after_seqno: int = 0) -> Iterator[Frames]:
-        """Yield everything that is live above a seqno, in order, for what is built of it anew."""
-        with self.scan(after_seqno, each_key_once=True) as scan:
+    def warm_up(self) -> Iterator[Frames]:
+        """Yield everything that is live, in order, for what is built of it anew."""
+        with self.scan(0, each_key_once=True) as scan:
             while (frames := scan.read(_WARM_UP_BYTES)) is not None:
                 yield frames
 
-    def check_state(self, after_seqno: int, end_seqno: int) -> None:
-        """Read what was held at ``end_seqno`` of what is above ``after_seqno``.
+    def check_state(self, end_seqno: int) -> None:
+        """Read what was held at ``end_seqno``.
 
         Raises:
             OSError: it cannot be read, or a frame is damaged.
         """
-        if self._log.may_decay and after_seqno < end_seqno:
-            with self.scan(after_seqno, each_key_once=True, end_seqno=end_seqno) as scan:
+        if self._log.may_decay:
+            with self.scan(0, each_key_once=True, end_seqno=end_seqno) as scan:
                 while scan.read(_WARM_UP_BYTES) is not None:
                     pass
 

@@ -15,7 +15,6 @@ from itertools import takewhile
 
 from dcp.producer.model.versions import Version
 from dcp.producer.vbucket.documents import StoredDocument
-from dcp.producer.vbucket.preload import PreloadedSegment
 from dcp.types import FailoverLog
 
 
@@ -25,14 +24,10 @@ class _Branch:
 
     parent: _Branch | None
     cut_seqno: int
-    segment: PreloadedSegment | None = None
     versions: list[Version] = field(default_factory=list)
 
     def versions_to(self, end: int) -> Iterator[Version]:
         """Yield what was written on this branch itself up to the seqno ``end``, in order."""
-        if self.segment is not None:
-            rows = max(0, min(len(self.segment), end + 1 - self.segment.first_seqno))
-            yield from map(self.segment.version, range(rows))
         yield from takewhile(lambda version: version.seqno <= end, self.versions)
 
 
@@ -48,10 +43,6 @@ class BranchRecord:
             parent = _Branch(parent, entry.seqno)
             self._branches[entry.vb_uuid] = parent
         self._current = self._branches[log.current_uuid]
-
-    def preload(self, segment: PreloadedSegment) -> None:
-        """Note a whole segment as the beginning of the current branch."""
-        self._current.segment = segment
 
     def append(self, version: Version) -> None:
         """Note the newest version of the current branch."""

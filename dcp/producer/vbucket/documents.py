@@ -98,7 +98,7 @@ class DocumentStore:
         self.data = data
         self.clock = clock or HybridClock()
         self.collections = VbucketCollections()
-        self.count_preloaded()
+        self.begin_at_base()
         self.maybe_visible: set[tuple[int, bytes]] = set()
         """Collections and keys of prepares that may have been committed before a fork."""
         self.expiries = ExpiryQueue()
@@ -255,7 +255,7 @@ class DocumentStore:
             if version.is_live:
                 self.expiries.note(version.collection, version.key, version.expiry)
         self.collections.cut(self.data.high_seqno, left)
-        self.count_preloaded()
+        self.begin_at_base()
 
     # --- collections
 
@@ -271,9 +271,9 @@ class DocumentStore:
             self.collections.note(version)
             self.collections.stand_at(then, seqno)
 
-    def count_preloaded(self) -> None:
-        """Count the preloaded documents, which are of the default collection."""
-        self.collections.raise_to(self.data.disk.preloaded_seqno)
+    def begin_at_base(self) -> None:
+        """Let the high seqno of the default collection be at least the data's base seqno."""
+        self.collections.raise_to(self.data.base_seqno)
 
     # --- inside
 

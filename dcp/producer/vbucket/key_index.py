@@ -17,7 +17,7 @@ from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
-    """Keys of one vbucket; ``emptied_at`` has the seqno of the first event that emptied each.
+    """Keys of one vbucket.
 
     ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
     on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
@@ -28,7 +28,6 @@ class KeyIndex:
         """``values`` says which values on disk stay in memory too; without it all do."""
         self._values = values
         self._evictor = self._evict
-        self.emptied_at: dict[int, int] = {}
         self.forgotten_rev = 0
         self.durability = DurabilityHistory()
         self.holds_sync_writes = False
@@ -58,7 +57,6 @@ class KeyIndex:
         self._newest[key] = version
 
     def _empty(self, collection: int, seqno: int) -> None:
-        self.emptied_at.setdefault(collection, seqno)
         ended = {key for key, version in self._newest.items() if _is_of(version, collection)}
         self._ended[seqno] = ended
         for key in ended:

@@ -1,7 +1,6 @@
-"""The newest version of every key of a vbucket, preloaded documents and evicted values included.
+"""The newest version of every key of a vbucket, evicted values included.
 
-``KeyIndex`` knows the keys that were written, ``PreloadedDocuments`` those that the data began with
-and nobody lists. It also finds the versions that a version replaces on disk.
+It also finds the versions that a version replaces on disk.
 """
 
 from collections import Counter
@@ -14,31 +13,24 @@ from dcp.producer.storage.disk_store import StoredItem, VbucketStore
 from dcp.producer.storage.legacy_end import LegacyEnd
 from dcp.producer.storage.stored_items import stored_item, version_of
 from dcp.producer.vbucket.key_index import KeyIndex
-from dcp.producer.vbucket.preload import PreloadedSegment
-from dcp.producer.vbucket.preloaded_documents import PreloadedDocuments
 from dcp.producer.vbucket.resident_values import EvictedVersion, ResidentValues
 
 
 class NewestVersions:
-    """The newest version of every key; ``keys`` has those that were not only preloaded."""
+    """The newest version of every key, as the index ``keys`` has it."""
 
     def __init__(self, vbucket: int, store: VbucketStore, values: ResidentValues | None) -> None:
         """``values`` says which values on disk stay in memory too; without it all do."""
         self._vbucket = vbucket
         self._store = store
         self._values = values
-        self._preloaded: PreloadedDocuments | None = None
         self.keys = KeyIndex(values)
 
     # --- what keys hold
 
     def of_key(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
-        version = self.keys.newest(key, collection)
-        if version is None and collection == DEFAULT_ID and self._preloaded is not None:
-            frame = self._store.read(self._preloaded.seqno_of(key, self.keys))
-            version = None if frame is None else version_of(frame)
-        return version
+        return self.keys.newest(key, collection)
 
     def with_value(self, version: Version) -> Version:
         """Return a newest version with its value, which is read from disk where it was evicted.
@@ -58,17 +50,12 @@ class NewestVersions:
 
     def document_counts(self) -> Counter[int]:
         """Return how many documents there are of each collection that has some."""
-        counts = Counter(self.keys.live)
-        if self._preloaded is not None and DEFAULT_ID not in self.keys.emptied_at:
-            counts[DEFAULT_ID] += self._preloaded.count
-        return +counts
+        return +self.keys.live
 
     # --- what is written, and what goes to disk
 
     def note(self, version: Version) -> None:
         """Take the newest version of its key, which was written or received."""
-        if self._preloaded is not None:
-            self._preloaded.note(version, self.keys)
         self.keys.note(version)
 
     @contextmanager
@@ -80,39 +67,19 @@ class NewestVersions:
         items: list[StoredItem] = []
         with self.keys.storing(versions):
             for version in versions:
-                items.append(self._stored(version, items))
+                completes = self.keys.prepare_completed_by(version)
+                items.append(stored_item(version, self.keys.stored(version), completes))
             yield items
 
-    def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
-        """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
-        completes = self.keys.prepare_completed_by(version)
-        replaces = self.keys.stored(version)
-        if self._preloaded is not None:
-            more = self._preloaded.ended_by(version, self.keys, replaces, earlier)
-            replaces = [*replaces, *more]
-        return stored_item(version, replaces, completes)
-
-    # --- beginning, losing and forgetting
-
-    def preload(self, segment: PreloadedSegment) -> int:
-        """Take the preloaded documents; return the seqno of the last one."""
-        self._preloaded = PreloadedDocuments(segment, self._store)
-        return self._preloaded.end_seqno
-
-    def cut(self, seqno: int) -> None:
-        """Forget the preloaded documents above a seqno, as the store did; then ``begin_anew``."""
-        if self._preloaded is not None:
-            self._preloaded.cut(seqno)
+    # --- losing and forgetting
 
     def begin_anew(self) -> None:
-        """Forget all versions but the preloaded ones: the others are read again (``note_read``)."""
+        """Forget all versions: they are read again (``note_read``)."""
         self.keys.close()
         self.keys = KeyIndex(self._values)
 
     def note_read(self, version: Version) -> None:
         """Take a version that was read from disk, its value left there if values may be."""
-        if self._preloaded is not None:
-            self._preloaded.note(version, self.keys)
         self.keys.note_stored(version)
 
     def forget_compacted(self, persisted_seqno: int) -> None:
@@ -122,15 +89,6 @@ class NewestVersions:
             persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
         )
 
-    def preloaded_end(self) -> LegacyEnd:
-        """Return the end of the preloaded documents that the disk still has."""
-        return LegacyEnd(self._newest_preloaded)
-
     def stored_end(self) -> LegacyEnd:
         """Return the end of the default collection on disk."""
-        committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
-        return LegacyEnd(max(committed, self._newest_preloaded), prepared)
-
-    @property
-    def _newest_preloaded(self) -> int:
-        return 0 if self._preloaded is None else self._preloaded.newest_seqno
+        return LegacyEnd(*self.keys.stored_high_seqnos(DEFAULT_ID))

@@ -29,7 +29,6 @@ from dcp.producer.storage.pending_write import PendingWrite
 from dcp.producer.storage.saved_vbucket import SavedVbucket, VbucketHome
 from dcp.producer.vbucket.branch_record import BranchRecord
 from dcp.producer.vbucket.documents import DocumentStore
-from dcp.producer.vbucket.preload import PreloadedSegment
 from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.producer.vbucket.sync_writes import SyncWrites
 from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
@@ -209,13 +208,6 @@ class Vbucket:
     def take_log(self, log: FailoverLog) -> None:
         """Have the branches of the active, of which this is a copy."""
         self.failover_log = log
-
-    def preload(self, segment: PreloadedSegment) -> None:
-        """Take a whole segment as the beginning of an empty vbucket."""
-        self.data.preload(segment)
-        self.documents.count_preloaded()
-        if self.record is not None:
-            self.record.preload(segment)
 
     def filtered_high_seqno(self, wanted: StreamFilter) -> int | None:
         """Return the newest seqno of the collections that a filter names; None without names."""

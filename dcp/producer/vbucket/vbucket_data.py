@@ -24,7 +24,6 @@ from dcp.producer.storage.unwritten_batches import UnwrittenBatches
 from dcp.producer.vbucket.memory_history import MemoryHistory
 from dcp.producer.vbucket.newest_versions import NewestVersions
 from dcp.producer.vbucket.persistence import Persistence
-from dcp.producer.vbucket.preload import PreloadedSegment
 from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.types import U64_MAX
 
@@ -123,7 +122,7 @@ class VbucketData:
 
     def durability_at(self, end_seqno: int) -> Durability:
         """Return the durability seqnos at a seqno, the persisted or one in memory."""
-        return self.newest.keys.durability.at(end_seqno, self.disk.preloaded_seqno)
+        return self.newest.keys.durability.at(end_seqno, self.base_seqno)
 
     # --- beginnings
 
@@ -151,16 +150,6 @@ class VbucketData:
         self.disk.take_up(whole_seqno, learned_purge_seqno)
         self.memory.begin_at(self.disk.persisted_seqno)
         self._read_again()
-
-    def preload(self, segment: PreloadedSegment) -> None:
-        """Take a whole segment as the beginning of the data; it is on disk at once."""
-        if self.high_seqno != self.base_seqno:
-            raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
-        end_seqno = self.newest.preload(segment)
-        self.disk.note_preloaded(end_seqno)
-        state = self.persistence.state.news_at(end_seqno)
-        self._store.write_frames(segment.frames, segment.first_seqno, state)
-        self.memory.begin_at(self._store.persisted_seqno)
 
     # --- writing
 
@@ -225,10 +214,9 @@ class VbucketData:
         """
         self.persistence.flush(seqno)
         left = min(seqno, self._store.persisted_seqno)
-        self._store.check_state(self.disk.preloaded_seqno, left)
+        self._store.check_state(left)
         left = self.disk.cut(seqno)
         self._unwritten.clear()  # only now: what the disk did not lose is still to be written
-        self.newest.cut(left)
         self.memory.begin_at(left)
         self._read_again()
         return left
@@ -236,8 +224,8 @@ class VbucketData:
     def _read_again(self) -> None:
         """Read the newest versions from disk again."""
         self.newest.begin_anew()
-        self.disk.begin_anew(self.newest.preloaded_end())
-        for frames in self._store.warm_up(self.disk.preloaded_seqno):
+        self.disk.begin_anew()
+        for frames in self._store.warm_up():
             for version in versions_of(frames):
                 self.newest.note_read(version)
                 self.disk.note_stored(version)

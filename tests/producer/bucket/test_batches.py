@@ -12,7 +12,9 @@ LITTLE_BYTES = BATCH_BYTES // 8
 def test_a_batch_that_is_nearly_full_asks_no_other_stream() -> None:
     """One that is not is filled up: of many streams with little each goes out much at once."""
     cluster = ProducerCluster(ClusterSettings(vbuckets=STREAMS))
-    cluster.preload(STREAMS * 100, 1_000)
+    with cluster.batch():
+        for number in range(STREAMS * 100):
+            cluster.set(b"%d" % number, b"x" * 1000)
     session = DcpSession(cluster)
     for vbucket in range(STREAMS):
         session.request_stream(vbucket, opaque=vbucket + 1)

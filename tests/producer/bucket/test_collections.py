@@ -312,19 +312,6 @@ def test_dropped_and_flushed_documents_are_gone(cluster: ProducerCluster) -> Non
     assert set(cluster.state_at(0, 7)) == {b"k"}
 
 
-def test_a_preloaded_default_collection_is_dropped(cluster: ProducerCluster) -> None:
-    cluster.preload(3, 40)
-    cluster.set(b"doc:0000000001", b"2")
-    cluster.flush_collection("_default", "_default")
-    cluster.set(b"doc:0000000002", b"3")
-    assert [len(cluster.state_at(0, at)) for at in range(7)] == [0, 1, 2, 3, 3, 0, 1]
-    with pytest.raises(DocumentError, match="no such document"):
-        cluster.get(b"doc:0000000000")
-    assert cluster.get(b"doc:0000000002").seqno == 6
-    cluster.drop_collection("_default", "_default")
-    assert cluster.state_at(0, 7) == {}
-
-
 def test_max_ttl_bounds_every_expiry(cluster: ProducerCluster, clock: Clock) -> None:
     number = cluster.create_collection("", "a", max_ttl=60)
     latest = int(clock.now) + 60

@@ -291,26 +291,6 @@ def test_a_lost_expiration_comes_again(cluster: ProducerCluster) -> None:
     assert cluster.state_at(0, 2) == {}
 
 
-def test_a_preloaded_segment_is_cut_inside(make_cluster: MakeCluster, connect: Connect) -> None:
-    cluster = make_cluster(vbuckets=1, checkpoint_items=3)
-    cluster.preload(10, 64)
-    cluster.set(b"doc:0000000002", b'"replaced"')
-    old = cluster.failover_log(0).current_uuid
-    before = cluster.state_at(0, 11)
-    cluster.crash_restart(0, lost_seqnos=5)
-    cluster.set(b"doc:0000000009", b'"new"')
-    client = connect(cluster).log_in().open_dcp()
-    client.request_stream(0)
-    sent = {
-        b.key.removeprefix(b"\0"): (b.by_seqno, b.value)
-        for b in client.messages_to(7)
-        if isinstance(b, m.Mutation)
-    }
-    assert sent == {key: (d.seqno, d.value) for key, d in cluster.state_at(0, 7).items()}
-    assert set(sent) == {b"doc:%010d" % n for n in (0, 1, 2, 3, 4, 5, 9)}
-    assert cluster.state_at(0, 11, old) == before
-
-
 # --- purging
 
 

@@ -66,7 +66,9 @@ def test_copies_of_what_was_there_before(make_cluster: MakeCluster) -> None:
     """They come from disk, in parts, with a window that is smaller than all of it."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
     cluster.pause_replication()
-    cluster.preload(3000, 3000)
+    with cluster.batch():
+        for number in range(3000):
+            cluster.set(b"%d" % number, b"x" * 3000)
     write_everything(cluster)
     cluster.bucket.vbuckets[0].data.checkpoints.close_open()
     cluster.bucket.vbuckets[0].data.checkpoints.remove_closed()

@@ -125,7 +125,12 @@ def test_a_connection_and_its_stream(
 
 def test_a_stream_behind_a_full_window(make_cluster: MakeCluster, connect: Connect) -> None:
     cluster = make_cluster(vbuckets=1)
-    cluster.preload(100, 100)
+    with cluster.batch():
+        for number in range(100):
+            cluster.set(b"%d" % number, b"x" * 100)
+    checkpoints = cluster.bucket.vbuckets[0].data.checkpoints
+    checkpoints.close_open()
+    checkpoints.remove_closed()
     dcp = connect(cluster).log_in().open_dcp(name=b"mine", window=1000, noop=True)
     dcp.request_stream(0)
     dcp.messages_to(2)
@@ -326,24 +331,6 @@ def test_collections_and_scopes(cluster: ProducerCluster, client: RawClient) -> 
     cluster.change_manifest(FlushCollection("s", "c"))
     flushed = below(client.statistics("collections s.c"), prefix)
     assert (flushed["items"], flushed["flush_uid"]) == ("0", "3")
-
-
-def test_documents_are_counted_beside_those_that_were_preloaded(
-    cluster: ProducerCluster, connect: Connect
-) -> None:
-    def documents() -> str:
-        return connect(cluster).log_in().statistics("")["curr_items"]
-
-    cluster.preload(10, 100)
-    cluster.set(b"doc:0000000003", b"{}")
-    cluster.set(b"doc:0000000003", b"{}")
-    cluster.delete(b"doc:0000000004")
-    cluster.set(b"new", b"{}")
-    assert documents() == "10"
-    cluster.crash_restart(0, lost_seqnos=3)  # the first of the writes is left
-    assert documents() == "10"
-    cluster.delete(b"doc:0000000003")
-    assert documents() == "9"
 
 
 def test_memory(cluster: ProducerCluster, client: RawClient) -> None:

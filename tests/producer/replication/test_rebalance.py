@@ -385,7 +385,6 @@ def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
     [
         ("move", lambda cluster: cluster.move_vbucket(0, 1)),
         ("change of state", lambda cluster: cluster.set_vbucket_state(0, VbucketState.DEAD)),
-        ("preload", lambda cluster: cluster.preload(10, 30)),
         ("start", lambda cluster: cluster.start_vbucket_at(0, 10)),
         ("versions", lambda cluster: cluster.take_versions(0, [])),
     ],

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.storage.disk_file import MemoryFile
 from dcp.producer.storage.disk_scan import Scan
 from dcp.producer.storage.stored_items import versions_of
-from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionFlushed
@@ -26,8 +24,7 @@ from tests.producer.raw_client import RawClient
 Connect = Callable[..., RawClient]
 Step = tuple[Any, ...]
 """The name of a method of Driven, and its arguments."""
-PRELOADED = 3
-KEYS = tuple(b"doc:%010d" % number for number in range(PRELOADED + 1))
+KEYS = tuple(b"k%d" % number for number in range(4))
 COLLECTIONS = (0, 8)
 
 
@@ -64,16 +61,10 @@ class Model:
 class Driven:
     """The data of a vbucket, and its model; scans on the way must show what they began with."""
 
-    def __init__(self, is_preloaded: bool) -> None:
+    def __init__(self) -> None:
         self.file, self.model = MemoryFile(), Model()
         self.data = self._open()
         self.scans: list[tuple[Scan, list[int]]] = []
-        if is_preloaded:
-            ids = np.arange(PRELOADED, dtype=np.int64)
-            settings = PreloadSettings(PRELOADED, 40)
-            segment = PreloadedSegment(0, ids, settings, first_seqno=1, first_cas=1 << 16)
-            self.data.preload(segment)
-            self.model.items = [segment.version(row) for row in range(PRELOADED)]
 
     def _open(self) -> VbucketData:
         settings = DataSettings(CheckpointLimits(), writes_behind=True)
@@ -173,12 +164,12 @@ steps = st.lists(
 )
 
 
-@example(True, [_SET, ("settle",), _FLUSH, ("to_disk",), ("cut", 1)])
-@example(False, [_SET, ("to_disk",), _FLUSH, _SET, _FLUSH, ("settle",), _SET, ("to_disk",)])
-@example(False, [_SET, ("to_disk",), _FLUSH, ("to_disk",), ("compact",), ("cut", 1)])
-@given(st.booleans(), steps)
-def test_the_disk_shows_what_collections_hold(is_preloaded: bool, steps: list[Step]) -> None:
-    driven = Driven(is_preloaded)
+@example([_SET, ("settle",), _FLUSH, ("to_disk",), ("cut", 1)])
+@example([_SET, ("to_disk",), _FLUSH, _SET, _FLUSH, ("settle",), _SET, ("to_disk",)])
+@example([_SET, ("to_disk",), _FLUSH, ("to_disk",), ("compact",), ("cut", 1)])
+@given(steps)
+def test_the_disk_shows_what_collections_hold(steps: list[Step]) -> None:
+    driven = Driven()
     for name, *arguments in steps:
         getattr(driven, name)(*arguments)
         driven.check()

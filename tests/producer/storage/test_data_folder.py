@@ -16,7 +16,6 @@ from dcp.producer.model.resume_rules import VbucketFacts
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.storage.disk_batch import DiskFormatError
 from dcp.producer.storage.disk_file import Data, OsFile
-from dcp.producer.storage.stored_items import versions_of
 from dcp.types import U64_MAX, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Status, VbucketState
@@ -92,23 +91,6 @@ def test_rev_and_cas_go_on_growing(open_cluster: Open, clock: Clock, folder: Pat
     clock.now -= 10_000
     assert (found := open_cluster(folder).set(b"k", b"2")).cas > gone.cas
     assert (found.rev, found.seqno) == (3, 3)
-
-
-def test_a_preloaded_bucket_comes_back(open_cluster: Open, folder: Path) -> None:
-    first = open_cluster(folder)
-    first.preload(50, 40)
-    with first.bucket.vbuckets[0].data.disk.scan(0) as scan:
-        frames = scan.read(1 << 20)
-    assert frames is not None
-    preloaded = versions_of(frames)
-    held = {version.key: first.get(version.key) for version in preloaded}
-    assert len(held) == 50
-    first.set(b"more", b"1")
-    first.stop()
-    again = open_cluster(folder)
-    assert again.high_seqno(0) == 51
-    assert {key: again.get(key) for key in held} == held
-    assert again.set(b"more", b"2").cas > max(document.cas for document in held.values())
 
 
 def test_after_a_stop_a_stream_resumes(

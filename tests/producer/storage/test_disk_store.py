@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dcp.producer.storage.disk_batch import DiskFormatError
@@ -177,26 +176,6 @@ def test_single_items_are_read(store: VbucketStore) -> None:
     found = {s: store.read(s) for s in (0, 1, 2, 3, 4, 5, 2**63 + 1, 2**63 + 2, 2**64 - 1)}
     held = {s: frame(item(s)) for s in (2, 3, 5, 2**63 + 1)}
     assert {s: data for s, data in found.items() if data is not None} == held
-
-
-def test_a_matrix_of_frames_is_written_as_one_disk_snapshot(
-    file: DiskFile, store: VbucketStore
-) -> None:
-    rows = np.arange(1, 3001, dtype=np.uint32)
-    frames = np.repeat(rows.view(np.uint8).reshape(-1, 4), 25, axis=1)
-    store.write_frames(frames, 2**63, b"bulk")
-    store.write([item(2**63 + 3000, replaces=2**63)], b"")
-    again = VbucketStore.open(file, 0)
-    assert told(again) == told(store)
-    assert snapshots_of(again)[0] == DiskSnapshot(1, 2**63 + 2999)
-    assert again.read(2**63 + 7) == frames[7].tobytes()
-    shown = read_all(again.scan(2**63 + 2990, each_key_once=True))
-    assert shown[:-1] == [(2**63 + i, frames[i].tobytes()) for i in range(2991, 3000)]
-    with store.scan(0, each_key_once=False) as scan:
-        found = scan.read(5000)
-    assert found is not None
-    is_in_memory = isinstance(file, MemoryFile)
-    assert np.shares_memory(np.frombuffer(found.data, np.uint8), frames) == is_in_memory
 
 
 # --- what cannot be written

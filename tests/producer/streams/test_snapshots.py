@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from itertools import cycle
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from dcp.producer.streams.snapshots import DiskItems
 from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.producer.streams.stream_settings import StreamSettings
 from dcp.producer.vbucket.documents import DocumentError, DocumentStore
-from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
@@ -24,7 +22,7 @@ from dcp.wire.codec import decode
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Status
 
-KEYS = [b"a", b"b", b"c", b"doc:0000000000", b"doc:0000000002"]
+KEYS = [b"a", b"b", b"c", b"d", b"e"]
 Write = tuple[bytes, bool]
 writes = st.lists(st.tuples(st.sampled_from(KEYS), st.booleans()), max_size=40)
 FLAVOUR = int(Flavour.COLLECTIONS)
@@ -51,16 +49,11 @@ class Model:
 
 
 def _built(
-    base: int, preloaded: int, steps: list[Write], checkpoint_items: int = 1000
+    base: int, steps: list[Write], checkpoint_items: int = 1000
 ) -> tuple[DocumentStore, Model]:
     limits = CheckpointLimits(max_items=checkpoint_items)
     data = VbucketData(0, MemoryFile(), DataSettings(limits), base_seqno=base)
     model = Model([])
-    if preloaded:
-        settings = PreloadSettings(preloaded, 40)
-        ids = np.arange(preloaded, dtype=np.int64)
-        data.preload(PreloadedSegment(0, ids, settings, first_seqno=base + 1, first_cas=1 << 16))
-        model.events += [(base + 1 + i, b"doc:%010d" % i, False) for i in range(preloaded)]
     store = DocumentStore(data)
     for key, deleted in steps:
         _write(store, model, key, deleted)
@@ -84,11 +77,11 @@ def _write(store: DocumentStore, model: Model, key: bytes, deleted: bool) -> Non
         model.events.append((version.seqno, key, deleted))
 
 
-@given(st.sampled_from([0, 7, 2**63]), st.integers(0, 4), writes, st.data())
+@given(st.sampled_from([0, 7, 2**63]), writes, st.data())
 def test_a_disk_snapshot_holds_each_key_once(
-    base: int, preloaded: int, steps: list[Write], data: st.DataObject
+    base: int, steps: list[Write], data: st.DataObject
 ) -> None:
-    store, model = _built(base, preloaded, steps)
+    store, model = _built(base, steps)
     high = store.data.high_seqno
     after = data.draw(st.integers(base, high))
     source = _disk_items(store, after)
@@ -111,12 +104,12 @@ turns = st.lists(
 )
 
 
-@given(st.integers(0, 4), writes, turns, st.sampled_from([1, 5, 1000]))
+@given(writes, turns, st.sampled_from([1, 5, 1000]))
 def test_a_stream_leads_from_state_to_state(
-    preloaded: int, steps: list[Write], schedule: list[tuple[bool, int, int]], checkpoint_items: int
+    steps: list[Write], schedule: list[tuple[bool, int, int]], checkpoint_items: int
 ) -> None:
     """Writes go on while it streams; at every snapshot end the client has the state at that end."""
-    store, model = _built(0, preloaded, steps[: len(steps) // 2], checkpoint_items)
+    store, model = _built(0, steps[: len(steps) // 2], checkpoint_items)
     later = steps[len(steps) // 2 :]
     stream = ActiveStream(store.data, 9, Verdict(Status.SUCCESS), 0, StreamSettings(FLAVOUR))
     held: dict[bytes, int] = {}
@@ -161,7 +154,7 @@ def test_a_stream_leads_from_state_to_state(
 def test_batches_keep_to_the_window_message_by_message(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    store, _ = _built(0, 0, [])
+    store, _ = _built(0, [])
     for index, size in enumerate(sizes):
         store.set(b"k%03d" % index, b"x" * size, 1.0)
     lengths = [55 + 1 + 4 + size for size in sizes]
