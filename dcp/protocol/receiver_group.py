@@ -14,27 +14,16 @@ is; position and window make its *edge*. A strategy computes the sender's limit 
 - Below ``group_min_size`` the limit stays as it is, whatever comes; without any receiver (only with
   size 0) every status message drives it, as with ``max``.
 - *Ejection*: the idle pass drops receivers that are silent for more than the timeout (exactly the
-  timeout is not more), that said they end, or that reported an error. The limit may then move
-  either way: it can be lower than what the sender has sent, which only stops it.
-- *Setup cap*: while a receiver of the group joins, the limit stays where it was when the setup went
-  out: until a newcomer is admitted, or one timeout has passed. The first receiver needs no setup.
+  timeout is not more) or that said they end. The limit may then move either way: it can be lower
+  than what the sender has sent, which only stops it.
 
-A tracked receiver and what it leaves for:
-
-    state        status message   its EOS   its error    idle pass
-    live         live             ended     failed       live, or ejected when silent too long
-    ended        live             ended     failed       ejected
-    failed       live             ended     failed       ejected
-
-An error goes by the receiver's id alone, tag or none (as Aeron's C driver does; Java's ignores one
-without the group's tag). Limits are positions in bytes, times nanoseconds of any clock that never
-goes back. Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c``
-(C). Where Java's loses a live receiver when two others leave in one pass, C's is right.
+Limits are positions in bytes, times nanoseconds of any clock that never goes back. Source: Aeron
+``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c`` (C). Where Java's loses a
+live receiver when two others leave in one pass, C's is right.
 
 The relay uses status messages, the idle pass, and two steps of its own: ``heard`` (a status message
-that says nothing else) and ``drop`` (an EOS that is carried out at once). Setups, error frames and
-retransmits are of Aeron's datagrams: here for the cases of its behaviour, whose other steps depend
-on them (``tests/conformance.py``). A consumer of the relay that fails is a connection that closes;
+that says nothing else) and ``drop`` (an EOS that is carried out at once). Aeron's setups, error
+frames and retransmits are not here: a consumer of the relay that fails is a connection that closes;
 one that joins is held by admission, and what it lacks is on the relay's disk.
 """
 
@@ -45,9 +34,6 @@ from typing import Final
 
 from dcp.protocol.flow_strategy import FlowSpec, FlowStrategy
 from dcp.protocol.lowest_edge import LowestEdge
-
-_RECEIVER_WINDOW_BYTES: Final = 128 * 1024
-"""What a retransmit is reckoned with: Aeron's initial receiver window."""
 
 _TRACKING: Final = {
     FlowStrategy.UNICAST: False,
@@ -62,7 +48,6 @@ class Ejection(Enum):
 
     TIMEOUT = "timeout"
     EOS = "eos"
-    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +81,6 @@ class ReceiverGroup:
     """The receivers of one stream, and the strategy that computes the limit from them."""
 
     __slots__ = (
-        "_asked_for_setup",
-        "_cap",
         "_lowest",
         "_receivers",
         "ejections",
@@ -112,9 +95,6 @@ class ReceiverGroup:
         """Status messages of newcomers too far behind to be admitted."""
         self._receivers: dict[int, Receiver] = {}
         self._lowest = LowestEdge()
-        self._asked_for_setup = False
-        self._cap: tuple[int, int] | None = None
-        """The limit when a setup went out, and when that was."""
 
     @property
     def receivers(self) -> tuple[Receiver, ...]:
@@ -168,7 +148,6 @@ class ReceiverGroup:
         """Take a status message; return the new limit, never lower than ``limit``."""
         if not self.is_tracking:
             return max(limit, message.edge)
-        smallest = self._cap_at(now_ns)
         counts = self._counts(message.group_tag)
         tracked = self._receivers.get(message.receiver_id) if counts else None
         if tracked is not None:
@@ -176,7 +155,7 @@ class ReceiverGroup:
             tracked.position = max(tracked.position, message.position)
             tracked.edge, tracked.heard_at_ns = message.edge, now_ns
             self._lowest.set(message.receiver_id, message.edge)
-        smallest = self._smallest_edge(smallest)
+        smallest = self._lowest.edge
         if tracked is None and counts and not message.is_eos:
             smallest = self._admit(message, smallest, now_ns)
         if not self.has_required:
@@ -189,39 +168,15 @@ class ReceiverGroup:
         """Eject receivers that are due; return the smallest edge, even if lower than ``limit``."""
         if not self.is_tracking:
             return limit
-        smallest = self._cap_at(now_ns)
         for each in self.receivers:
             if why := self._ejected_for(each, now_ns):
                 del self._receivers[each.receiver_id]
                 self._lowest.forget(each.receiver_id)
                 self.ejections[why] += 1
-        smallest = self._smallest_edge(smallest)
+        smallest = self._lowest.edge
         if smallest is None or not self._receivers or not self.has_required:
             return limit
         return smallest
-
-    def on_setup_trigger(self, group_tag: int | None) -> None:
-        """Take a status message that asks for a setup."""
-        self._asked_for_setup |= self.is_tracking and self._counts(group_tag)
-
-    def on_setup_sent(self, limit: int, now_ns: int) -> int:
-        """Note that a setup went out; return the limit, as it was."""
-        if self._asked_for_setup and self._receivers:
-            self._cap = limit, now_ns
-        self._asked_for_setup = False
-        return limit
-
-    def on_error(self, receiver_id: int, group_tag: int | None) -> None:
-        """Take a receiver's error; the next idle pass ejects it. Others' errors change nothing."""
-        del group_tag  # an id is enough, see the module's text
-        if receiver_id in self._receivers:
-            self._receivers[receiver_id].leaves_for = Ejection.ERROR
-
-    def retransmit_bytes(self, term_offset: int, asked_bytes: int, term_bytes: int) -> int:
-        """Return how much of a retransmit is sent: at most to the end of the term."""
-        window_bytes = min(_RECEIVER_WINDOW_BYTES, term_bytes // 2)
-        most_bytes = window_bytes * self.spec.retransmit_multiple
-        return min(asked_bytes, term_bytes - term_offset, most_bytes)
 
     def _counts(self, group_tag: int | None) -> bool:
         return self.spec.strategy is not FlowStrategy.TAGGED or (
@@ -234,7 +189,7 @@ class ReceiverGroup:
         return receiver.leaves_for
 
     def _admit(self, message: StatusMessage, smallest: int | None, now_ns: int) -> int | None:
-        """Track a newcomer if it may be; return the smallest edge with it and with the old cap."""
+        """Track a newcomer if it may be; return the smallest edge with it."""
         if self._receivers and smallest is not None and _is_behind(message, smallest):
             self.refusals += 1
             return smallest
@@ -242,19 +197,7 @@ class ReceiverGroup:
             message.receiver_id, message.position, message.edge, now_ns
         )
         self._lowest.set(message.receiver_id, message.edge)
-        self._cap = None
         return message.edge if smallest is None else min(smallest, message.edge)
-
-    def _cap_at(self, now_ns: int) -> int | None:
-        if self._cap is not None and self._is_over(self._cap[1], now_ns):
-            self._cap = None
-        return None if self._cap is None else self._cap[0]
-
-    def _smallest_edge(self, cap: int | None) -> int | None:
-        edge = self._lowest.edge
-        if edge is None or cap is None:
-            return cap if edge is None else edge
-        return min(cap, edge)
 
     def _is_over(self, since_ns: int, now_ns: int) -> bool:
         return since_ns + self.spec.receiver_timeout_ns < now_ns

@@ -7,7 +7,7 @@
     connected_truth_table           is a publication connected
 
 A case passes when the product's code answers every step as expected. Where Aeron's drivers do not
-agree there is a choice, written down in ``docs/flow-control.md``, and the tally counts how it fell:
+agree there is a choice, written down in ``docs/relay.md``, and the tally counts how it fell:
 
 - ``defect``: the case shows what a driver does although it is wrong. It passes when we answer
   otherwise, and it is understood: a model of that driver (``aeron_java.py``) gives its answer.
@@ -26,8 +26,9 @@ from typing import Any, Final
 from dcp.errors import DcplakeError, FlowSpecError
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.flow_strategy import FlowDefaults, FlowSpec, FlowStrategy
-from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
+from dcp.protocol.receiver_group import StatusMessage
 from tests.conformance_formats.aeron_java import JavaReceiverGroup
+from tests.conformance_formats.aeron_receivers import AeronReceiverGroup
 from tests.conformance_formats.case_file import CaseFile, CaseResult
 from tests.conformance_formats.receiver_liveness import (
     ReceiverLiveness,
@@ -110,7 +111,7 @@ def _spec_of(case: Case) -> FlowSpec:
     return parse_flow_spec(case["fc"], defaults)
 
 
-def _group_answers(kind: type[ReceiverGroup], case: Case) -> Compared:
+def _group_answers(kind: type[AeronReceiverGroup], case: Case) -> Compared:
     group = kind(_spec_of(case))
     for number, step in enumerate(case["steps"], 1):
         name = f"step {number}, {step.get('op')}"
@@ -127,7 +128,7 @@ def _group_answers(kind: type[ReceiverGroup], case: Case) -> Compared:
 _EXPECTATIONS: Final = ("expect_limit", "expect_length", "expect")
 
 
-def _status_message(group: ReceiverGroup, step: Case) -> object:
+def _status_message(group: AeronReceiverGroup, step: Case) -> object:
     message = StatusMessage(
         step["receiver"],
         step["position"],
@@ -138,7 +139,7 @@ def _status_message(group: ReceiverGroup, step: Case) -> object:
     return group.on_status_message(message, step["sender_limit"], step["now_ns"])
 
 
-_GROUP_STEPS: Final[dict[str, Callable[[ReceiverGroup, Case], object]]] = {
+_GROUP_STEPS: Final[dict[str, Callable[[AeronReceiverGroup, Case], object]]] = {
     "sm": _status_message,
     "idle": lambda group, step: group.on_idle(step["sender_limit"], step["now_ns"]),
     "has_required": lambda group, _: group.has_required,
@@ -153,10 +154,10 @@ _GROUP_STEPS: Final[dict[str, Callable[[ReceiverGroup, Case], object]]] = {
 
 
 def _flow_control_case(case: Case) -> CaseResult:
-    ours = result_of(case, _group_answers(ReceiverGroup, case), _AS_BOTH)
+    ours = result_of(case, _group_answers(AeronReceiverGroup, case), _AS_BOTH)
     kind, run_on = case.get("kind"), case.get("run_on") or []
     if kind == "divergence" and "c" in run_on:
-        return result_of(case, _group_answers(ReceiverGroup, case), _AS_C)
+        return result_of(case, _group_answers(AeronReceiverGroup, case), _AS_C)
     if kind not in ("defect", "divergence"):
         return ours
     if not ours.failures:

@@ -5,11 +5,10 @@
   the same pass. Then the end of the list is cut off, a live receiver with it.
 """
 
-from dcp.protocol.lowest_edge import LowestEdge
-from dcp.protocol.receiver_group import ReceiverGroup
+from tests.conformance_formats.aeron_receivers import AeronReceiverGroup
 
 
-class JavaReceiverGroup(ReceiverGroup):
+class JavaReceiverGroup(AeronReceiverGroup):
     """A group with both; nothing else differs."""
 
     __slots__ = ()
@@ -30,8 +29,9 @@ class JavaReceiverGroup(ReceiverGroup):
                 slots[index] = slots[last]
                 last -= 1
         kept = slots[: len(slots) - len(dropped)]
+        for receiver_id in self._receivers:
+            self._lowest.forget(receiver_id)
         self._receivers = {each.receiver_id: each for each in kept}
-        self._lowest = LowestEdge()
         for each in kept:
             self._lowest.set(each.receiver_id, each.edge)
         return answer
