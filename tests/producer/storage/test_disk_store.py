@@ -1,15 +1,14 @@
-"""The disk of a vbucket by examples, on a real file and in memory."""
+"""The disk of a vbucket by examples that its model (``test_disk_model.py``) does not have."""
 
 import os
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dcp.producer.storage.disk_batch import DiskFormatError
 from dcp.producer.storage.disk_file import Data, DiskFile, MemoryFile, OsFile
-from dcp.producer.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
+from dcp.producer.storage.disk_store import StoredItem, VbucketStore
 from tests.producer.disk_items import (
     frame,
     item,
@@ -39,92 +38,11 @@ def write_runs(store: VbucketStore, *bounds: tuple[int, int]) -> None:
 # --- disk snapshots (DCP concepts document)
 
 
-@pytest.mark.parametrize("each_key_once", [False, True])
-@pytest.mark.parametrize(("after", "first"), [(0, 1), (15, 16), (20, 21), (59, 60)])
-def test_three_disk_snapshots_are_merged_into_one_scan(
-    store: VbucketStore, after: int, first: int, each_key_once: bool
-) -> None:
-    write_runs(store, (1, 20), (21, 30), (31, 60))
-    assert snapshots_of(store) == [DiskSnapshot(1, 20), DiskSnapshot(21, 30), DiskSnapshot(31, 60)]
-    scan = store.scan(after, each_key_once=each_key_once)
-    assert (scan.start_seqno, scan.end_seqno, scan.item_count) == (after, 60, 61 - first)
-    assert read_all(scan) == [(i, frame(item(i))) for i in range(first, 61)]
-
-
-def test_compaction_makes_them_one_disk_snapshot(store: VbucketStore) -> None:
-    write_runs(store, (1, 20), (21, 30), (31, 60))
-    store.compact()
-    assert snapshots_of(store) == [DiskSnapshot(1, 60)]
-    write_runs(store, (61, 70))
-    assert snapshots_of(store) == [DiskSnapshot(1, 60), DiskSnapshot(61, 70)]
-    assert seqnos_of(store) == list(range(1, 71))
-
-
-def test_merging_does_not_deduplicate_but_compaction_does(store: VbucketStore) -> None:
-    store.write([item(1), item(2)], b"")
-    store.write([item(3, replaces=1)], b"")
-    assert seqnos_of(store, each_key_once=False) == [1, 2, 3]
-    assert seqnos_of(store, each_key_once=True) == [2, 3]
-    assert (store.item_count, store.stale_bytes) == (2, len(frame(item(1))))
-    before = store.size_bytes
-    store.compact()
-    assert store.size_bytes <= before - len(frame(item(1)))
-    assert store.stale_bytes == 0
-    assert seqnos_of(store, each_key_once=False) == [2, 3]
-    assert store.read(1) is None
-
-
-@pytest.mark.parametrize(
-    ("end", "shown"), [(0, []), (1, [1]), (2, [1, 2]), (3, [2, 3]), (4, [3, 4]), (5, [4, 5])]
-)
-def test_each_key_is_shown_as_it_was_at_the_end_of_the_scan(
-    store: VbucketStore, end: int, shown: list[int]
-) -> None:
-    """Key A has seqnos 1, 3 and 5, key B 2 and 4; A at 3 and 5 comes in one batch."""
-    store.write([item(1), item(2)], b"")
-    store.write([item(3, replaces=1), item(4, replaces=2), item(5, replaces=3)], b"")
-    scan = store.scan(0, each_key_once=True, end_seqno=end)
-    assert (scan.end_seqno, scan.item_count) == (end, len(shown))
-    assert [seqno for seqno, _ in read_all(scan)] == shown
-
-
 def test_a_scan_beyond_the_disk(store: VbucketStore) -> None:
     write_runs(store, (1, 3))
     assert read_all(store.scan(7, each_key_once=True)) == []
     with pytest.raises(ValueError, match="scan to seqno 4, expected at most 3"):
         store.scan(0, each_key_once=True, end_seqno=4)
-
-
-def test_a_snapshot_may_end_above_its_last_item(store: VbucketStore) -> None:
-    store.write([], b"base", snapshot_end=1000)
-    store.write(items([1001, 1005]), b"", snapshot_end=1010)
-    store.write([], b"state only")
-    assert (store.persisted_seqno, store.state) == (1010, b"state only")
-    assert snapshots_of(store) == [DiskSnapshot(1, 1000), DiskSnapshot(1001, 1010)]
-    scan = store.scan(0, each_key_once=True)
-    assert scan.end_seqno == 1010
-    assert [seqno for seqno, _ in read_all(scan)] == [1001, 1005]
-
-
-@pytest.mark.parametrize("each_key_once", [False, True])
-@pytest.mark.parametrize("following", [[], [item(9, replaces=3)]])
-def test_what_follows_does_not_reach_an_open_scan(
-    store: VbucketStore, each_key_once: bool, following: list[StoredItem]
-) -> None:
-    write_runs(store, (1, 5))
-    store.write([item(6, replaces=2), item(7, deleted_at=1), item(8)], b"")
-    begun, untouched = (store.scan(0, each_key_once=each_key_once) for _ in range(2))
-    expected = read_all(store.scan(0, each_key_once=each_key_once))
-    first = begun.read(1)
-    assert first is not None
-    store.write(following, b"")
-    assert store.cut(4) == 4
-    store.compact(purge_up_to_seqno=4)
-    store.write([item(5, replaces=1, size=500), item(6, replaces=2)], b"")
-    store.compact()
-    store.close()
-    assert [(int(first.seqnos[0]), bytes(first.data)), *read_all(begun)] == expected
-    assert read_all(untouched) == expected
 
 
 # --- frames
@@ -168,14 +86,6 @@ def test_a_scan_of_very_many_items(store: VbucketStore) -> None:
     expected = sorted(set(range(1, count + 1 + len(replaced))) - set(replaced))
     assert [s for s, _ in read_all(store.scan(0, each_key_once=True), 10**7)] == expected
     assert [int(s) for frames in store.warm_up() for s in frames.seqnos] == expected
-
-
-def test_single_items_are_read(store: VbucketStore) -> None:
-    store.write(items([2, 3, 5]), b"")
-    store.write([item(2**63 + 1, replaces=3), item(2**63 + 3)], b"")
-    found = {s: store.read(s) for s in (0, 1, 2, 3, 4, 5, 2**63 + 1, 2**63 + 2, 2**64 - 1)}
-    held = {s: frame(item(s)) for s in (2, 3, 5, 2**63 + 1)}
-    assert {s: data for s, data in found.items() if data is not None} == held
 
 
 # --- what cannot be written
@@ -231,32 +141,6 @@ def test_a_closed_store_is_not_used(store: VbucketStore) -> None:
 # --- tombstones
 
 
-def test_tombstones_are_purged_but_never_the_highest_item(store: VbucketStore) -> None:
-    store.write([item(1), item(2, deleted_at=10), item(3, replaces=1, deleted_at=20)], b"")
-    store.write([item(4), item(5, deleted_at=30)], b"")
-    assert (store.item_count, store.purge_seqno) == (4, 0)
-    purged = store.compact(purge_up_to_seqno=2)
-    assert (purged, store.purge_seqno, seqnos_of(store)) == (1, 2, [3, 4, 5])
-    purged = store.compact(purge_up_to_seqno=100)
-    assert (purged, store.purge_seqno, seqnos_of(store)) == (1, 3, [4, 5])
-    purged = store.compact(purge_up_to_seqno=100)
-    assert (purged, store.purge_seqno, seqnos_of(store)) == (0, 3, [4, 5])
-    store.write([item(6, replaces=3), item(7)], b"")  # what it replaces was purged
-    assert store.compact(purge_up_to_seqno=7) == 1
-    with store.scan(0, each_key_once=True) as scan:
-        assert (store.purge_seqno, store.item_count, scan.item_count) == (5, 3, 3)
-
-
-@pytest.mark.parametrize(("cut", "left"), [(1, 0), (2, 0), (3, 3), (4, 4)])
-def test_below_the_purge_seqno_there_is_no_way_back(
-    store: VbucketStore, cut: int, left: int
-) -> None:
-    store.write([item(1), item(2, deleted_at=1), item(3, deleted_at=1), *items([4, 5])], b"")
-    assert store.compact(purge_up_to_seqno=3) == 2
-    assert store.cut(cut) == left
-    assert seqnos_of(store) == [s for s in (1, 4) if s <= left]
-
-
 def test_nothing_is_kept_of_keys_that_were_purged(store: VbucketStore) -> None:
     fresh = VbucketStore.open(MemoryFile(), 0)
     store.write([item(1), item(2, replaces=1, deleted_at=1), item(3)], b"")
@@ -284,26 +168,6 @@ def rewritten(store: VbucketStore) -> None:
     store.write([item(7, replaces=5), item(8, replaces=4)], b"")
 
 
-HELD = [[], [1], [1, 2], [1, 2, 3], [2, 3, 4], [2, 3, 4, 5], [2, 4, 5, 6], [2, 4, 6, 7]]
-
-
-@pytest.mark.parametrize("seqno", range(8))
-def test_a_cut_brings_back_what_was_replaced(
-    file: DiskFile, store: VbucketStore, seqno: int
-) -> None:
-    rewritten(store)
-    assert store.cut(seqno) == seqno
-    ends = [end for end in (3, 6) if end < seqno] + [seqno] * (seqno > 0)
-    assert snapshots_of(store) == [DiskSnapshot(a + 1, b) for a, b in pairwise([0, *ends])]
-    assert seqnos_of(store) == HELD[seqno]
-    assert store.item_count == len(HELD[seqno])
-    assert told(VbucketStore.open(file, 0)) == told(store)
-    store.write([item(seqno + 1, replaces=HELD[seqno][-1:])], b"")
-    assert seqnos_of(store) == [*HELD[seqno][:-1], seqno + 1]
-    store.compact()
-    assert (store.stale_bytes, seqnos_of(store)) == (0, [*HELD[seqno][:-1], seqno + 1])
-
-
 def test_a_cut_at_the_end_or_above_loses_nothing(store: VbucketStore) -> None:
     rewritten(store)
     before = told(store)
@@ -320,54 +184,6 @@ def test_a_cut_may_bring_a_state_of_its_own(
     assert store.cut(seqno, state=b"new branch") == seqno
     again = VbucketStore.open(file, 0)
     assert (again.state, again.persisted_seqno) == (b"new branch", seqno)
-
-
-@pytest.mark.parametrize(
-    ("compacted_at", "purge_up_to", "exact"),
-    [
-        (3, 0, [1, 2]),  # nothing was dropped
-        (5, 0, [4]),  # A at 1, held to 3
-        (6, 0, []),  # A at 1 and C at 3, held to 5
-        (7, 0, []),  # and D at 5, held to 6
-        (5, 4, [4]),  # no tombstone to purge up to there
-        (7, 6, []),  # C at 6 is purged
-    ],
-)
-def test_a_cut_is_exact_where_compaction_left_what_was_held(
-    compacted_at: int, purge_up_to: int, exact: list[int]
-) -> None:
-    for seqno in range(1, compacted_at):
-        file = MemoryFile()
-        store = VbucketStore.open(file, 0)
-        rewritten(store)
-        store.cut(compacted_at)
-        store.compact(purge_up_to_seqno=purge_up_to)
-        store = VbucketStore.open(file, 0)
-        store.compact()  # forgets nothing of what the first one did
-        if seqno in exact:
-            assert store.cut(seqno) == seqno
-            assert seqnos_of(store) == HELD[seqno]
-        else:
-            assert store.cut(seqno) == 0
-            assert (store.persisted_seqno, store.purge_seqno, store.item_count) == (0, 0, 0)
-            assert (snapshots_of(store), seqnos_of(store)) == ([], [])
-
-
-def test_a_cut_is_exact_between_what_compaction_dropped(store: VbucketStore) -> None:
-    """Held from 3 to 4 and from 7 to 8 was what is dropped."""
-    store.write([*items([1, 2, 3, 4]), item(5, replaces=3), item(6), item(7)], b"")
-    store.write([item(8), item(9, replaces=7), item(10)], b"")
-    store.compact()
-    assert store.cut(6) == 6
-    assert seqnos_of(store) == [1, 2, 4, 5, 6]
-    store.write(items([7, 8]), b"")
-    assert store.cut(7) == 7  # of the new branch nothing was dropped
-    assert seqnos_of(store) == [1, 2, 4, 5, 6, 7]
-    assert store.cut(2) == 2
-    assert seqnos_of(store) == [1, 2]
-    write_runs(store, (3, 5))
-    assert store.cut(3) == 3
-    assert seqnos_of(store) == [1, 2, 3]
 
 
 def test_an_emptied_store_begins_anew(file: DiskFile, store: VbucketStore) -> None:
