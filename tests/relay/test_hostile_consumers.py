@@ -1,20 +1,19 @@
 """Consumers of a relay that break the protocol, flood, or never read: they harm only themselves.
 
-What they do is a part of the list of the producer's hostile clients, whose server a relay is. While
-each goes on, another consumer of the relay streams everything, in order; and what the relay keeps
-for the hostile one stays bounded.
+A relay's server is the producer's, and so are its tests (``test_hostile_clients.py``); here is what
+comes to what a relay does itself: requests of streams, controls, acknowledgements. While each goes
+on, another consumer streams everything, in order; and what the relay keeps for the hostile one
+stays bounded.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import repeat
 from random import Random
 from threading import Event, Thread
 
 import pytest
 
 from dcp.producer.bucket.unsent_bytes import LARGEST_BATCH_BYTES
-from dcp.producer.commands.outbox import LONG_ANSWER_BYTES
 from dcp.producer.model.cluster_settings import OUTBOX_BYTES
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
@@ -28,9 +27,7 @@ from tests.producer.hostile_clients import (
     EVERYTHING,
     GARBAGE,
     MANY,
-    UNREAD_ANSWERS,
     another_reads_on,
-    in_blocks,
     requests,
     send_garbage,
     send_until_stuck,
@@ -66,7 +63,6 @@ def good(cluster: ProducerCluster, relay: Relay) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("stage", ["silent", "streaming"])
 @pytest.mark.parametrize("garbage", GARBAGE[::2])
 def test_garbage(
     relay: Relay,
@@ -74,11 +70,10 @@ def test_garbage(
     good: None,
     caplog: pytest.LogCaptureFixture,
     garbage: Callable[[Random], bytes],
-    stage: str,
 ) -> None:
-    send_garbage(connect, garbage, stage)
+    send_garbage(connect, garbage, "streaming")
     counters = relay.bucket.counters
-    if garbage in CLOSING[stage]:
+    if garbage in CLOSING["streaming"]:
         assert counters.connections_closed_for_errors == 20
     assert counters.peak_outbox_bytes <= OUTBOX_BYTES
     assert not [record for record in caplog.records if record.exc_info]
@@ -95,28 +90,6 @@ def test_a_stream_that_nobody_reads(
     wait_until_level(cluster, relay)
     both = 2  # consumers: the good one may be about to get a large document too
     assert relay.bucket.clients.unsent.held_bytes <= both * (LARGEST_BATCH_BYTES + MEGABYTE + 100)
-
-
-@pytest.mark.parametrize(("body", "opcode", "vbuckets", "answer_bytes"), UNREAD_ANSWERS[::3])
-def test_requests_whose_answers_nobody_reads(
-    make_cluster: MakeCluster,
-    make_relay: MakeRelay,
-    body: m.Body,
-    opcode: int,
-    vbuckets: int,
-    answer_bytes: int,
-) -> None:
-    """However many there are, what waits is the bound and one answer."""
-    cluster = make_cluster(vbuckets=1024)
-    cluster.set(b"large", b"x" * MEGABYTE)
-    relay = make_relay(cluster)
-    home = cluster.vbucket_of(b"large")
-    with RawClient(relay.seeds[0]) as greedy, RawClient(relay.seeds[0]) as good:
-        greedy.log_in().open_dcp(name=b"bad")
-        send_until_stuck(greedy, in_blocks(requests(body, opcode, vbuckets)))
-        assert good.log_in().open_dcp(b"good").request_stream(home).status == Status.SUCCESS
-        good.messages_to(cluster.high_seqno(home))
-        assert relay.bucket.counters.peak_outbox_bytes <= OUTBOX_BYTES + answer_bytes
 
 
 def test_a_flood_of_stream_requests_also_for_vbuckets_that_are_none(
@@ -160,22 +133,3 @@ def test_an_endless_stream_of_acks(
         enough.set()
         thread.join()
     assert relay.bucket.counters.peak_outbox_bytes <= OUTBOX_BYTES + 100
-
-
-def test_many_half_open_connections(cluster: ProducerCluster, relay: Relay, good: None) -> None:
-    """Some say nothing, some the half of a frame, some no HELLO; of some one half is closed."""
-    hello = encode(m.Hello(b"x", ()), Opcode.HELLO).to_bytes()
-    early = encode(EVERYTHING, Opcode.DCP_STREAM_REQ).to_bytes()
-    with ExitStack() as stack:
-        for number, said in zip(
-            range(200), repeat((b"", b"\x80", hello[:30], early)), strict=False
-        ):
-            half = stack.enter_context(RawClient(relay.seeds[0]))
-            half.socket.sendall(said[number % len(said)])
-            if number % 8 == 0:
-                half.socket.close()
-        with RawClient(relay.seeds[0]) as client:
-            client.log_in().open_dcp(b"late")
-            assert client.request_stream(0).status == Status.SUCCESS
-            client.messages_to(cluster.high_seqno(0))
-    assert relay.bucket.counters.peak_outbox_bytes <= OUTBOX_BYTES + LONG_ANSWER_BYTES
