@@ -26,7 +26,6 @@ from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.client.settings import ConsumerSettings
-from dcp.client.stop_details import stop_details
 from dcp.client.vbucket_track import Phase, StreamStart, VbucketTrack
 from dcp.errors import (
     AuthenticationError,
@@ -207,9 +206,11 @@ class StreamKeeper:
 
     def _give_up(self, track: VbucketTrack, now: float) -> None:
         link = self.links.link(track.address) if track.address else None
-        if track.phase is Phase.REQUESTED and link is not None and link.connection is not None:
-            link.connection.close_stream(track.vbucket)
-        self._stop(track, *stop_details(track, link, self._attended(now)))
+        connection = None if link is None else link.connection
+        if track.phase is Phase.REQUESTED and connection is not None:
+            connection.close_stream(track.vbucket)
+        connects = link is not None and connection is not None and not link.is_ready
+        self._stop(track, *track.stop_details(self._attended(now), connects=connects))
 
     def _stop(self, track: VbucketTrack, reason: StopReason, detail: str) -> None:
         self._end(track)

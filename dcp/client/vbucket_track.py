@@ -15,6 +15,7 @@ of a clock that stands still while the application does not ask for deliveries.
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
+from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer_events import StopReason
@@ -50,7 +51,12 @@ class Phase(Enum):
     STOPPED = auto()
 
 
-_ON_TRIAL = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK, Phase.CLOSING})
+_AWAITED: Final = {
+    Phase.REQUESTED: "the answer to the stream request",
+    Phase.ROLLING_BACK: "the failover log after a rollback",
+    Phase.CLOSING: "the answer to closing the stream",
+}
+_ON_TRIAL: Final = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK, Phase.CLOSING})
 
 
 @dataclass(slots=True)
@@ -118,3 +124,20 @@ class VbucketTrack:
     def deadline(self, node_deadline_seconds: float) -> float:
         """Return when to give up; never while the stream is open or was reported."""
         return self.trouble_since + node_deadline_seconds if self.phase in _ON_TRIAL else inf
+
+    def stop_details(self, now: float, *, connects: bool) -> tuple[StopReason, str]:
+        """Return why it is given up, and words for people: for how long, and its last state.
+
+        ``connects`` says that the connection to its node is being set up.
+        """
+        reason, detail = self.reason, self.detail
+        awaited = _AWAITED.get(self.phase, "the connection to be set up" if connects else None)
+        if awaited is not None and self.failures == 0:
+            reason, detail = StopReason.NODE_UNAVAILABLE, f"waiting for {awaited}"
+        elif awaited is not None:  # what went wrong before tells more than what is tried now
+            detail += f"; now waiting for {awaited}"
+        where = f"{self.address}: " if self.address else ""
+        seconds = now - self.trouble_since
+        return reason, (
+            f"{where}no progress for {seconds:.1f} s, {self.failures} failures; last: {detail}"
+        )

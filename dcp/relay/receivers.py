@@ -113,7 +113,7 @@ class Receivers:
             self._tags[consumer] = named_tag(consumer.key[1])
         return self._tags[consumer]
 
-    def look(
+    def note_progress(
         self, clients: Iterable[AcceptedConnection], now_ns: int
     ) -> list[tuple[DcpConnection, int | None]]:
         """Note which consumers have moved since the last call, or have nothing to send.

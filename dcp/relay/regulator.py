@@ -205,7 +205,7 @@ class Regulator:
     def _tick(self) -> list[int]:
         """Note which consumers have moved; return the vbuckets to look at."""
         self._tick_ns = self._now_ns()
-        moving = self.receivers.look(self._clients(), self._tick_ns)
+        moving = self.receivers.note_progress(self._clients(), self._tick_ns)
         consumers = self._bucket.dcp_connections.values()
         return self._due.take_all_due(consumers, moving, self._tick_ns)
 

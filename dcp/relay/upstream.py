@@ -18,8 +18,7 @@ from dcp.client.connection_names import unique_name
 from dcp.errors import BucketError, DcplakeError
 from dcp.producer.replication.background import keep_running
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
+from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection, UpstreamSettings

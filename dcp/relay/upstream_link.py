@@ -18,7 +18,7 @@ from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnava
 from dcp.producer.replication.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
 from dcp.producer.replication.reading import read_until
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.protocol.shared_windows import SharedWindows
+from dcp.protocol.window_policies import SharedWindows
 from dcp.relay.upstream_connection import (
     ReceivedBytes,
     UpstreamConnection,

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
+from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
 
 SHARED = WindowPolicySettings(
     WindowPolicy.AGGRESSIVE, size_bytes=100, most_bytes=400, aggressive_percent=100

@@ -36,5 +36,5 @@ def run(
     if json:
         say_json(done.to_json())
     else:
-        say(f"round {done.round}, the next run reads again{done.told_forks}")
+        say(f"round {done.round}, the next run reads again{done.forks_text}")
     return 0

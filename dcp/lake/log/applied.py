@@ -214,7 +214,7 @@ def _by_vbucket(
 
 
 def _applied_from(
-    table: str, version: int, content: Mapping[str, Any], *told_once: Any
+    table: str, version: int, content: Mapping[str, Any], *commit_fields: Any
 ) -> AppliedVersion:
     return AppliedVersion(
         table,
@@ -224,7 +224,7 @@ def _applied_from(
         int(content["log_from"]),
         tuple(sorted((int(vbucket), int(number)) for vbucket, number in content.get("stale", ()))),
         tuple(sorted(Undo(*map(int, each)) for each in content.get("undone", ()))),
-        *told_once,
+        *commit_fields,
     )
 
 

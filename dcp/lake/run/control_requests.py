@@ -76,7 +76,7 @@ class Requests:
             keeps_dropped=self._keeps_dropped,
             writer_id=self._writer_id,
         )
-        return f"round {done.round}{done.told_forks}"
+        return f"round {done.round}{done.forks_text}"
 
 
 def pause_of(actions: Sequence[Action]) -> Action | None:

@@ -53,7 +53,7 @@ class Resync:
     """From which seqno they go on; 0 where none is listed."""
 
     @property
-    def told_forks(self) -> str:
+    def forks_text(self) -> str:
         """Text that tells from where they go on; empty for a resync, which goes back to 0."""
         by_seqno: dict[int, list[int]] = {}
         for vbucket, seqno in self.fork_seqnos.items():

@@ -12,8 +12,7 @@ from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
-from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
+from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
 
 _MIB: Final = 1024 * 1024
 _WINDOWS: Final = WindowPolicySettings(
