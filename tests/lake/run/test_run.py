@@ -31,7 +31,6 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.round import run_round
 from dcp.lake.run.run import open_or_create, run
 from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -39,7 +38,6 @@ from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import MAX_VALUE_BYTES, DocumentError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
-from tests.client.drained import wait_for
 from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -233,52 +231,6 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
     assert {vb: sorted(seqnos) for vb, seqnos in sent.items()} == durable_seqnos(lake)
 
 
-def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
-) -> None:
-    """P6: its streams are open, some of its vbuckets brought rows, others stand at seqno 0."""
-    with cluster.batch():
-        for number in range(4000):
-            cluster.set(b"key-%d" % number, b'{"n": %d, "pad": "%s"}' % (number, b"x" * 1000))
-    flow = {"window_bytes": 16384, "batch_bytes": 4096}
-    settings = settings_for(
-        cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND, flow_control=flow
-    )
-    lost = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 1]
-
-    def lose_node() -> None:
-        wait_for(
-            "rows of the node flow and all its streams are open",
-            lambda: (
-                set(lost) <= cluster.counters().streams_opened.keys()
-                and any(cluster.counters().items_sent.get(vb, 0) for vb in lost)
-            ),
-            timeout_seconds=300,  # Spark may take long to start
-        )
-        cluster.hang_node(1)
-
-    heard = Collector()
-    fault_thread = threading.Thread(target=lose_node)
-    fault_thread.start()
-    with pytest.raises(IncompleteRunError) as caught:
-        run(settings, once=True, spark=spark, observer=heard)
-    fault_thread.join()
-    assert caught.value.exit_code == 5
-    assert f"{len(lost)} vbuckets could not be read" in str(caught.value)
-    outcomes = {each.vbucket: each for each in heard.reports[0].vbuckets}
-    assert {vb for vb, each in outcomes.items() if each.outcome is Outcome.STOPPED} == set(lost)
-    assert {each.outcome for each in outcomes.values()} == {Outcome.STOPPED, Outcome.REACHED}
-    assert all(cluster.seeds[1] in outcomes[vb].detail for vb in lost)
-    lake = opened(spark, settings)
-    require_exact(lake, cluster)
-    cluster.restore_node(1)
-    run(settings, once=True, spark=spark)
-    require_exact(lake, cluster)
-    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
-    assert complete_seqnos(lake, latest_round(lake)) == high
-    require_no_row_twice(lake)
-
-
 def test_the_largest_documents_pass_windows_that_are_smaller(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -370,25 +322,6 @@ def test_a_second_driver_is_refused_at_once_by_the_lock(
     run(settings, once=True, spark=spark, observer=Second())
     assert len(errors) == 1
     assert '"pid"' in errors[0]
-
-
-def test_a_second_driver_without_the_lock_is_fenced(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
-) -> None:
-    """P7: of two drivers that planned the same round one commits, the other stops."""
-    fill(cluster, 10)
-    settings = settings_for(cluster, tmp_path)
-    settings = replace(settings, lake=replace(settings.lake, lock=False))
-
-    class Second(Observer):
-        def planned(self, plan: object, progress: object) -> None:
-            run(settings, once=True, spark=spark)
-
-    with pytest.raises(FencedError, match="round 1"):
-        run(settings, once=True, spark=spark, observer=Second())
-    lake = opened(spark, settings)
-    assert latest_round(lake) == 1
-    require_exact(lake, cluster)
 
 
 def test_an_apply_planned_before_another_drivers_is_never_published(
