@@ -184,22 +184,6 @@ def test_a_paused_replica_of_a_vbucket_that_moved(make_cluster: MakeCluster) -> 
         assert cluster.get(key).value == version.value
 
 
-def test_a_cluster_that_does_not_run_forks_too() -> None:
-    cluster = ProducerCluster(ClusterSettings(nodes=2, vbuckets=2, seed=3, replica_lag_seqnos=1))
-    key = next(_keys_of(cluster, 0))
-    cluster.set(key, b"1")
-    first = cluster.failover_log(0).current_uuid
-    cluster.failover(0)
-    assert cluster.state_at(0, 1) == {}
-    assert set(cluster.state_at(0, 1, first)) == {key}
-    cluster.set(key, b"2")
-    second = cluster.failover_log(0).current_uuid
-    cluster.crash_restart(1, lost_seqnos=1)
-    assert cluster.state_at(0, 1) == {}
-    assert cluster.state_at(0, 1, second)[key].value == b"2"
-    assert cluster.state_at(0, 1, first)[key].value == b"1"
-
-
 def test_uuids_are_random_and_follow_the_seed() -> None:
     def uuids(seed: int | None) -> list[int]:
         cluster = ProducerCluster(ClusterSettings(vbuckets=64, seed=seed))
@@ -267,30 +251,6 @@ def test_a_crash_loses_what_was_not_on_disk(make_cluster: MakeCluster, connect: 
         cluster.crash_restart(0, lost_seqnos=-1)
 
 
-def test_lost_documents_are_as_before_and_cas_grows(cluster: ProducerCluster) -> None:
-    first = cluster.set(b"a", b"1", expiry=1_700_000_100)
-    cluster.set(b"b", b"1")
-    lost = cluster.set(b"a", b"2")
-    cluster.delete(b"b")
-    cluster.crash_restart(0, lost_seqnos=2)
-    assert cluster.get(b"a") == first
-    assert cluster.get(b"b").seqno == 2
-    newer = cluster.set(b"c", b"1")
-    assert newer.seqno == lost.seqno
-    assert newer.cas > lost.cas
-    assert cluster.expire_due(1_700_000_101) == 1
-    assert set(cluster.state_at(0, 4)) == {b"b", b"c"}
-
-
-def test_a_lost_expiration_comes_again(cluster: ProducerCluster) -> None:
-    cluster.set(b"a", b"1", expiry=1_700_000_100)
-    assert cluster.expire_due(1_700_000_101) == 1
-    cluster.crash_restart(0, lost_seqnos=1)
-    assert set(cluster.state_at(0, 2)) == {b"a"}
-    assert cluster.expire_due(1_700_000_101) == 1
-    assert cluster.state_at(0, 2) == {}
-
-
 # --- purging
 
 
@@ -320,31 +280,11 @@ def test_purged_tombstones_are_not_shown(make_cluster: MakeCluster, connect: Con
     assert known.status == Status.SUCCESS
 
 
-def test_the_newest_item_is_never_purged(cluster: ProducerCluster) -> None:
-    cluster.set(b"a", b"1")
-    cluster.set(b"b", b"1")
-    cluster.delete(b"a")
-    cluster.delete(b"b")
-    assert cluster.purge_tombstones(0) == 1
-    assert cluster.purge_seqno(0) == 3
-
-
 def test_only_what_is_on_disk_is_purged(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(vbuckets=1, unpersisted_seqnos=2)
     _with_tombstones(cluster)
     assert cluster.purge_tombstones(0) == 1  # 7: 8 is the newest item on disk, 9 is not there
     assert cluster.purge_seqno(0) == 7
-
-
-def test_what_compaction_took_there_is_no_way_back_to(cluster: ProducerCluster) -> None:
-    _with_tombstones(cluster)
-    old = cluster.failover_log(0).current_uuid
-    held = cluster.state_at(0, 6)
-    cluster.purge_tombstones(0)
-    cluster.crash_restart(0, lost_seqnos=4)
-    assert cluster.high_seqno(0) == 0
-    assert cluster.state_at(0, 6, old) == held
-    assert cluster.failover_log(0).entries[0].seqno == 0
 
 
 def test_disk_markers_name_the_purge_seqno(make_cluster: MakeCluster, connect: Connect) -> None:

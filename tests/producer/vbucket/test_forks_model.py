@@ -200,7 +200,7 @@ def _seqnos_and_cas(documents: dict[bytes, StoredDocument]) -> Held:
     return {key: (document.seqno, document.cas) for key, document in documents.items()}
 
 
-@given(shape, st.lists(step, max_size=40))
+@given(shape, st.lists(step, min_size=15, max_size=40))
 def test_every_branch_is_known_at_every_seqno(
     sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]
 ) -> None:
@@ -216,7 +216,7 @@ def test_every_branch_is_known_at_every_seqno(
     assert record.state_at(forking.high) == record.state_at(forking.high, forking.uuid)
 
 
-@given(shape, st.lists(step, max_size=40))
+@given(shape, st.lists(step, min_size=15, max_size=40))
 def test_what_is_left_is_the_current_branch(
     sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]
 ) -> None:
@@ -231,7 +231,7 @@ def test_what_is_left_is_the_current_branch(
         assert was_purged or found == (events[-1] if events else None)
 
 
-@given(shape, st.lists(step, max_size=40), st.sampled_from(["document", "server"]))
+@given(shape, st.lists(step, min_size=15, max_size=40), st.sampled_from(["document", "server"]))
 def test_who_may_go_on_or_goes_back_holds_what_the_new_branch_holds(
     sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]], rules: Rules
 ) -> None:
@@ -248,7 +248,7 @@ def test_who_may_go_on_or_goes_back_holds_what_the_new_branch_holds(
             assert model.state(uuid, back) == model.state(forking.uuid, back)
 
 
-@given(shape, st.lists(step, max_size=40))
+@given(shape, st.lists(step, min_size=15, max_size=40))
 def test_only_tombstones_are_purged_and_never_the_newest_item(
     sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]
 ) -> None:
