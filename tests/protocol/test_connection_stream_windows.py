@@ -279,16 +279,6 @@ def test_what_comes_behind_the_answer_to_0_counts_anew() -> None:
     assert acks(receiver.connection) == [(0, 9 * KIB), (opaque, KIB)]
 
 
-def test_switching_off_again_forgets_again() -> None:
-    """A producer that is off counts on; each 0 that it is told begins anew."""
-    receiver = Receiver(1000 * KIB, 10 * KIB)
-    for count in (3, 2):
-        receiver.take(0, count)
-        receiver.connection.change_stream_window(0)
-        receiver.connection.receive(block_of(answer_to(told(receiver))), 1.0)
-        assert receiver.unacked()[1] == 0
-
-
 def test_sizes_that_follow_each_other_at_once() -> None:
     receiver = Receiver(1000 * KIB, 10 * KIB)
     opaque = receiver.opaques[0]
