@@ -180,12 +180,12 @@ def test_no_filters(cluster: ProducerCluster, connect: Connect) -> None:
     st.integers(0, 12),
 )
 def test_durability_follows_a_naive_model(
-    steps: list[tuple[bytes, str]], preloaded: int, forgotten: int
+    steps: list[tuple[bytes, str]], floor: int, forgotten: int
 ) -> None:
     """At every seqno of a history, but for those that were forgotten."""
-    history: list[tuple[bytes, Content]] = [(b"%d" % n, DOCUMENT) for n in range(preloaded)]
+    history: list[tuple[bytes, Content]] = [(b"%d" % n, DOCUMENT) for n in range(floor)]
     pending: dict[bytes, int] = {}
-    visible, completed, prepared = preloaded, 0, 0
+    visible, completed, prepared = floor, 0, 0
     expected: list[Durability] = []
     for key, step in steps:
         seqno = len(history) + 1
@@ -205,9 +205,9 @@ def test_durability_follows_a_naive_model(
     keys = KeyIndex()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(durability, "_LEAST_TRIMMED", 1)
-        for version in _versions(history)[preloaded:]:
+        for version in _versions(history)[floor:]:
             keys.note(version)
             keys.durability.forget(min(version.seqno, forgotten))
-    for seqno, wanted in enumerate(expected, preloaded + 1):
+    for seqno, wanted in enumerate(expected, floor + 1):
         if seqno >= forgotten:
-            assert keys.durability.at(seqno, preloaded) == wanted
+            assert keys.durability.at(seqno, floor) == wanted
