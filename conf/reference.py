@@ -57,8 +57,28 @@ A server that refuses a required control cannot be read, and the error names the
 
 ## HELLO features
 
-| feature | asked | why | without it |
-|---|---|---|---|
+| feature | why | without it |
+|---|---|---|
+"""
+_COMPRESSION: Final = """\
+
+## Compressed values
+
+What `SNAPPY` brings, by kv_engine's code (`engines/ep/src/`):
+
+- **From memory** a document comes as it is stored: compressed where its client compressed it (bucket with `compression_mode`
+  passive) or the server did (active). Without `SNAPPY` the node inflates it, for each stream anew (`dcp/active_stream.cc`,
+  `shouldModifyItem` and `makeResponseFromItem`).
+- **From disk**, so in a first load, all come compressed, whatever the mode (`getValueFilter`). Couchstore keeps every value
+  compressed and sends what lies on disk (`kvstore/couch-kvstore/couch-kvstore.cc`, `getContentMeta` and `fetchDoc`); Magma
+  compresses what is not yet, where that makes it smaller (`kvstore/magma-kvstore/magma-kvstore.cc`, `scanOne`).
+- Windows, `round.target_bytes` and rates of backfills count what is on the network: the frames as they are sent. Memory does not
+  depend on what they inflate to ([memory](memory.md#what-each-term-is-and-what-keeps-it)).
+
+It is asked for because the network and data nodes are dearer than a lake's CPU. A million JSON documents of 1 KB take 47 % less
+of the network, and no node inflates them, for 0.8 CPU seconds more of a lake's task; their whole first load takes some 50. Documents
+of 100 B become no smaller, and cost as much. A relay inflates nothing either, which took it 7 CPU seconds a million and lake
+([figures](../benchmarks/README.md#figures)).
 """
 _CONTROLS: Final = """\
 
@@ -103,6 +123,10 @@ where they have 256 bytes or more): beyond, reading the disk in the order of seq
 `dcp_oso_max_collections_per_backfill`, `dcp_oso_backfill`). A lake streams whole vbuckets, and its `[filter]` is applied where the
 rows arrive: it would never get one. Nor could it keep a part of one: a stream that ends inside goes on from before the snapshot
 (`docs/dcp/documentation/commands/oso_snapshot.md`).
+
+`force_value_compression`: the node compresses what it holds uncompressed in memory, for each stream anew (kv_engine
+`engines/ep/src/dcp/active_stream.cc`, `makeResponseFromItem`). From disk all comes compressed without it; of what is written
+since it would save bytes by the CPU of a data node.
 """
 
 
@@ -113,7 +137,15 @@ def pages() -> dict[str, str]:
         "commands.md": _COMMANDS + "".join(_commands()),
         "exit-codes.md": _EXIT_CODES + "".join(_exit_codes()),
         "negotiation.md": "".join(
-            (_NEGOTIATION, *_features(), _CONTROLS, *_controls(), _CHANGE_STREAMS, _NOT_ASKED)
+            (
+                _NEGOTIATION,
+                *_features(),
+                _COMPRESSION,
+                _CONTROLS,
+                *_controls(),
+                _CHANGE_STREAMS,
+                _NOT_ASKED,
+            )
         ),
     }
 
@@ -151,7 +183,7 @@ def _exit_codes() -> Iterator[str]:
 def _features() -> Iterator[str]:
     for term in FEATURE_TERMS:
         name = f"`{term.feature.name}` {term.feature:#04x}"
-        yield f"| {name} | {term.asked} | {_cell(term.why)} | {_cell(term.lost)} |\n"
+        yield f"| {name} | {_cell(term.why)} | {_cell(term.lost)} |\n"
 
 
 def _controls() -> Iterator[str]:

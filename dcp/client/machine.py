@@ -16,9 +16,8 @@ from dcp.protocol.bootstrap import (
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.negotiation import CHANGE_STREAMS, FEATURES
+from dcp.protocol.negotiation import CHANGE_STREAMS
 from dcp.protocol.window import FlowSettings
-from dcp.wire.vocabulary import HelloFeature
 
 _NONCE_BYTES: Final = 24
 
@@ -31,7 +30,6 @@ def new_machine(
     Raises:
         ConfigError: settings that the protocol has no room for.
     """
-    features = (*FEATURES, HelloFeature.SNAPPY) if settings.snappy else FEATURES
     history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
     tag = settings.receiver_group_tag
     group = () if tag is None else (group_control(tag),)
@@ -40,7 +38,6 @@ def new_machine(
             BootstrapSettings(
                 settings.bucket,
                 name,
-                features=features,
                 open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
                 controls=(*CONTROLS, *history, *group),
                 open_dcp=open_dcp,

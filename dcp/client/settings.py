@@ -69,8 +69,7 @@ class ConnectionSettings:
     servers refuse it (only the DCP document has it): then the connection's window holds alone.
 
     A node that is silent for twice ``noop_interval_seconds`` plus ``silence_grace_seconds`` counts
-    as dead (DCP's rule for consumers; NOOPs are life). ``snappy`` lets the node send compressed
-    values as they are stored.
+    as dead (DCP's rule for consumers; NOOPs are life).
 
     ``receiver_group_tag``: the group of a relay's receivers that the consumer belongs to, None for
     none; any other node refuses it, and the connection with it.
@@ -100,7 +99,6 @@ class ConnectionSettings:
     max_frame_bytes: int = MAX_FRAME_BYTES
     allow_no_flow_control: bool = False
     unread_limit_bytes: int = 32 * MIB
-    snappy: bool = False
     change_streams: bool = False
     metadata_only: bool = False
     bucket_uuid: str = ""

@@ -21,10 +21,9 @@ Release = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FeatureTerm:
-    """A feature that HELLO asks for: when, why, and what is lost without it."""
+    """A feature that HELLO always asks for: why, and what is lost without it."""
 
     feature: HelloFeature
-    asked: str
     why: str
     lost: str
 
@@ -49,56 +48,48 @@ class ControlTerm:
 FEATURE_TERMS: Final = (
     FeatureTerm(
         HelloFeature.XATTR,
-        ALWAYS,
         "documents come with their extended attributes",
         "the column xattrs stays empty",
     ),
     FeatureTerm(
         HelloFeature.XERROR,
-        ALWAYS,
         "a refusal is an answer, with its status and the server's words",
         "the server refuses by closing the connection: the error names the step, not the reason",
     ),
     FeatureTerm(
         HelloFeature.SELECT_BUCKET,
-        ALWAYS,
         "the bucket is chosen by its name",
         "the connection has the bucket that the server gives to the user",
     ),
     FeatureTerm(
         HelloFeature.JSON,
-        ALWAYS,
         "the server says of each value whether it is JSON",
         "nothing but time: the views look into each value",
     ),
     FeatureTerm(
         HelloFeature.DUPLEX,
-        ALWAYS,
         "the server may send requests of its own; map pushes need it",
         "no map pushes",
     ),
     FeatureTerm(
         HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
-        ALWAYS,
         "a new cluster map is pushed when vbuckets move",
         "a move is noticed when a stream ends or a request is refused: some seconds later",
     ),
     FeatureTerm(
         HelloFeature.COLLECTIONS,
-        ALWAYS,
         "documents of all collections come",
         "only the default collection is replicated",
     ),
     FeatureTerm(
         HelloFeature.SNAPPY,
-        "by a relay",
-        "values come compressed, as they are stored",
-        "values come uncompressed",
+        "values come compressed where they are stored so, and no node inflates them for us",
+        "nothing but bytes: nodes inflate what they store compressed",
     ),
 )
 
-FEATURES: Final = tuple(term.feature for term in FEATURE_TERMS if term.asked == ALWAYS)
-"""The features that every consumer asks for; with ``SNAPPY`` added, values may be compressed."""
+FEATURES: Final = tuple(term.feature for term in FEATURE_TERMS)
+"""The features that every consumer asks for."""
 
 STREAM_WINDOW: Final = "stream_buffer_size"
 """The control that no data server has, only the document."""
@@ -191,9 +182,9 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
 _FEATURE_LOSSES: Final = {int(term.feature): term.lost for term in FEATURE_TERMS}
 
 
-def refused_features(granted: Iterable[int], asked: Iterable[int] = FEATURES) -> dict[str, str]:
+def refused_features(granted: Iterable[int]) -> dict[str, str]:
     """Return what a server did not grant of what it was asked for, and what each costs."""
-    refused = sorted({int(code) for code in asked} - set(granted))
+    refused = sorted(_FEATURE_LOSSES.keys() - set(granted))
     return {HelloFeature(code).name: _FEATURE_LOSSES[code] for code in refused}
 
 

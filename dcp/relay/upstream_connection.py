@@ -40,7 +40,6 @@ from dcp.protocol.events import (
     StreamRefused,
 )
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.negotiation import FEATURES
 from dcp.protocol.refusals import describe_status
 from dcp.protocol.window import FlowSettings, Window
 from dcp.types import FailoverLog
@@ -106,7 +105,6 @@ class UpstreamConnection:
             settings.bucket,
             name,
             agent=agent_text("dcplake-relay", name),
-            features=(*FEATURES, HelloFeature.SNAPPY),
             open_flags=OPEN_FLAGS,
             timeout_seconds=_BOOTSTRAP_SECONDS,
         )

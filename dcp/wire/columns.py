@@ -8,15 +8,16 @@ fields are copied as blocks of bytes and then read as big-endian columns. The ob
 Layouts: kv_engine ``docs/dcp/documentation/commands/{mutation,deletion,expiration}.md``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import FrameError
+from dcp.wire.binary_column import picked, segments
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.framing import FrameBlock, gather
 from dcp.wire.vocabulary import (
@@ -96,6 +97,24 @@ class DataColumns:
             *(
                 column.take(indices) if isinstance(column, pa.Array) else column[rows]
                 for column in self._columns()
+            )
+        )
+
+    def slice(self, start: int, stop: int) -> "DataColumns":
+        """Return the rows from ``start`` to before ``stop``, not copied."""
+        return DataColumns(*(column[start:stop] for column in self._columns()))
+
+    @classmethod
+    def joined(cls, parts: Sequence["DataColumns"]) -> "DataColumns":
+        """Return the rows of all parts, at least one, in their order; those of one as they are."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            *(
+                pa.concat_arrays(column)
+                if isinstance(column[0], pa.Array)
+                else np.concatenate(column)
+                for column in zip(*(part._columns() for part in parts), strict=True)
             )
         )
 
@@ -259,15 +278,11 @@ class _Decoding:
         bounds[:, 0] = self._key_at + prefix_bytes
         bounds[:, 1] = self._value_at
         bounds[:, 2] = self._ends
-        segments = pa.Array.from_buffers(
-            pa.binary(),
-            3 * rows - 1,
-            [None, pa.py_buffer(bounds), pa.py_buffer(self._block.buffer)],
-        )
+        parts = segments(self._block.buffer, bounds)
         if rows == 1 and self._block.keeps_buffer:
-            return _take(segments, np.zeros(1, np.int64)), segments.slice(1, 1)
+            return picked(parts, np.zeros(1, np.int64)), parts.slice(1, 1)
         first = np.arange(0, 3 * rows, 3, dtype=np.int64)
-        return _take(segments, first), _take(segments, first + 1)
+        return picked(parts, first), picked(parts, first + 1)
 
     def _gather(self, positions: Rows, layout: np.dtype[Any]) -> Column:
         return gather(self._block.buffer, positions, layout)
@@ -305,7 +320,3 @@ class _Decoding:
             f"(magic {int(header['magic']):#04x}, opcode {int(header['opcode']):#04x}, "
             f"vbucket {int(header['vbucket_or_status'])}): found {found}"
         )
-
-
-def _take(segments: pa.BinaryArray, indices: Rows) -> pa.BinaryArray:
-    return pc.take(segments, pa.array(indices), boundscheck=False)

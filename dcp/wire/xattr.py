@@ -20,10 +20,18 @@ MAX_SYSTEM_BYTES: Final = 1024 * 1024
 MAX_USER_BYTES: Final = 20 * 1024 * 1024
 """What user xattrs may take: they count as part of the document."""
 
+TRANSACTION_NAME: Final = "txn"
+"""Where Couchbase's transactions stage what they may still roll back: the system's, without _."""
+
 Xattrs = tuple[tuple[bytes, bytes], ...]
 """Name and value of each, in their order; values are JSON text, which nobody has checked."""
 
 _LENGTH_BYTES: Final = 4
+
+
+def is_hidden(name: bytes) -> bool:
+    """Return whether an xattr is the system's, or a transaction's."""
+    return name.startswith(b"_") or name == TRANSACTION_NAME.encode()
 
 
 def split_xattrs(value: bytes) -> tuple[Xattrs, bytes]:

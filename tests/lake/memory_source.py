@@ -5,7 +5,7 @@
 Prints one JSON line when clients can connect, and one for each line that it reads: its counters.
 Who says nothing for IDLE_SECONDS is taken for dead. Ends when its standard input does. Documents
 share their value objects, so that gigabytes on the wire are a few megabytes here; each value is
-valid JSON.
+valid JSON. The first ones are stored compressed, as far as Snappy can: they inflate to 20 times.
 """
 
 import json
@@ -16,12 +16,17 @@ from typing import Final
 
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.wire.snappy import deflate
+from dcp.wire.vocabulary import Datatype
 
 USER, PASSWORD = "Administrator", "password"
 LARGE_DOCUMENTS: Final = 20
 """A burst of half of them, one right after the other, then the others spread over the snapshot."""
 SMALL_BYTES: Final = 16 * 1024
 _SMALL_VALUES: Final = 64
+SQUEEZED_DOCUMENTS: Final = 320
+"""Compressed documents before all others, and one of LARGE_BYTES: more than a batch of frames."""
+SQUEEZED_BYTES: Final = 256 * 1024
 
 
 def main(arguments: list[str]) -> int:
@@ -37,8 +42,8 @@ def main(arguments: list[str]) -> int:
     with ProducerCluster(settings) as cluster:
         documents = 0
         with cluster.batch():
-            for key, value in _documents(total_bytes, large_bytes, seed):
-                cluster.set(key, value)
+            for key, value, datatype in _documents(total_bytes, large_bytes, seed):
+                cluster.set(key, value, datatype=datatype)
                 documents += 1
         print(json.dumps({"seeds": cluster.seeds, "documents": documents}), flush=True)
         for _ in sys.stdin:
@@ -58,10 +63,19 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _documents(total_bytes: int, large_bytes: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
+def _documents(total_bytes: int, large_bytes: int, seed: int) -> Iterator[tuple[bytes, bytes, int]]:
+    squeezed = deflate(_json_of("x" * SQUEEZED_BYTES, SQUEEZED_BYTES))
+    for number in range(SQUEEZED_DOCUMENTS):
+        yield b"squeezed-%03d" % number, squeezed, int(Datatype.SNAPPY)
+    yield b"squeezed-large", deflate(_json_of("x" * large_bytes, large_bytes)), int(Datatype.SNAPPY)
+    for key, value in _incompressible(total_bytes, large_bytes, seed):
+        yield key, value, 0
+
+
+def _incompressible(total_bytes: int, large_bytes: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
     rng = random.Random(seed)
-    large = _json_of(rng, large_bytes)
-    small = [_json_of(rng, SMALL_BYTES) for _ in range(_SMALL_VALUES)]
+    large = _json_of(rng.randbytes(large_bytes).hex(), large_bytes)
+    small = [_json_of(rng.randbytes(SMALL_BYTES).hex(), SMALL_BYTES) for _ in range(_SMALL_VALUES)]
     large_count = min(LARGE_DOCUMENTS, total_bytes // (2 * large_bytes))
     small_count = max(0, total_bytes - large_count * large_bytes) // SMALL_BYTES
     burst = large_count // 2
@@ -76,11 +90,10 @@ def _documents(total_bytes: int, large_bytes: int, seed: int) -> Iterator[tuple[
             made += 1
 
 
-def _json_of(rng: random.Random, size: int) -> bytes:
-    """Return a JSON object of exactly ``size`` bytes that does not compress well."""
+def _json_of(text: str, size: int) -> bytes:
+    """Return a JSON object of exactly ``size`` bytes with so much of a text."""
     head, tail = b'{"pad":"', b'"}'
-    wanted = size - len(head) - len(tail)
-    return head + rng.randbytes(wanted // 2 + 1).hex().encode()[:wanted] + tail
+    return head + text.encode()[: size - len(head) - len(tail)] + tail
 
 
 if __name__ == "__main__":

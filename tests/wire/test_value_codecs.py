@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,13 @@ from dcp.wire.frame_info import (
     stream_id_of,
 )
 from dcp.wire.leb128 import decode_leb128, encode_leb128
-from dcp.wire.snappy import MAX_INFLATED_BYTES, deflate, inflate
+from dcp.wire.snappy import (
+    MAX_INFLATED_BYTES,
+    deflate,
+    inflate,
+    inflate_column,
+    inflated_lengths,
+)
 from dcp.wire.system_event import (
     CollectionBegun,
     CollectionEnded,
@@ -131,6 +138,25 @@ def test_snappy_limits_and_damage() -> None:
     for broken in ("ffffffffff", "0500", "0510776f726c", "0710776f726c64"):
         with pytest.raises(FrameError, match="snappy block"):
             inflate(bytes.fromhex(broken))
+
+
+BLOCKS = st.binary(max_size=40).map(deflate) | st.binary(max_size=12)
+
+
+@given(st.lists(BLOCKS, max_size=6), st.integers(0, 3))
+def test_columns_inflate_as_one_block_does(blocks: list[bytes], start: int) -> None:
+    column = pa.array(blocks, pa.binary()).slice(start)
+    found = inflate_column(column)
+    found.validate(full=True)
+    lengths = inflated_lengths(column).tolist()
+    for block, value, length in zip(blocks[start:], found.to_pylist(), lengths, strict=True):
+        try:
+            wanted = inflate(block)
+        except FrameError as error:
+            assert value is None
+            assert (length == -1) == ("expected" in str(error)), "else only inflating shows it"
+        else:
+            assert (value, length) == (wanted, len(wanted))
 
 
 def test_layers_come_off_in_order() -> None:

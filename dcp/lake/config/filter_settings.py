@@ -16,9 +16,6 @@ _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _SCOPE_OR_COLLECTION: Final = re.compile(rf"{_NAME}(\.{_NAME})?")
 _NS: Final = 1_000_000_000
 
-TRANSACTION_XATTR: Final = "txn"
-"""Where Couchbase's transactions stage what they may still roll back: a system xattr without _."""
-
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings(Section):

@@ -2,13 +2,15 @@
 
 Documents are millions, all else is a few rows for each snapshot and vbucket. An Arrow column costs
 as much for one row as for hundreds, so deliveries wait as they came, and each column is built once,
-of all that waits. Rows are given to Spark in batches of limited rows, one after the other. What is
-as large as a batch by itself is not joined with others, and so not copied.
+of all that waits. Values wait as they were sent, too: of those that are decoded as much as a batch
+holds at once, by what they inflate to. Rows are given to Spark in batches of limited rows, one
+after the other. What is as large as a batch by itself is not joined with others, and so not copied.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +19,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.receive.branch_lookup import BranchLookup
-from dcp.lake.receive.document_columns import StoredDocuments, stored_documents
+from dcp.lake.receive.document_columns import (
+    StoredDocuments,
+    inflated_bytes,
+    is_layered,
+    stored_documents,
+)
 from dcp.lake.receive.vbucket_counts import VbucketCounts
 from dcp.lake.tables.arrow_columns import constant_column, integer_column, nullified, u64_column
 from dcp.lake.tables.keys import key_columns
@@ -50,11 +57,38 @@ _Rows = Mapping[str, Sequence[pa.Array]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Documents of one delivery, with the epoch and branch of each at that time."""
+    """Documents of one delivery as sent, with the epoch and branch of each at that time.
 
-    documents: StoredDocuments
+    ``value_bytes`` is what their values take when they are decoded.
+    """
+
+    columns: DataColumns
     epochs: NDArray[np.int32]
     uuids: NDArray[np.uint64]
+    is_layered: bool
+    value_bytes: int
+
+    @classmethod
+    def of(
+        cls, columns: DataColumns, epochs: NDArray[np.int32], uuids: NDArray[np.uint64]
+    ) -> "_Part":
+        layered = bool(is_layered(columns).any())
+        value_bytes = int(inflated_bytes(columns).sum()) if layered else columns.value.nbytes
+        return cls(columns, epochs, uuids, layered, value_bytes)
+
+    def pieces(self, most_bytes: int) -> "Iterator[_Part]":
+        """Yield it in pieces of so many bytes at most, or of one document."""
+        if not self.is_layered or self.value_bytes <= most_bytes:
+            yield self
+            return
+        ends = np.cumsum(inflated_bytes(self.columns))
+        start, before = 0, 0
+        while start < len(ends):
+            stop = max(start + 1, int(np.searchsorted(ends, before + most_bytes, "right")))
+            rows = slice(start, stop)
+            columns = self.columns.slice(start, stop)
+            yield _Part.of(columns, self.epochs[rows], self.uuids[rows])
+            start, before = stop, int(ends[stop - 1])
 
 
 class BatchBuilder:
@@ -84,8 +118,7 @@ class BatchBuilder:
         """Add documents; they are of the branches that are known now."""
         epochs = self._branches.epochs(columns.vbucket)
         uuids = self._branches.uuids(columns.vbucket, columns.seqno)
-        documents = stored_documents(columns, system_xattrs=self._system_xattrs)
-        self._parts.append(_Part(documents, epochs, uuids))
+        self._parts.append(_Part.of(columns, epochs, uuids))
         self.rows += len(columns)
 
     def add_event(self, kind: str, vbucket: int, epoch: int | None = None, **values: Any) -> None:
@@ -110,13 +143,23 @@ class BatchBuilder:
                 yield whole.slice(start, self._batch_rows)
 
     def _runs(self) -> deque[list[_Part]]:
-        """Group the parts that are to be joined; the last run may be empty."""
+        """Group the parts that are to be joined; the last run may be empty.
+
+        Where there are values to decode a run has a batch's bytes at most, else what was gathered.
+        """
+        is_decoded = any(part.is_layered for part in self._parts)
         runs: deque[list[_Part]] = deque([[]])
-        for part in self._parts:
-            if part.documents.columns.value.nbytes < self._batch_bytes:
-                runs[-1].append(part)
-            else:
+        run_bytes = 0
+        for part in chain.from_iterable(each.pieces(self._batch_bytes) for each in self._parts):
+            if part.value_bytes >= self._batch_bytes:
                 runs += [part], []
+                run_bytes = 0
+                continue
+            if is_decoded and run_bytes + part.value_bytes > self._batch_bytes:
+                runs.append([])
+                run_bytes = 0
+            runs[-1].append(part)
+            run_bytes += part.value_bytes
         return runs
 
     def _built(self, parts: Sequence[_Part], events: Sequence[dict[str, Any]]) -> pa.RecordBatch:
@@ -130,7 +173,7 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays(ready, schema=CHANGES)
 
     def _document_rows(self, parts: Sequence[_Part]) -> _Rows:
-        documents = [part.documents for part in parts]
+        documents = self._stored(parts)
 
         def joined(name: str) -> NDArray[Any]:
             return np.concatenate([getattr(each.columns, name) for each in documents])
@@ -139,7 +182,8 @@ class BatchBuilder:
         is_mutation = opcode == Opcode.DCP_MUTATION
         key, key_bytes = key_columns(pa.concat_arrays([each.columns.key for each in documents]))
         detail = pa.concat_arrays([each.detail for each in documents])
-        self.counts.add(vbucket, joined("frame_bytes"), key_bytes, detail)
+        document_bytes = np.concatenate([each.document_bytes for each in documents])
+        self.counts.add(vbucket, joined("frame_bytes"), document_bytes, key_bytes, detail)
         ready = {
             "round": constant_column(self._round, pa.int64(), len(vbucket)),
             "epoch": integer_column(np.concatenate([part.epochs for part in parts]), pa.int32()),
@@ -164,6 +208,13 @@ class BatchBuilder:
             "xattrs": [each.xattrs for each in documents],
             "value": [_values(each.columns) for each in documents],
         }
+
+    def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
+        """Decode the documents of a run: all at once, or none where there is nothing to decode."""
+        columns = [part.columns for part in parts]
+        if any(part.is_layered for part in parts):
+            columns = [DataColumns.joined(columns)]
+        return [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
 
     def _event_rows(self, events: Sequence[dict[str, Any]]) -> _Rows:
         ready = {

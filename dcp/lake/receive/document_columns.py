@@ -1,4 +1,8 @@
-"""Decodes document values for the lake (Snappy, xattrs); undecodable ones stay as sent."""
+"""Decodes document values for the lake (Snappy, xattrs); undecodable ones stay as sent.
+
+Whole columns are decoded at once. The decoder of one document (``documents.py``) has the last word:
+it gets what the decoders of columns could not decode.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,14 +13,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import FrameError
-from dcp.lake.config.filter_settings import TRANSACTION_XATTR
 from dcp.wire.columns import DataColumns
 from dcp.wire.documents import Document, decode_document
-from dcp.wire.vocabulary import Datatype
-from dcp.wire.xattr import xattrs_json
+from dcp.wire.snappy import inflate_column, inflated_lengths
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
+from dcp.wire.xattr import is_hidden, xattrs_json
+from dcp.wire.xattr_columns import split_column
+
+Mask = NDArray[np.bool_]
 
 _JSON: Final = np.uint8(Datatype.JSON)
-_TRANSACTION: Final = TRANSACTION_XATTR.encode()
+_SNAPPY: Final = np.uint8(Datatype.SNAPPY)
+_XATTR: Final = np.uint8(Datatype.XATTR)
+_KNOWN: Final = np.uint8(ALL_DATATYPE_BITS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,40 +40,84 @@ class StoredDocuments:
     xattrs: pa.StringArray
     detail: pa.StringArray
 
+    @property
+    def document_bytes(self) -> NDArray[np.int64]:
+        """The size of each: of its frame, or of value and xattrs where they have become larger."""
+        lengths = _lengths(self.columns.value)
+        if self.xattrs.null_count < len(self.xattrs):
+            lengths += _lengths(self.xattrs)
+        found: NDArray[np.int64] = np.maximum(lengths, self.columns.frame_bytes)
+        return found
+
+
+def is_layered(columns: DataColumns) -> Mask:
+    """Return which values are not as they will be stored, by their datatypes."""
+    return columns.datatype > _JSON  # its only bit that says nothing of how it is sent
+
+
+def inflated_bytes(columns: DataColumns) -> NDArray[np.int64]:
+    """Return the length of each value without Snappy, by what it says itself."""
+    told = inflated_lengths(columns.value)
+    is_told = (columns.datatype & _SNAPPY > 0) & (told >= 0)
+    return np.where(is_told, told, _lengths(columns.value))
+
 
 def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> StoredDocuments:
-    """Inflate values and split off their xattrs; only rows with layers are looked at one by one.
+    """Inflate values and split off their xattrs.
 
     Without ``system_xattrs`` those whose names begin with ``_``, and ``txn``, are left out.
     """
     nothing = pa.nulls(len(columns), pa.string())
-    is_layered = columns.datatype > _JSON  # its only bit that says nothing of how it is sent
-    if not is_layered.any():
+    if not is_layered(columns).any():
         return StoredDocuments(columns, nothing, nothing)
-    datatype = columns.datatype.copy()
+    datatype = columns.datatype
+    is_odd = datatype & ~_KNOWN > 0
+    is_filled = ~is_odd & (_lengths(columns.value) > 0)  # else it has no layers
+    value, xattrs = columns.value, nothing
+    is_snappy = is_filled & (datatype & _SNAPPY > 0)
+    if is_snappy.any():
+        value = _replaced(value, is_snappy, inflate_column(_chosen(value, is_snappy)))
+        is_odd |= _is_null(value)
+    has_xattrs = is_filled & ~is_odd & (datatype & _XATTR > 0)
+    if has_xattrs.any():
+        split = split_column(_chosen(value, has_xattrs), system_xattrs=system_xattrs)
+        value = _replaced(value, has_xattrs, split.bodies)
+        xattrs = _replaced(nothing, has_xattrs, split.xattrs)
+        is_odd |= _is_null(value)
+    datatype = np.where(is_odd, datatype, datatype & _JSON)
+    stored = StoredDocuments(replace(columns, datatype=datatype, value=value), xattrs, nothing)
+    return _one_by_one(columns, stored, is_odd, system_xattrs) if is_odd.any() else stored
+
+
+def _one_by_one(
+    sent: DataColumns, stored: StoredDocuments, rows: Mask, system_xattrs: bool
+) -> StoredDocuments:
+    """Return the documents with some rows, at least one, decoded from what was sent."""
+    datatype = stored.columns.datatype
     xattrs: list[str | None] = []
     bodies: list[bytes] = []
     details: list[str | None] = []
-    for row in np.flatnonzero(is_layered).tolist():
+    for row in np.flatnonzero(rows).tolist():
+        value = sent.value[row].as_py()
         try:
-            document = decode_document(columns.value[row].as_py(), int(datatype[row]))
+            document = decode_document(value, int(sent.datatype[row]))
         except FrameError as error:
             xattrs.append(None)
-            bodies.append(columns.value[row].as_py())
+            bodies.append(value)
             details.append(
                 "the value is kept as it was sent: document at vbucket "
-                f"{columns.vbucket[row]} seqno {columns.seqno[row]}: {error}"
+                f"{sent.vbucket[row]} seqno {sent.seqno[row]}: {error}"
             )
         else:
             datatype[row] = document.datatype
             xattrs.append(_xattrs(document, system_xattrs=system_xattrs))
             bodies.append(document.body)
             details.append(None)
-    value = _replaced(columns.value, is_layered, pa.array(bodies, pa.binary()))
+    value = _replaced(stored.columns.value, rows, pa.array(bodies, pa.binary()))
     return StoredDocuments(
-        replace(columns, datatype=datatype, value=value),
-        _replaced(nothing, is_layered, pa.array(xattrs, pa.string())),
-        _replaced(nothing, is_layered, pa.array(details, pa.string())),
+        replace(stored.columns, value=value),
+        _replaced(stored.xattrs, rows, pa.array(xattrs, pa.string())),
+        _replaced(stored.detail, rows, pa.array(details, pa.string())),
     )
 
 
@@ -73,15 +126,26 @@ def _xattrs(document: Document, *, system_xattrs: bool) -> str | None:
         return None
     if system_xattrs:
         return xattrs_json(document.xattrs)
-    users = tuple(each for each in document.xattrs if not _is_of_system(each[0]))
+    users = tuple(each for each in document.xattrs if not is_hidden(each[0]))
     return xattrs_json(users) if users or not document.xattrs else None
 
 
-def _is_of_system(name: bytes) -> bool:
-    return name.startswith(b"_") or name == _TRANSACTION
+def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
+    return column if rows.all() else column.filter(pa.array(rows))
 
 
-def _replaced(column: pa.Array, rows: NDArray[np.bool_], replacements: pa.Array) -> pa.Array:
+def _lengths(column: pa.Array) -> NDArray[np.int64]:
+    """Return the length of each value in bytes; 0 for null."""
+    lengths: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _is_null(column: pa.Array) -> Mask:
+    found: Mask = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _replaced(column: pa.Array, rows: Mask, replacements: pa.Array) -> pa.Array:
     """Return ``column`` with one replacement after the other in ``rows``, at least one."""
     if rows.all():
         return replacements

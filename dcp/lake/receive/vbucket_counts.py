@@ -14,7 +14,7 @@ class VbucketCounts:
     def __init__(self) -> None:
         self.rows = np.zeros(U16_MAX + 1, np.int64)
         self.frame_bytes = np.zeros(U16_MAX + 1, np.int64)
-        self.largest_bytes = np.zeros(U16_MAX + 1, np.uint32)
+        self.largest_bytes = np.zeros(U16_MAX + 1, np.int64)
         self.escaped_keys = np.zeros(U16_MAX + 1, np.int64)
         self.undecodable_values = np.zeros(U16_MAX + 1, np.int64)
 
@@ -22,16 +22,20 @@ class VbucketCounts:
         self,
         vbuckets: NDArray[np.uint16],
         frame_bytes: NDArray[np.uint32],
+        document_bytes: NDArray[np.int64],
         key_bytes: pa.BinaryArray,
         detail: pa.StringArray,
     ) -> None:
-        """Count documents, at least one; the last two are the columns of ``changes``."""
+        """Count documents, at least one; the last two are the columns of ``changes``.
+
+        ``document_bytes`` are their sizes as they are stored, for who reads them later.
+        """
         # A vbucket's documents mostly follow one another: sums of such runs are soon made.
         starts = np.flatnonzero(np.diff(vbuckets, prepend=~vbuckets[:1]))
         which = vbuckets[starts]
         np.add.at(self.rows, which, np.diff(starts, append=len(vbuckets)))
         np.add.at(self.frame_bytes, which, np.add.reduceat(frame_bytes, starts, dtype=np.int64))
-        np.maximum.at(self.largest_bytes, which, np.maximum.reduceat(frame_bytes, starts))
+        np.maximum.at(self.largest_bytes, which, np.maximum.reduceat(document_bytes, starts))
         for column, counts in ((key_bytes, self.escaped_keys), (detail, self.undecodable_values)):
             if column.null_count < len(column):
                 is_set = column.is_valid().to_numpy(zero_copy_only=False)

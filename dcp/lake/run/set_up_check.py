@@ -91,7 +91,7 @@ def _tls(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
 
 def _hello(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
     granted = [HelloFeature(code).name for code in sorted(step.progress.features)]
-    refused = refused_features(step.progress.features, step.progress.settings.features)
+    refused = refused_features(step.progress.features)
     finding.say(f"granted {', '.join(granted)}", granted=granted, refused=refused)
     finding.warnings.extend(costs_of(refused))
 

@@ -15,11 +15,12 @@ from hashlib import sha256
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.filter_settings import TRANSACTION_XATTR, FilterSettings
+from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.tables.collections import Collections, collections_of
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.suggestions import did_you_mean
+from dcp.wire.xattr import TRANSACTION_NAME
 
 _FINGERPRINT_DIGITS: Final = 16
 
@@ -87,7 +88,7 @@ def _fingerprint(rules: FilterSettings) -> str:
     if rules.since_ns:
         told["since"] = rules.since_ns
     if not rules.system_xattrs:
-        told["system_xattrs"] = ["_*", TRANSACTION_XATTR]
+        told["system_xattrs"] = ["_*", TRANSACTION_NAME]
     text = json.dumps(told, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
 

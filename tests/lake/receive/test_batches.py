@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -284,6 +285,26 @@ def test_what_is_as_large_as_a_batch_is_not_copied() -> None:
         assert batch["value"].buffers()[2].address == columns.value.buffers()[2].address
     assert third["value"].to_pylist() == [b"x" * 1000, None]
     assert (fourth["value"].to_pylist(), last.num_rows) == ([b"x" * 1000], 1)
+
+
+def test_what_inflates_is_given_in_batches_of_limited_bytes() -> None:
+    """What waits is as sent, 20 times smaller; a document beyond a batch is one by itself."""
+    inflated = {seqno: b"x" * (700 + seqno) for seqno in range(1, 61)} | {30: b"x" * 4500}
+    rows = [plain_row(seqno, datatype=2, value=deflate(value)) for seqno, value in inflated.items()]
+    builder = builder_of(batch_bytes=3000)
+    for start in range(0, len(rows), 20):  # deliveries of about a batch's bytes each
+        builder.add_documents(columns_of(rows[start : start + 20]))
+    builder.add_documents(columns_of([plain_row(61)]))
+    batches = list(builder.flush())
+    assert [row["value"] for batch in batches for row in batch.to_pylist()][:-1] == [
+        *inflated.values()
+    ]
+    sizes = [
+        (batch.num_rows, pc.sum(pc.binary_length(batch["value"])).as_py()) for batch in batches
+    ]
+    assert [size for size in sizes if size[1] > 3000] == [(1, len(inflated[30]))]
+    assert len(batches) < 30, "they are filled, too"
+    assert builder.counts.largest_bytes[0] == len(inflated[30])
 
 
 def test_an_event_with_a_column_of_no_event_is_refused() -> None:

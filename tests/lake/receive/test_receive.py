@@ -25,7 +25,8 @@ from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.clients.kv_client import KvClient
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.wire.vocabulary import Status
+from dcp.wire.snappy import deflate
+from dcp.wire.vocabulary import Datatype, Status
 from tests.cli.serving import Serving
 from tests.client.cut_off import no_stream_cut_off
 from tests.client.drained import wait_for
@@ -94,6 +95,20 @@ def test_a_round_brings_everything_and_the_next_is_idle(
     require_complete(rounds, cluster)
     assert {row["kind"] for row in rows} >= {"snapshot_marker", "complete", "position", "status"}
     assert rounds.plan() is None
+
+
+def test_compressed_documents_come_as_they_are_stored(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """Their bytes are those of the network, their size is what readers of the tables meet."""
+    body = b'{"pad": "%s"}' % (b"x" * 10_000)
+    cluster.set(b"key", deflate(body), datatype=int(Datatype.SNAPPY))
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path))
+    rows = rounds.run()
+    assert [row["value"] for row in item_rows(rows)] == [body]
+    status = statuses(rows)[cluster.vbucket_of(b"key")]
+    assert len(deflate(body)) < status["bytes"] < 1000
+    assert len(body) <= status["largest_bytes"]
 
 
 def test_only_changed_vbuckets_are_streamed_again(cluster: ProducerCluster, tmp_path: Path) -> None:
