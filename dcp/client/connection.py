@@ -217,13 +217,12 @@ class NodeConnection:
         self._reader.post(lambda machine, now: machine.resize_window(window_bytes, now))
 
     @property
-    def data_heard_at(self) -> float:
-        """The time of the node's last data, even part of a message; ``time.monotonic``, -inf:
-        never.
+    def part_heard(self) -> tuple[int, float] | None:
+        """The vbucket of the last message that came in parts, and when its newest part came.
 
-        NOOPs and answers are no data.
+        By ``time.monotonic``; None: no message came in parts.
         """
-        return self._reader.data_heard_at
+        return self._reader.part_heard
 
     def stats(self, now: float) -> ConnectionStats:
         """Return how the connection stands (``now``: ``time.monotonic``); waits for nothing."""

@@ -14,7 +14,6 @@ Memory: per node what ``connection.py`` says; nothing is buffered here.
 """
 
 from collections.abc import Sequence
-from math import inf
 from random import Random
 from time import monotonic
 
@@ -83,10 +82,13 @@ class Consumer:
         track = self._keeper.tracks[vbucket]
         return "" if track.phase is Phase.STREAMING else f"{track.address}: {track.detail}"
 
-    def data_heard_at(self, node: NodeAddress) -> float:
-        """Return when a node last sent data, even part of a message; -inf: never."""
+    def part_heard(self, node: NodeAddress) -> tuple[int, float] | None:
+        """Return the vbucket of a node's last message that came in parts, and when one came last.
+
+        ``next`` returns whole messages only; None: there was no such message.
+        """
         connection = self._links.link(node).connection
-        return -inf if connection is None else connection.data_heard_at
+        return None if connection is None else connection.part_heard
 
     def stats(self) -> list[ConnectionStats]:
         """Return the statistics of each connection; from any thread, waits for nothing."""

@@ -127,8 +127,9 @@ class Reader:
         self._limit_bytes = settings.held_limit_bytes(settings.window_bytes)
         self._read_at = -inf
         self._paused = self._is_woken = False
-        self.data_heard_at = -inf
-        """When the node sent data last, even part of a message; NOOPs and answers are none."""
+        self.part_heard: tuple[int, float] | None = None
+        """The vbucket of the last message that came in parts, and when its last part came."""
+        self._data_heard_at = -inf
 
     # --- for other threads -----------------------------------------------------------------
 
@@ -200,7 +201,7 @@ class Reader:
             acks=window.acks,
             stream_window_bytes=flow.stream_window_bytes,
             full_stream_windows=flow.full_streams,
-            quiet_seconds=None if self.data_heard_at == -inf else now - self.data_heard_at,
+            quiet_seconds=None if self._data_heard_at == -inf else now - self._data_heard_at,
         )
 
     def _released(self, is_due: bool) -> None:
@@ -321,8 +322,11 @@ class Reader:
         before_bytes = window.received
         events = self._machine.receive(block, now)
         self._begin_step(self._machine.set_up_step)
+        unfinished_vbucket = self._splitter.unfinished_vbucket
+        if unfinished_vbucket is not None:
+            self.part_heard = (unfinished_vbucket, now)
         if self._splitter.pending_bytes or window.received > before_bytes:
-            self.data_heard_at = now
+            self._data_heard_at = now
         self._hand_over(events)
 
     def _read(self, transport: Transport, buffer: memoryview) -> int:

@@ -22,6 +22,7 @@ from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES, Magic
 Buffer = bytes | memoryview
 
 _read_u32 = Struct(">I").unpack_from
+_VBUCKET_AT: Final = 6
 _BODY_AT: Final = 8
 LARGE_FRAME_BYTES: Final = 256 * 1024
 """From this length on an unfinished frame gets a buffer of its own."""
@@ -167,6 +168,17 @@ class FrameSplitter:
         """Length of the unfinished frame when whole; 0 where its header is not there."""
         is_known = self._large is not None or len(self._tail) >= HEADER_BYTES
         return self._wanted_bytes if is_known else 0
+
+    @property
+    def unfinished_vbucket(self) -> int | None:
+        """The vbucket of the unfinished frame; None: its header is not there, or it is no request.
+
+        What a producer sends of a stream is a request.
+        """
+        begun = self._tail if self._large is None else self._large
+        if self.unfinished_frame_bytes == 0 or begun[0] != Magic.REQUEST:
+            return None
+        return int.from_bytes(begun[_VBUCKET_AT : _VBUCKET_AT + 2])
 
     def room(self) -> memoryview | None:
         """Return where the rest of a large unfinished frame is to be written; ``fill`` follows.

@@ -4,7 +4,6 @@ What it does when something goes wrong is tried in the files ``test_consumer_*.p
 """
 
 import threading
-from time import monotonic
 
 import pytest
 
@@ -127,14 +126,11 @@ def test_the_high_seqnos_can_be_asked_over_the_streams_connection(
         assert not consumer.request_high_seqnos(node), "not connected yet"
         drained = Drained().run(consumer, caught_up(cluster))
         assert all(consumer.is_streaming(vbucket) for vbucket in all_of(cluster))
-        heard_at = consumer.data_heard_at(node)
-        assert heard_at <= monotonic()
         assert consumer.request_high_seqnos(node)
         drained.run(consumer, lambda each: isinstance(each.events[-1], SeqnosReceived))
         assert drained.events[-1] == SeqnosReceived(
             tuple((v, cluster.high_seqno(v)) for v in all_of(cluster) if v in owned(cluster, 1))
         )
-        assert consumer.data_heard_at(node) == heard_at, "an answer is no data"
         cluster.kill_node(1)
         drained.run(
             consumer, lambda _: not any(consumer.is_streaming(v) for v in owned(cluster, 1))

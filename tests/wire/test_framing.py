@@ -97,12 +97,14 @@ def test_a_large_frame_in_small_chunks_is_not_copied_again_and_again() -> None:
 def test_the_rest_of_a_large_frame_goes_into_its_own_room() -> None:
     small = Frame(Magic.REQUEST, Opcode.DCP_NOOP).to_bytes()
     value = random.Random(1).randbytes(3 * LARGE_FRAME_BYTES)
-    large = Frame(Magic.REQUEST, Opcode.DCP_CONTROL, key=b"k", value=value).to_bytes()
+    frame = Frame(Magic.REQUEST, Opcode.DCP_CONTROL, vbucket_or_status=700, key=b"k", value=value)
+    large = frame.to_bytes()
     splitter = FrameSplitter()
     assert splitter.room() is None
     assert len(splitter.feed(small + large[:20])) == 1
     assert splitter.room() is None, "its length is not known yet"
     splitter.feed(large[20:100])
+    assert splitter.unfinished_vbucket == 700
     done, blocks = 100, []
     while (room := splitter.room()) is not None:
         count = min(len(room), 100_000)
@@ -111,10 +113,20 @@ def test_the_rest_of_a_large_frame_goes_into_its_own_room() -> None:
         done += count
         blocks.append(splitter.fill(count))
         assert splitter.pending_bytes == done % len(large)
+        assert splitter.unfinished_vbucket == (700 if done < len(large) else None)
     assert [len(block) for block in blocks[-2:]] == [0, 1]
     assert bytes(blocks[-1].buffer) == large
     assert blocks[-1].keeps_buffer
     assert frames_in(splitter, [small]) == [small]
+
+
+@pytest.mark.parametrize(("magic", "count"), [(Magic.REQUEST, 23), (Magic.RESPONSE, 43)])
+def test_an_unfinished_answer_or_header_is_of_no_vbucket(magic: Magic, count: int) -> None:
+    """Where a request has its vbucket an answer has its status."""
+    splitter = FrameSplitter()
+    splitter.feed(Frame(magic, Opcode.GET_ALL_VB_SEQNOS, value=bytes(20)).to_bytes()[:count])
+    assert splitter.pending_bytes == count
+    assert splitter.unfinished_vbucket is None
 
 
 @pytest.mark.parametrize("filled", [0, 1, 100_000])

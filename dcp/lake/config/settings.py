@@ -224,16 +224,16 @@ class RoundSettings(Section):
     )
     node_deadline_seconds: float = key(
         30.0,
-        "How long a node may be out of reach, or a vbucket without its stream, until it is left "
-        "out of the round and reported.",
+        "How long a node may be out of reach, or a vbucket without its stream or without anything "
+        "from it, until it is left out of the round and reported.",
         unit="seconds",
         least=0.1,
         most=3600,
     )
     quiet_seconds: float = key(
         10.0,
-        "A node that sent nothing for this long, while a vbucket is below its high seqno, is asked "
-        "what it holds; only its answer can end the vbucket as caught up.",
+        "A node that sent nothing of a vbucket for this long, while that is below its high seqno, "
+        "is asked what it holds; only its answer can end the vbucket as caught up.",
         unit="seconds",
         least=0.05,
         most=3600,

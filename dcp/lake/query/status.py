@@ -14,6 +14,7 @@ from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import LOOK_BACK
 from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
+from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
@@ -123,10 +124,8 @@ class LakeStatus:
                 )
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
-        lines += [
-            f"  vbucket {report.vbucket} stands still: {report.reason}: {printable(report.detail)}"
-            for report in self.stuck
-        ]
+        stuck = (LeftOut(each.vbucket, each.reason, each.detail) for each in self.stuck)
+        lines += left_out_lines(stuck, "stand still")
         lines += [
             f"  {each.action} {each.id}, {each.state}: vbuckets {each.vbuckets or 'all'}; asked for"
             f" by {printable(each.who)}"

@@ -34,7 +34,12 @@ from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.change_rows import ChangeRows
 from dcp.lake.receive.dropped_policies import DroppedPolicies
-from dcp.lake.receive.stop_policy import StopPolicy, TaskBudget, VbucketStop
+from dcp.lake.receive.stop_policy import (
+    LONGEST_WAIT_SECONDS,
+    StopPolicy,
+    TaskBudget,
+    VbucketStop,
+)
 from dcp.lake.receive.system_events import collection_of
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.progress import RoundProgress, StreamProgress
@@ -66,8 +71,6 @@ from dcp.types import FailoverLog
 from dcp.wire.columns import DataColumns
 from dcp.wire.system_event import CollectionEnded
 
-_LONGEST_WAIT_SECONDS: Final = 0.25
-"""How late a deadline of ours may be noticed."""
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
 _ELSEWHERE: Final = "replica on another branch"
 PARTIAL_BACKFILL: Final = "backfill of collections"
@@ -260,8 +263,11 @@ class TaskReceiver:
             if self._is_too_fast():
                 sleep(self._wait_seconds())
                 self._policy.resumed_reading(monotonic())
-            elif (delivery := self._consumer.next(self._wait_seconds())) is not None:
-                self._take(delivery)
+            else:
+                delivery = self._consumer.next(self._wait_seconds())
+                self._policy.listened(monotonic())
+                if delivery is not None:
+                    self._take(delivery)
             self._end_what_is_over()
             if self._flusher.is_due():
                 yield from self._hand_over()
@@ -280,14 +286,15 @@ class TaskReceiver:
 
     def _end_by_budget(self) -> None:
         """End all that the budget may end; what is read on goes on alone."""
-        over = [vbucket for vbucket in self._open if not self.results[vbucket].reads_on]
+        still_open = [self.results[vbucket] for vbucket in sorted(self._open)]
+        over = [result for result in still_open if not result.reads_on]
         closes = len(over) < len(self._open)  # otherwise the connections end with the task
-        for stop in list(self._policy.out_of_budget(sorted(over), self._consumer)):
+        for stop in list(self._policy.out_of_budget(over, self._consumer)):
             self._stop_by(stop, closes=closes)
 
     def _wait_seconds(self) -> float:
         now = monotonic()
-        deadline = now + _LONGEST_WAIT_SECONDS
+        deadline = now + LONGEST_WAIT_SECONDS
         if now < self._policy.ends_at:
             deadline = min(deadline, self._policy.ends_at)
         if not self._flusher.is_empty:
@@ -297,21 +304,23 @@ class TaskReceiver:
     # What arrives
 
     def _take(self, delivery: Delivery) -> None:
-        now = monotonic()
-        self._policy.received(delivery.node, delivery.frame_bytes, now)
         self._flusher.add(delivery)
         moved = set(delivery.positions)
         # First what the rows and the rollback of the same delivery need.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
-                self._opened(event, delivery.node, now)
+                self._opened(event, delivery.node)
                 moved.add(event.vbucket)  # perhaps all that was asked: does the producer agree?
             elif isinstance(event, FailoverLogReceived) and event.failover_log is not None:
                 self._server_logs[event.vbucket] = event.failover_log
             elif isinstance(event, SeqnosReceived) and delivery.node is not None:
-                self._policy.answered(delivery.node, dict(event.seqnos), now)
+                self._policy.answered(delivery.node, dict(event.seqnos))
             elif isinstance(event, SnapshotStarted | SystemEventReceived):
                 self._wanted.learn(event)
+                if isinstance(event, SnapshotStarted):
+                    self._policy.snapshot_started(event.vbucket, event.flags)
+        if delivery.node is not None:
+            self._policy.moved(delivery.node, delivery.positions)
         for event in delivery.events:
             if isinstance(event, Items):
                 self._add_documents(event.columns)
@@ -327,7 +336,7 @@ class TaskReceiver:
         if len(wanted):
             self._batches.add_documents(wanted)
 
-    def _opened(self, event: StreamOpened, node: NodeAddress | None, now: float) -> None:
+    def _opened(self, event: StreamOpened, node: NodeAddress | None) -> None:
         result = self.results[event.vbucket]
         partial = result.plan.partial
         if partial is not None and not partial.is_continued_by(event.failover_log):
@@ -336,7 +345,8 @@ class TaskReceiver:
         result.failover_log = event.failover_log
         result.start_seqno = start_seqno_on(result.plan.epoch_state, event.failover_log)
         self._wanted.start(event.vbucket, result.start_seqno)
-        result.node, result.opened_at = node, now
+        result.node = node
+        self._policy.opened(event.vbucket)
         self._rows.accepted(event.vbucket, event.failover_log)
 
     def _take_event(self, event: Event) -> None:
@@ -414,10 +424,8 @@ class TaskReceiver:
             self._consumer.stop_stream(result.plan.vbucket)
 
     def _end_what_is_over(self) -> None:
-        if not self._flusher.is_empty:  # a node may be waiting for these bytes to be released
-            return
         waiting = [self.results[vbucket] for vbucket in self._open]
-        for stop in list(self._policy.stops(waiting, self._consumer, monotonic())):
+        for stop in list(self._policy.stops(waiting, self._consumer)):
             self._stop_by(stop)
 
     def _stop_by(self, stop: VbucketStop, *, closes: bool = True) -> None:

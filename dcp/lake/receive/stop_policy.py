@@ -1,17 +1,27 @@
 """Decides when a vbucket ends in a round: target reached, budget used, caught up or stuck.
 
 Silence proves nothing: a node that died, hangs, or prepares a backfill is as silent as one that has
-no more for us. So a node that was silent for a while is asked for its high seqnos, over the very
-connection that carries the streams, and only its answer ends a vbucket as caught up: everything up
-to the high seqno that it told is here. A vbucket whose node does not answer, or that stays short of
-what the node says it holds, is stopped with that reason at ``deadline_seconds``. Where no stream is
-open the consumer decides by its own attempts (``stream_keeper.py``).
+no more for us. So where a vbucket was silent for a while its node is asked for its high seqnos,
+over the very connection that carries the streams, and only the answer ends a vbucket as caught up:
+everything up to the high seqno that it told is here. A vbucket whose node does not answer, or that
+stays short of what the node says it holds, is stopped with that reason at ``deadline_seconds``.
+Where no stream is open the consumer decides by its own attempts (``stream_keeper.py``).
+
+Each vbucket counts for itself: that others of its node go on excuses none, but for one case. A node
+reads its disk for one vbucket after the other (``backfill_order``, docs/negotiation.md), so a
+vbucket that is not inside a snapshot may be waiting for its turn while others get snapshots from
+disk: then its deadline begins anew with each part of those. Inside a snapshot it has its turn. (A
+resumed stream counts as inside once it has brought something. A node may send the markers of all
+snapshots first, so that a marker is no turn.) Streams from memory take turns message by message,
+which nobody waits for that long.
 
 Silence is counted only while we listen: not while Spark holds our batches, whose bytes may fill the
-window. Parts of a large document are no silence either.
+window, and no more than ``LONGEST_WAIT_SECONDS`` of a single wait: whatever took longer, as a
+machine that slept, has left data unread. Parts of a large document are no silence either.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
@@ -19,6 +29,10 @@ from typing import Final, Protocol
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
+from dcp.wire.vocabulary import SnapshotFlag
+
+LONGEST_WAIT_SECONDS: Final = 0.25
+"""The longest that a task waits for a delivery; so late a deadline of ours may be noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +56,8 @@ class ConsumerStreams(Protocol):
     def trouble(self, vbucket: int) -> str:
         """Return why a vbucket has no stream; empty where it has one, or none was tried."""
 
-    def data_heard_at(self, node: NodeAddress) -> float:
-        """Return when the node last sent data, even part of a message (``time.monotonic``)."""
+    def part_heard(self, node: NodeAddress) -> tuple[int, float] | None:
+        """Return the vbucket whose message last came from the node in parts, and when."""
 
     def request_high_seqnos(self, node: NodeAddress) -> bool:
         """Ask for the node's high seqnos; False where there is no connection to ask over."""
@@ -59,27 +73,44 @@ class VbucketStop:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The high seqnos by vbucket that a node answered, and when."""
+@dataclass(slots=True)
+class _Stream:
+    """An open stream, and what it brought; times are of the time that we listened."""
 
-    at: float
-    seqnos: Mapping[int, int]
+    opened_at: float
+    heard_at: float
+    has_moved: bool = False
+    is_from_disk: bool = False
+    """Whether the newest snapshot is."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node, and what it told; times are of the time that we listened."""
+
+    asked_at: float = -inf
+    unanswered_since: float = inf
+    answered_at: float = -inf
+    high_seqnos: Mapping[int, int] | None = None
+    disk_heard_at: float = -inf
+    """When it last sent anything from its disk."""
+    part_heard: tuple[int, float] | None = None
 
 
 class StopPolicy:
-    """Decides for one task; times are seconds of ``time.monotonic``, given by the caller."""
+    """Decides for one task; ``now`` is ``time.monotonic``, given by the caller."""
 
     def __init__(self, budget: TaskBudget, quiet_seconds: float, deadline_seconds: float) -> None:
-        """Prepare; a silent node will be asked after ``quiet_seconds``."""
+        """Prepare; the node of a silent vbucket will be asked after ``quiet_seconds``."""
         self.began_at = self.ends_at = inf
         self._budget = budget
         self._ask_after_seconds = min(quiet_seconds, deadline_seconds / 2)
         self._deadline_seconds = deadline_seconds
-        self._listening_since = -inf
-        self._heard_at: dict[NodeAddress | None, float] = {}
-        self._asked_at: dict[NodeAddress, float] = {}
-        self._answers: dict[NodeAddress, _Answer] = {}
+        self._reads_since = inf
+        self._listened_seconds = 0.0
+        self._judges_at = 0.0
+        self._streams: dict[int, _Stream] = {}
+        self._nodes: defaultdict[NodeAddress, _Node] = defaultdict(_Node)
 
     # What happened
 
@@ -87,53 +118,105 @@ class StopPolicy:
         """Note that the task begins to receive."""
         self.began_at = now
         self.ends_at = now + self._budget.target_seconds
-        self._listening_since = now
+        self._reads_since = now
 
-    def received(self, node: NodeAddress | None, frame_bytes: int, now: float) -> None:
-        """Note a delivery; answers, which carry no data, are no progress."""
-        if frame_bytes:
-            self._heard_at[node] = now
-
-    def answered(self, node: NodeAddress, seqnos: Mapping[int, int], now: float) -> None:
-        """Note the high seqnos that a node told."""
-        self._answers[node] = _Answer(now, seqnos)
+    def listened(self, now: float) -> None:
+        """Note that a wait for a delivery is over; what it brought is noted after."""
+        waited_seconds = now - self._reads_since
+        self._listened_seconds += min(waited_seconds, LONGEST_WAIT_SECONDS)
+        self._reads_since = now
 
     def resumed_reading(self, now: float) -> None:
         """Note that the thread was busy with Spark until ``now`` and did not read."""
-        self._listening_since = now
+        self._reads_since = now
+
+    def opened(self, vbucket: int) -> None:
+        """Note that a vbucket's stream was opened."""
+        self._streams[vbucket] = _Stream(self._listened_seconds, self._listened_seconds)
+
+    def snapshot_started(self, vbucket: int, flags: int) -> None:
+        """Note a snapshot marker."""
+        stream = self._streams.get(vbucket)
+        if stream is not None:
+            stream.heard_at = self._listened_seconds
+            stream.is_from_disk = bool(flags & SnapshotFlag.DISK)
+
+    def moved(self, node: NodeAddress, vbuckets: Iterable[int]) -> None:
+        """Note the vbuckets that a delivery of a node brought further."""
+        for vbucket in vbuckets:
+            if vbucket in self._streams:
+                self._streams[vbucket].has_moved = True
+                self._hear(node, vbucket)
+
+    def answered(self, node: NodeAddress, seqnos: Mapping[int, int]) -> None:
+        """Note the high seqnos that a node told."""
+        told = self._nodes[node]
+        told.answered_at, told.high_seqnos = self._listened_seconds, seqnos
+        told.unanswered_since = inf
+        self._judges_at = self._listened_seconds
+
+    def _hear(self, node: NodeAddress, vbucket: int) -> None:
+        stream = self._streams[vbucket]
+        stream.heard_at = self._listened_seconds
+        if stream.is_from_disk:
+            self._nodes[node].disk_heard_at = self._listened_seconds
+
+    def _hear_parts(self, node: NodeAddress, streams: ConsumerStreams) -> None:
+        part = streams.part_heard(node)
+        if part is not None and part != self._nodes[node].part_heard and part[0] in self._streams:
+            self._nodes[node].part_heard = part
+            self._hear(node, part[0])
 
     # What follows
 
     def out_of_budget(
-        self, vbuckets: Collection[int], streams: ConsumerStreams
+        self, results: Iterable[StreamResult], streams: ConsumerStreams
     ) -> Iterator[VbucketStop]:
-        """Yield the end of what is still open when the budget is used up."""
-        for vbucket in vbuckets:
-            trouble = streams.trouble(vbucket)
-            yield VbucketStop(vbucket, Outcome.BUDGET, "no stream" if trouble else "", trouble)
+        """Yield the end of what is still open when the budget is used up.
+
+        What the round did not bring further has a reason.
+        """
+        for result in results:
+            vbucket = result.plan.vbucket
+            reason = detail = ""
+            if trouble := streams.trouble(vbucket):
+                reason, detail = "no stream", trouble
+            elif result.position.seqno == result.plan.state.position.seqno:
+                reason, detail = self._standstill(result)
+            yield VbucketStop(vbucket, Outcome.BUDGET, reason, detail)
 
     def stops(
-        self, results: Collection[StreamResult], streams: ConsumerStreams, now: float
+        self, results: Collection[StreamResult], streams: ConsumerStreams
     ) -> Iterator[VbucketStop]:
-        """Yield the vbuckets that end now; ask the nodes that are silent whether they have more."""
+        """Yield the vbuckets that end now; ask the nodes of those that are silent what they
+        have.
+
+        It may be asked after each delivery: it looks now and then, and after an answer.
+        """
+        if self._listened_seconds < self._judges_at:
+            return
+        self._judges_at = self._listened_seconds + LONGEST_WAIT_SECONDS
+        for node in {result.node for result in results if result.node is not None}:
+            self._hear_parts(node, streams)
         silent_nodes: dict[NodeAddress, None] = {}
         for result in results:
-            node = result.node
-            if node is None or not streams.is_streaming(result.plan.vbucket):
+            vbucket = result.plan.vbucket
+            if result.node is None or not streams.is_streaming(vbucket):
                 continue
-            if self._is_caught_up(result, node):
-                yield VbucketStop(result.plan.vbucket, Outcome.CAUGHT_UP)
+            silent_seconds = self._silent_seconds(vbucket)
+            if silent_seconds < self._ask_after_seconds:
                 continue
-            silent_seconds = now - self._progress_at(result, node, streams)
-            if silent_seconds >= self._deadline_seconds:
-                yield self._stuck(result, node, silent_seconds)
-            elif silent_seconds >= self._ask_after_seconds:
-                silent_nodes[node] = None
+            if self._is_caught_up(result):
+                yield VbucketStop(vbucket, Outcome.CAUGHT_UP)
+            elif silent_seconds < self._deadline_seconds or self._waits_for_turn(result):
+                silent_nodes[result.node] = None
+            else:
+                yield VbucketStop(vbucket, Outcome.STOPPED, *self._standstill(result))
         for node in silent_nodes:
-            self._ask(node, streams, now)
+            self._ask(node, streams)
 
-    def _is_caught_up(self, result: StreamResult, node: NodeAddress) -> bool:
-        held_seqno = self._held_seqno(result, node)
+    def _is_caught_up(self, result: StreamResult) -> bool:
+        held_seqno = (self._told(result) or {}).get(result.plan.vbucket)
         position = result.position
         return (
             held_seqno is not None
@@ -141,53 +224,58 @@ class StopPolicy:
             and position.complete_seqno >= held_seqno
         )
 
-    def _held_seqno(self, result: StreamResult, node: NodeAddress) -> int | None:
-        """Return what the node holds of a vbucket, if it said so since the stream opened."""
-        answer = self._answers.get(node)
-        if answer is None or answer.at < result.opened_at:
+    def _told(self, result: StreamResult) -> Mapping[int, int] | None:
+        """Return the high seqnos that the node told, if it did since the stream opened."""
+        assert result.node is not None, "it has a stream"
+        node = self._nodes[result.node]
+        if node.answered_at < self._streams[result.plan.vbucket].opened_at:
             return None
-        return answer.seqnos.get(result.plan.vbucket)
+        return node.high_seqnos
 
-    def _progress_at(
-        self, result: StreamResult, node: NodeAddress, streams: ConsumerStreams
-    ) -> float:
-        return max(
-            result.opened_at,
-            self._listening_since,
-            self._heard_at.get(node, -inf),
-            streams.data_heard_at(node),
-        )
+    def _silent_seconds(self, vbucket: int) -> float:
+        return self._listened_seconds - self._streams[vbucket].heard_at
 
-    def _stuck(self, result: StreamResult, node: NodeAddress, silent_seconds: float) -> VbucketStop:
-        vbucket, position = result.plan.vbucket, result.position
-        answer = self._answers.get(node)
-        if answer is None or answer.at < self._asked_at.get(node, -inf):
-            return VbucketStop(
-                vbucket,
-                Outcome.STOPPED,
-                "node unavailable",
-                f"{node} sent nothing for {silent_seconds:.1f} s and does not answer what it holds",
-            )
-        if not position.is_complete:
-            return VbucketStop(
-                vbucket,
-                Outcome.STOPPED,
-                "waiting for snapshot end",
-                f"{node} sent nothing for {silent_seconds:.1f} s at seqno {position.seqno} of a "
-                f"snapshot that ends at {position.snap_end}",
-            )
-        held_seqno = self._held_seqno(result, node)
-        holds = "nothing of it" if held_seqno is None else f"seqnos up to {held_seqno}"
-        return VbucketStop(
-            vbucket,
-            Outcome.STOPPED,
-            "waiting for data",
-            f"{node} sent nothing for {silent_seconds:.1f} s at seqno {position.seqno}, and says "
-            f"that it holds {holds}",
-        )
+    def _waits_for_turn(self, result: StreamResult) -> bool:
+        """Return whether the node may be reading its disk for others, this vbucket still to come.
 
-    def _ask(self, node: NodeAddress, streams: ConsumerStreams, now: float) -> None:
+        See the module's text.
+        """
+        assert result.node is not None, "it has a stream"
+        is_inside = not result.position.is_complete
+        if is_inside and self._streams[result.plan.vbucket].has_moved:
+            return False
+        disk_silent_seconds = self._listened_seconds - self._nodes[result.node].disk_heard_at
+        return disk_silent_seconds < self._deadline_seconds
+
+    def _standstill(self, result: StreamResult) -> tuple[str, str]:
+        """Return the reason why a vbucket with a stream gets nothing, and the detail."""
+        assert result.node is not None, "it has a stream"
+        node, position = result.node, result.position
+        if self._waits_for_turn(result):
+            return "waiting for its turn", f"{node} reads its disk for other vbuckets first"
+        silent_seconds = self._silent_seconds(result.plan.vbucket)
+        nothing = f"{node} sent nothing of it for {silent_seconds:.1f} s at seqno {position.seqno}"
+        unanswered_seconds = self._listened_seconds - self._nodes[node].unanswered_since
+        if unanswered_seconds >= self._ask_after_seconds:
+            return "node unavailable", f"{nothing}, and does not answer what it holds"
+        holds = _holds(result.plan.vbucket, self._told(result))
+        if position.is_complete:
+            return "waiting for data", f"{nothing}, and {holds}"
+        snapshot = f"of a snapshot that ends at {position.snap_end}"
+        return "waiting for snapshot end", f"{nothing} {snapshot}, and {holds}"
+
+    def _ask(self, node: NodeAddress, streams: ConsumerStreams) -> None:
         """Ask again only when the time to answer is over: answers may wait behind data."""
-        since = now - self._asked_at.get(node, -inf)
-        if since >= self._ask_after_seconds and streams.request_high_seqnos(node):
-            self._asked_at[node] = now
+        asked = self._nodes[node]
+        since_seconds = self._listened_seconds - asked.asked_at
+        if since_seconds >= self._ask_after_seconds and streams.request_high_seqnos(node):
+            asked.asked_at = self._listened_seconds
+            asked.unanswered_since = min(asked.unanswered_since, asked.asked_at)
+
+
+def _holds(vbucket: int, seqnos: Mapping[int, int] | None) -> str:
+    if seqnos is None:
+        return "did not say what it holds"
+    held_seqno = seqnos.get(vbucket)
+    holds = "nothing of it" if held_seqno is None else f"seqnos up to {held_seqno}"
+    return f"says that it holds {holds}"

@@ -40,7 +40,6 @@ class StreamResult:
     purge_seqno: int | None = None
     start_seqno: int | None = None
     node: NodeAddress | None = None
-    opened_at: float = 0.0
     rows: int = 0
     frame_bytes: int = 0
     largest_bytes: int = 0

@@ -62,13 +62,10 @@ class BoundedRun:
         everything = self._fruitless >= _FRUITLESS_ROUNDS
         backfill = _backfill_vbuckets(plan)  # which has its own patience
         for each in report.vbuckets:
-            if each.vbucket in backfill:
+            if each.vbucket in backfill or progress[each.vbucket]:
                 continue
-            if each.failed and not progress[each.vbucket]:
+            if each.failed or (everything and each.outcome is Outcome.BUDGET):
                 self.given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
-            elif everything and each.outcome is Outcome.BUDGET:
-                detail = each.detail or f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
-                self.given_up[each.vbucket] = LeftOut(each.vbucket, "no progress", detail)
 
     def _give_up_what_contradicts_itself(self, plan: RoundPlan) -> None:
         """Give up vbuckets whose node says one thing and does another, again and again.

@@ -24,8 +24,8 @@ class Outcome(StrEnum):
     CAUGHT_UP = "caught_up"
     """At a snapshot's end below the target, and the node said that it holds nothing beyond it."""
     BUDGET = "budget"
-    """The task's bytes or seconds were used up; the next round goes on from here. ``reason`` and
-    ``detail`` say what kept a stream from being open, if anything did."""
+    """The task's bytes or seconds were used up; the next round goes on from here. Where the round
+    brought nothing, ``reason`` and ``detail`` say why."""
     ROLLBACK = "rollback"
     """The producer ordered a rollback; the next round begins a new epoch."""
     STOPPED = "stopped"

@@ -25,6 +25,7 @@ from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.clients.kv_client import KvClient
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.streams.stream import ActiveStream
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype, Status
 from tests.cli.serving import Serving
@@ -555,6 +556,78 @@ def test_a_half_open_connection_is_named_and_delays_no_other_node(
         require_exact(rounds, cluster)
         proxy.swallows.clear()
         rounds.run()
+        require_complete(rounds, cluster)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STOPPED, Outcome.BUDGET])
+def test_a_stream_that_stalls_is_named_while_others_of_its_node_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    """At the deadline, or where the round's budget is used up before."""
+    next_batch = ActiveStream.next_batch
+    monkeypatch.setattr(
+        ActiveStream,
+        "next_batch",
+        lambda stream, *room: None if stream.vbucket == 1 else next_batch(stream, *room),
+    )
+    with ProducerCluster(ClusterSettings(vbuckets=2, users=USERS, seed=7)) as cluster:
+        fill(cluster, 200)
+        watch = {"quiet_seconds": 0.5, "node_deadline_seconds": 2.0}
+        settings = settings_for(
+            cluster,
+            tmp_path,
+            flow_control={"batch_seconds": 0.1},
+            round=watch | {"target_seconds": 20.0, "target_bytes": 2**20},
+        )
+        rounds = RoundsInProcess(settings)
+        plan = rounds.plan()
+        assert plan is not None
+        endless, stalled = plan.tasks[0].streams
+        endless = replace(endless, target_seqno=2**40)
+        task = replace(plan.tasks[0], streams=(endless, stalled))
+        key = next(key for n in range(9) if cluster.vbucket_of(key := b"key-%d" % n) == 0)
+        receiver = rounds.receiver(plan, task)
+        batches = []
+        for batch in receiver.batches():
+            batches.append(batch)
+            is_over = outcome in (Outcome.BUDGET, receiver.results[1].outcome)
+            cluster.set(key, b"x" * 2**20 if is_over else b"again")
+        goes_on, stuck = (
+            VbucketReport.parse(vbucket, json.dumps(told))
+            for vbucket, told in sorted(statuses(rounds.keep(plan, batches)).items())
+        )
+        assert (goes_on.outcome, goes_on.reason) == (Outcome.BUDGET, "")
+        assert stuck.outcome is outcome
+        (named,) = RoundReport(1, 1, 1.0, (goes_on, stuck), ()).incomplete
+        assert (named.vbucket, named.reason) == (1, "waiting for data")
+        assert named.detail.startswith(f"{cluster.seeds[0]} sent nothing of it for ")
+        if outcome is Outcome.STOPPED:
+            held = f"at seqno 0, and says that it holds seqnos up to {cluster.high_seqno(1)}"
+            assert named.detail.endswith(held)
+
+
+def test_vbuckets_that_wait_for_their_turn_are_waited_for(tmp_path: Path) -> None:
+    """A first load over a slow line: the last vbucket waits for longer than the deadline.
+
+    One document alone takes as long.
+    """
+    chosen = ClusterSettings(vbuckets=4, users=USERS, seed=7, checkpoint_items=0)
+    shown: dict[bytes, bytes] = {}
+    with ProducerCluster(chosen) as cluster, SwallowingProxy(cluster.seeds[0], shown) as proxy:
+        with cluster.batch():
+            for number in range(240):
+                cluster.set(b"key-%d" % number, b"%0400d" % number)
+            cluster.set(b"large", b"x" * 100_000)
+        watch = {"quiet_seconds": 0.2, "node_deadline_seconds": 1.2}
+        flow = {"window_bytes": 16_384, "batch_bytes": 4096}
+        rounds = RoundsInProcess(
+            settings_of([proxy.seed], tmp_path, round=watch, flow_control=flow)
+        )
+        plan = rounds.plan()
+        assert plan is not None
+        proxy.pause_seconds = 0.02
+        rows = rounds.run(plan)
+        assert {told["outcome"] for told in statuses(rows).values()} == {"reached"}
         require_complete(rounds, cluster)
 
 

@@ -188,6 +188,18 @@ def test_a_node_that_contradicts_itself_for_ever_is_left_out(
     assert driver.rounds == [{0}] * 3
 
 
+def test_what_no_round_brings_further_is_given_up_with_its_reason(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    """The script's reports have their outcome as reason."""
+    looks.append(view(10))
+    driver = Scripted(lambda _, __: (Outcome.BUDGET, 0))
+    with pytest.raises(IncompleteRunError):
+        driver.once(view(10), threading.Event())
+    assert driver.rounds == [{0}] * 3
+    assert [[left.reason for left in told] for told in driver.idle] == [["budget"]]
+
+
 @pytest.mark.parametrize(
     "trouble",
     [NodeUnavailableError("gone"), SourceError("ETMPFAIL"), RemoteProtocolError("no JSON")],

@@ -1,0 +1,17 @@
+"""The words of a lake's status."""
+
+from dataclasses import replace
+
+from dcp.lake.query.status import LakeStatus
+from dcp.lake.tables.round_record import Outcome, VbucketReport
+
+
+def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
+    """In a first load most vbuckets wait for their turn."""
+    detail = "a:1 reads its disk for other vbuckets first"
+    waits = VbucketReport(
+        0, Outcome.BUDGET, 0, 0, 0, 0, 0, 9, reason="waiting for its turn", detail=detail
+    )
+    stuck = tuple(replace(waits, vbucket=vbucket) for vbucket in range(1, 900))
+    lines = str(LakeStatus("/lake", "id", "bucket", 1024, 1, (), stuck, ())).splitlines()
+    assert lines[1:] == [f"  stand still: vbuckets 1-899: waiting for its turn ({detail})"]
