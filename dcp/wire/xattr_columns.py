@@ -29,9 +29,7 @@ _TRANSACTION: Final = np.frombuffer(
     TRANSACTION_NAME.encode().ljust(MAX_NAME_BYTES + 1, b"\0"), np.uint8
 )
 _PLACES: Final = np.arange(MAX_NAME_BYTES + 1)
-_IS_PLAIN: Final = np.isin(np.arange(256), [*range(0x20, 0x7F)]) & ~np.isin(
-    np.arange(256), list(b'"\\')
-)
+_IS_PLAIN: Final = np.isin(np.arange(256), sorted({*range(0x20, 0x7F)} - {*b'"\\'}))
 """Octets that stand for themselves in JSON text."""
 
 
@@ -59,9 +57,10 @@ class _Pairs:
 
     @property
     def are_hidden(self) -> Mask:
-        """Which of them are the system's, or a transaction's."""
-        is_transaction: Mask = (self.names == _TRANSACTION).all(axis=1)
-        return is_transaction | (self.names[:, 0] == ord("_"))
+        """True where a pair is the system's, or a transaction's."""
+        is_system = self.names[:, 0] == ord("_")
+        are_hidden: Mask = is_system | (self.names == _TRANSACTION).all(axis=1)
+        return are_hidden
 
     def of(self, is_chosen: Mask) -> "_Pairs":
         return _Pairs(

@@ -4,7 +4,7 @@ A batch is flushed when one of these holds; each of them alone would leave a nod
 
     it has no rows                              nothing would come of it: its bytes go back at once
     it has ``batch_rows`` rows                  Spark takes no more at once
-    it has ``batch_bytes`` bytes                likewise
+    it has ``batch_bytes`` bytes, as sent       likewise: what inflates to more is several batches
     it holds so much of a connection's window   that node has no room, and waits for the batch
     it holds so much of a stream's window       that stream waits likewise (``flush_bytes``)
     ``batch_seconds`` are over                  rows would wait for those that do not come

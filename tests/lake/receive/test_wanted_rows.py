@@ -268,7 +268,7 @@ def test_a_lake_that_starts_now_has_what_changes_then(
     changed = all_of("s.c", keys=KEYS[:3])
     rows = item_rows(rounds.run())
     assert {row["key"] for row in rows if row["kind"] == "deletion"} == {"key-3"}
-    assert found_in([row for row in rows if row["kind"] == "mutation"]) == changed
+    assert found_in([{**row} for row in rows if row["kind"] == "mutation"]) == changed
     require_all_read(rounds, cluster)
 
     filter_anew(rounds, since="now", include_collections=("s",))
