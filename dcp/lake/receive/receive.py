@@ -306,20 +306,11 @@ class TaskReceiver:
     def _take(self, delivery: Delivery) -> None:
         self._flusher.add(delivery)
         moved = set(delivery.positions)
-        # First what the rows and the rollback of the same delivery need.
-        for event in delivery.events:
-            if isinstance(event, StreamOpened) and event.vbucket in self._open:
-                self._opened(event, delivery.node)
-                moved.add(event.vbucket)  # perhaps all that was asked: does the producer agree?
-            elif isinstance(event, FailoverLogReceived) and event.failover_log is not None:
-                self._server_logs[event.vbucket] = event.failover_log
-            elif isinstance(event, SeqnosReceived) and delivery.node is not None:
-                self._policy.answered(delivery.node, dict(event.seqnos))
-            elif isinstance(event, SnapshotStarted | SystemEventReceived):
-                self._wanted.learn(event)
-                if isinstance(event, SnapshotStarted):
-                    self._policy.snapshot_started(event.vbucket, event.flags)
-        if delivery.node is not None:
+        if delivery.node is not None:  # otherwise the consumer itself reports something
+            for event in delivery.events:
+                self._learn(event, delivery.node)
+                if isinstance(event, StreamOpened):
+                    moved.add(event.vbucket)  # perhaps all that was asked: does the node agree?
             self._policy.moved(delivery.node, delivery.positions)
         for event in delivery.events:
             if isinstance(event, Items):
@@ -331,22 +322,37 @@ class TaskReceiver:
             if self.results[vbucket].target_reached:
                 self._end(self.results[vbucket], Outcome.REACHED)
 
+    def _learn(self, event: Event, node: NodeAddress) -> None:
+        """Note what the rows and the rollback of the same delivery need."""
+        match event:
+            case StreamOpened() if event.vbucket in self._open:
+                self._opened(event, node)
+            case FailoverLogReceived() if event.failover_log is not None:
+                self._server_logs[event.vbucket] = event.failover_log
+            case SeqnosReceived():
+                self._policy.answered(node, dict(event.seqnos))
+            case SnapshotStarted():
+                self._wanted.learn(event)
+                self._policy.snapshot_started(event.vbucket, event.flags)
+            case SystemEventReceived():
+                self._wanted.learn(event)
+
     def _add_documents(self, columns: DataColumns) -> None:
         wanted = self._wanted.documents(columns)
         if len(wanted):
             self._batches.add_documents(wanted)
 
-    def _opened(self, event: StreamOpened, node: NodeAddress | None) -> None:
+    def _opened(self, event: StreamOpened, node: NodeAddress) -> None:
         result = self.results[event.vbucket]
         partial = result.plan.partial
         if partial is not None and not partial.is_continued_by(event.failover_log):
-            self._end_void(result, _ELSEWHERE, f"{node or 'it'} lacks what the lake has read")
+            self._end_void(result, _ELSEWHERE, f"{node} lacks what the lake has read")
             return
         result.failover_log = event.failover_log
         result.start_seqno = start_seqno_on(result.plan.epoch_state, event.failover_log)
         self._wanted.start(event.vbucket, result.start_seqno)
         result.node = node
-        self._policy.opened(event.vbucket)
+        self._policy.opened(node, event.vbucket)
         self._rows.accepted(event.vbucket, event.failover_log)
 
     def _take_event(self, event: Event) -> None:
@@ -424,7 +430,7 @@ class TaskReceiver:
             self._consumer.stop_stream(result.plan.vbucket)
 
     def _end_what_is_over(self) -> None:
-        waiting = [self.results[vbucket] for vbucket in self._open]
+        waiting = (self.results[vbucket] for vbucket in self._open)
         for stop in list(self._policy.stops(waiting, self._consumer)):
             self._stop_by(stop)
 

@@ -20,8 +20,7 @@ window, and no more than ``LONGEST_WAIT_SECONDS`` of a single wait: whatever too
 machine that slept, has left data unread. Parts of a large document are no silence either.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
@@ -110,7 +109,7 @@ class StopPolicy:
         self._listened_seconds = 0.0
         self._judges_at = 0.0
         self._streams: dict[int, _Stream] = {}
-        self._nodes: defaultdict[NodeAddress, _Node] = defaultdict(_Node)
+        self._nodes: dict[NodeAddress, _Node] = {}
 
     # What happened
 
@@ -130,8 +129,9 @@ class StopPolicy:
         """Note that the thread was busy with Spark until ``now`` and did not read."""
         self._reads_since = now
 
-    def opened(self, vbucket: int) -> None:
-        """Note that a vbucket's stream was opened."""
+    def opened(self, node: NodeAddress, vbucket: int) -> None:
+        """Note that a node opened a vbucket's stream."""
+        self._nodes.setdefault(node, _Node())
         self._streams[vbucket] = _Stream(self._listened_seconds, self._listened_seconds)
 
     def snapshot_started(self, vbucket: int, flags: int) -> None:
@@ -186,7 +186,7 @@ class StopPolicy:
             yield VbucketStop(vbucket, Outcome.BUDGET, reason, detail)
 
     def stops(
-        self, results: Collection[StreamResult], streams: ConsumerStreams
+        self, results: Iterable[StreamResult], streams: ConsumerStreams
     ) -> Iterator[VbucketStop]:
         """Yield the vbuckets that end now; ask the nodes of those that are silent what they
         have.
@@ -196,7 +196,7 @@ class StopPolicy:
         if self._listened_seconds < self._judges_at:
             return
         self._judges_at = self._listened_seconds + LONGEST_WAIT_SECONDS
-        for node in {result.node for result in results if result.node is not None}:
+        for node in self._nodes:
             self._hear_parts(node, streams)
         silent_nodes: dict[NodeAddress, None] = {}
         for result in results:

@@ -65,7 +65,11 @@ class Task:
         self.policy = StopPolicy(TaskBudget(1000, 300.0), QUIET, DEADLINE)
         self.policy.begin(0.0)
         for each in results:
-            self.policy.opened(each.plan.vbucket)
+            self.open(each)
+
+    def open(self, opened: StreamResult) -> None:
+        assert opened.node is not None
+        self.policy.opened(opened.node, opened.plan.vbucket)
 
     def listen(self, until: float, moving: int | None = None) -> list[VbucketStop]:
         """Let time go on and return what ended; ``moving`` gets something all the time."""
@@ -261,7 +265,7 @@ def test_an_answer_of_before_the_stream_proves_nothing() -> None:
     task = Task(result())
     task.policy.answered(NODE, {0: 0})
     task.listen(1.0)
-    task.policy.opened(0)
+    task.open(task.results[0])
     assert task.listen(1.0 + QUIET) == []
 
 
