@@ -157,7 +157,9 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         ALWAYS,
         "a node reads one vbucket's disk snapshot to its end before the next: a first load that is "
         "cut short publishes the vbuckets that are complete",
-        "large vbuckets become complete together, near the end of a first load",
+        "large vbuckets become complete together, near the end of a first load; on a slow line one "
+        "may wait in its snapshot for longer than `round.node_deadline_seconds`: it ends its round "
+        "there, and goes on in the next",
         since=(7, 0),
     ),
     CHANGE_STREAMS: ControlTerm(

@@ -119,7 +119,7 @@ class Oracle:
         start_seqno, uuid = self._starts.get(state.vbucket, (0, 0))
 
         def was_there(key: bytes, document: StoredDocument) -> bool:
-            if document.seqno > min(start_seqno, state.start_seqno):
+            if document.seqno > state.started_below(start_seqno):
                 return False
             then = self._cluster.state_at(state.vbucket, document.seqno, uuid).get(key)
             return then is not None and then.cas == document.cas

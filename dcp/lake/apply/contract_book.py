@@ -1,16 +1,12 @@
-"""Finds the contract of each replica table, by the name of its collection in the log.
-
-The name of a table does not tell (`dcp.lake.log.logged_collections`).
-"""
+"""Finds the contract of each replica table, by the name of its collection."""
 
 import logging
 from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.apply.typed_plan import TypedPlan
-from dcp.lake.config.contracts import DEFAULT_COLLECTION, Contract, load_contracts
-from dcp.lake.log.logged_collections import logged_collections
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.config.contracts import Contract, load_contracts
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.suggestions import did_you_mean
 
 _LOG: Final = logging.getLogger(__name__)
@@ -27,7 +23,7 @@ class ContractBook:
 
         """
         self._contracts = load_contracts(folder) if folder else None
-        self._names: dict[int, str] = {}
+        self._known: set[str] = set()
         self._without_columns: set[str] = set()
         """Contracts of which it was told that their documents have no field for a column."""
 
@@ -35,10 +31,10 @@ class ContractBook:
         """Return the contract of a replica's collection, if there is one."""
         if not self._contracts:
             return None
-        if replica.collection_id not in self._names:
-            self._names |= collection_names(lake)
+        if replica.collection not in self._known:
+            self._known |= {each.collection for each in (*replicas_in(lake), replica)}
             self._warn_of_unknown()
-        return self._contracts.get(self._names.get(replica.collection_id, ""))
+        return self._contracts.get(replica.collection)
 
     def refuse_loss(self, table: str, typed: TypedPlan) -> None:
         """Refuse a plan that takes typed columns from a table because no folder is named.
@@ -67,18 +63,11 @@ class ContractBook:
         )
 
     def _warn_of_unknown(self) -> None:
-        known = set(self._names.values())
         for name, contract in (self._contracts or {}).items():
-            if name not in known:
+            if name not in self._known:
                 _LOG.warning(
                     "%s: found no collection %r yet%s; it is followed when there is one",
                     contract.where,
                     name,
-                    did_you_mean(name, known),
+                    did_you_mean(name, self._known),
                 )
-
-
-def collection_names(lake: LakeTables) -> dict[int, str]:
-    """Return the name of every collection that the lake has heard of, by its id."""
-    found = {each.collection_id: each.names[-1] for each in logged_collections(lake).all}
-    return found | {DOCS.collection_id: DEFAULT_COLLECTION}

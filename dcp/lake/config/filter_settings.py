@@ -39,7 +39,7 @@ class FilterSettings(Section):
         "",
         "Time, as 2026-01-31T00:00:00Z: documents that were last changed before it, by their CAS, "
         "are left out, and leave the table if they were in it. Or now: a new lake has what changes "
-        "after its first run, and reads nothing of before.",
+        "from its first run on, and reads nothing of before (docs/operations.md).",
     )
     system_xattrs: bool = key(
         False,

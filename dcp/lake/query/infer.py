@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dcp.errors import LakeError
-from dcp.lake.apply.contract_book import collection_names
 from dcp.lake.config.contracts import (
     FieldName,
     Step,
@@ -100,10 +99,10 @@ def infer_contract(lake: LakeTables, collection: str, documents: int) -> Propose
 
     """
     require_collection(collection, "dcplake schema infer")
-    known = collection_names(lake)
-    replicas = [each for each in replicas_in(lake) if known.get(each.collection_id) == collection]
+    there = replicas_in(lake)
+    replicas = [each for each in there if each.collection == collection]
     if not replicas:
-        names = ", ".join(sorted(set(known.values())))
+        names = ", ".join(sorted({each.collection for each in there}))
         raise LakeError(
             f"{lake.location}: found no table of the collection {collection!r}, expected one of "
             f"{names}"

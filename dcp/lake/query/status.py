@@ -14,7 +14,6 @@ from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import LOOK_BACK
 from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
-from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
@@ -124,8 +123,7 @@ class LakeStatus:
                 )
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
-        stuck = (LeftOut(each.vbucket, each.reason, each.detail) for each in self.stuck)
-        lines += left_out_lines(stuck, "stand still")
+        lines += _stuck_lines(self.stuck)
         lines += [
             f"  {each.action} {each.id}, {each.state}: vbuckets {each.vbuckets or 'all'}; asked for"
             f" by {printable(each.who)}"
@@ -133,6 +131,18 @@ class LakeStatus:
         ]
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
+
+
+def _stuck_lines(stuck: Sequence[VbucketReport]) -> list[str]:
+    """Return a line for each reason: its vbuckets, and the detail of the first of them."""
+    by_reason: dict[str, list[VbucketReport]] = {}
+    for report in stuck:
+        by_reason.setdefault(report.reason, []).append(report)
+    return [
+        f"  stand still: vbuckets {number_ranges(each.vbucket for each in reports)}: {reason} "
+        f"({reports[0].vbucket}: {printable(reports[0].detail)})"
+        for reason, reports in by_reason.items()
+    ]
 
 
 def lake_status(lake: LakeTables) -> LakeStatus:

@@ -22,7 +22,7 @@ from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.document_columns import (
     StoredDocuments,
     inflated_bytes,
-    is_layered,
+    layered_rows,
     stored_documents,
 )
 from dcp.lake.receive.vbucket_counts import VbucketCounts
@@ -65,20 +65,20 @@ class _Part:
     columns: DataColumns
     epochs: NDArray[np.int32]
     uuids: NDArray[np.uint64]
-    is_layered: bool
+    has_layers: bool
     value_bytes: int
 
     @classmethod
     def of(
         cls, columns: DataColumns, epochs: NDArray[np.int32], uuids: NDArray[np.uint64]
     ) -> "_Part":
-        layered = bool(is_layered(columns).any())
+        layered = bool(layered_rows(columns).any())
         value_bytes = int(inflated_bytes(columns).sum()) if layered else columns.value.nbytes
         return cls(columns, epochs, uuids, layered, value_bytes)
 
     def pieces(self, most_bytes: int) -> "Iterator[_Part]":
         """Yield it in pieces of so many bytes at most, or of one document."""
-        if not self.is_layered or self.value_bytes <= most_bytes:
+        if not self.has_layers or self.value_bytes <= most_bytes:
             yield self
             return
         ends = np.cumsum(inflated_bytes(self.columns))
@@ -147,12 +147,12 @@ class BatchBuilder:
 
         Where there are values to decode a run has a batch's bytes at most, else what was gathered.
         """
-        is_decoded = any(part.is_layered for part in self._parts)
+        is_decoded = any(part.has_layers for part in self._parts)
         runs: deque[list[_Part]] = deque([[]])
         run_bytes = 0
         for part in chain.from_iterable(each.pieces(self._batch_bytes) for each in self._parts):
             if part.value_bytes >= self._batch_bytes:
-                runs += [part], []
+                runs.extend(([part], []))
                 run_bytes = 0
                 continue
             if is_decoded and run_bytes + part.value_bytes > self._batch_bytes:
@@ -212,7 +212,7 @@ class BatchBuilder:
     def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
         """Decode the documents of a run: all at once, or none where there is nothing to decode."""
         columns = [part.columns for part in parts]
-        if any(part.is_layered for part in parts):
+        if any(part.has_layers for part in parts):
             columns = [DataColumns.joined(columns)]
         return [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
 

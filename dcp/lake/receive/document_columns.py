@@ -50,7 +50,7 @@ class StoredDocuments:
         return found
 
 
-def is_layered(columns: DataColumns) -> Mask:
+def layered_rows(columns: DataColumns) -> Mask:
     """Return which values are not as they will be stored, by their datatypes."""
     return columns.datatype > _JSON  # its only bit that says nothing of how it is sent
 
@@ -68,7 +68,7 @@ def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> Sto
     Without ``system_xattrs`` those whose names begin with ``_``, and ``txn``, are left out.
     """
     nothing = pa.nulls(len(columns), pa.string())
-    if not is_layered(columns).any():
+    if not layered_rows(columns).any():
         return StoredDocuments(columns, nothing, nothing)
     datatype = columns.datatype
     is_odd = datatype & ~_KNOWN > 0

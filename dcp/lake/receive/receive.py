@@ -310,7 +310,7 @@ class TaskReceiver:
             for event in delivery.events:
                 self._learn(event, delivery.node)
                 if isinstance(event, StreamOpened):
-                    moved.add(event.vbucket)  # perhaps all that was asked: does the node agree?
+                    moved.add(event.vbucket)  # to be accepted may be all that was wanted
             self._policy.moved(delivery.node, delivery.positions)
         for event in delivery.events:
             if isinstance(event, Items):
@@ -323,7 +323,7 @@ class TaskReceiver:
                 self._end(self.results[vbucket], Outcome.REACHED)
 
     def _learn(self, event: Event, node: NodeAddress) -> None:
-        """Note what the rows and the rollback of the same delivery need."""
+        """Note what an event tells of streams, nodes and collections, before rows are taken."""
         match event:
             case StreamOpened() if event.vbucket in self._open:
                 self._opened(event, node)
@@ -350,7 +350,7 @@ class TaskReceiver:
             return
         result.failover_log = event.failover_log
         result.start_seqno = start_seqno_on(result.plan.epoch_state, event.failover_log)
-        self._wanted.start(event.vbucket, result.start_seqno)
+        self._wanted.drop_up_to(event.vbucket, result.start_seqno or 0)
         result.node = node
         self._policy.opened(node, event.vbucket)
         self._rows.accepted(event.vbucket, event.failover_log)

@@ -7,13 +7,17 @@ everything up to the high seqno that it told is here. A vbucket whose node does 
 stays short of what the node says it holds, is stopped with that reason at ``deadline_seconds``.
 Where no stream is open the consumer decides by its own attempts (``stream_keeper.py``).
 
-Each vbucket counts for itself: that others of its node go on excuses none, but for one case. A node
-reads its disk for one vbucket after the other (``backfill_order``, docs/negotiation.md), so a
-vbucket that is not inside a snapshot may be waiting for its turn while others get snapshots from
-disk: then its deadline begins anew with each part of those. Inside a snapshot it has its turn. (A
-resumed stream counts as inside once it has brought something. A node may send the markers of all
-snapshots first, so that a marker is no turn.) Streams from memory take turns message by message,
-which nobody waits for that long.
+Each vbucket counts for itself: that others of its node go on is an excuse in one case only. A node
+reads its disk for one vbucket after the other (``backfill_order``, docs/negotiation.md), so one may
+be waiting for its turn while others get snapshots from disk: then its deadline begins anew with
+each part of those.
+
+    the vbucket is                         may be waiting for its turn
+    between two snapshots                  yes
+    inside one, nothing came since open    yes: markers of all snapshots may come first
+    inside one, something came             no: it has its turn
+
+Streams from memory take turns message by message, which nobody waits for that long.
 
 Silence is counted only while we listen: not while Spark holds our batches, whose bytes may fill the
 window, and no more than ``LONGEST_WAIT_SECONDS`` of a single wait: whatever took longer, as a
@@ -53,7 +57,7 @@ class ConsumerStreams(Protocol):
         """Return whether the vbucket has an open stream."""
 
     def trouble(self, vbucket: int) -> str:
-        """Return why a vbucket has no stream; empty where it has one, or none was tried."""
+        """Return why a vbucket has no stream; empty only while its stream is open."""
 
     def part_heard(self, node: NodeAddress) -> tuple[int, float] | None:
         """Return the vbucket whose message last came from the node in parts, and when."""
@@ -174,7 +178,7 @@ class StopPolicy:
     ) -> Iterator[VbucketStop]:
         """Yield the end of what is still open when the budget is used up.
 
-        What the round did not bring further has a reason.
+        What the round did not bring further has a reason, if it was silent for long enough to tell.
         """
         for result in results:
             vbucket = result.plan.vbucket
@@ -182,7 +186,9 @@ class StopPolicy:
             if trouble := streams.trouble(vbucket):
                 reason, detail = "no stream", trouble
             elif result.position.seqno == result.plan.state.position.seqno:
-                reason, detail = self._standstill(result)
+                is_silent = self._silent_seconds(vbucket) >= self._ask_after_seconds
+                if is_silent or self._waits_for_turn(result):
+                    reason, detail = self._standstill(result)
             yield VbucketStop(vbucket, Outcome.BUDGET, reason, detail)
 
     def stops(
@@ -216,10 +222,12 @@ class StopPolicy:
             self._ask(node, streams)
 
     def _is_caught_up(self, result: StreamResult) -> bool:
+        assert result.node is not None, "it has a stream"
+        stream, position = self._streams[result.plan.vbucket], result.position
         held_seqno = (self._told(result) or {}).get(result.plan.vbucket)
-        position = result.position
         return (
             held_seqno is not None
+            and self._nodes[result.node].answered_at >= stream.heard_at
             and position.is_complete
             and position.complete_seqno >= held_seqno
         )

@@ -68,7 +68,7 @@ class WantedRows:
             passes &= ~is_old | (columns.seqno > self._first_end[columns.vbucket])
         return columns if passes.all() else columns.take(np.flatnonzero(passes))
 
-    def start(self, vbucket: int, seqno: int) -> None:
+    def drop_up_to(self, vbucket: int, seqno: int) -> None:
         """Want nothing of a vbucket at or below ``seqno``, before the documents of its stream."""
         self._start[vbucket] = seqno
 
@@ -97,7 +97,6 @@ class WantedRows:
             self._scopes[meaning.scope_id] = meaning.name.decode()
         elif isinstance(meaning, CollectionBegun) and meaning.scope_id in self._scopes:
             begun = ManifestCollection(
-                meaning.scope_id,
                 self._scopes[meaning.scope_id],
                 meaning.collection_id,
                 meaning.name.decode(),

@@ -67,27 +67,33 @@ class LakePosition:
         """Return the state that a new epoch begins with; None where the epoch goes on.
 
         What another filter let pass is read anew.
-
-        Raises:
-            ConfigError: the lake is to start now, and has started before.
-
         """
         ordered, state = self.epoch_starts.get(vbucket), self.state(vbucket)
         if self.document_filter.has_read(state) or isinstance(ordered, BlockedRollback):
             return ordered
-        if not self.document_filter.rules.starts_now:
-            return replace(state.beginning_epoch(0, 0), start_seqno=0)
-        if not any(each.start_seqno for each in self.states.values()):
-            raise ConfigError(
-                f"filter.since: found now, and lake {self.lake_id} has read its vbuckets from "
-                "seqno 0: expected a time, or nothing; or set lake.root to a new place"
-            )
-        return state.beginning_epoch(0, 0)
+        start_seqno = state.start_seqno if self.document_filter.rules.starts_now else None
+        return replace(state.beginning_epoch(0, 0), start_seqno=start_seqno)
 
     def has_started(self, vbucket: int) -> bool:
-        """Return whether it is known where the vbucket starts: at 0, or where it was then."""
+        """Return False for a vbucket that is to start at its high seqno, and has not yet."""
         is_known = self.state(vbucket).failover_log is not None
         return is_known or not self.document_filter.rules.starts_now
+
+    def refuse_late_start(self) -> None:
+        """Refuse a lake that is to start now, and has begun at seqno 0.
+
+        Raises:
+            ConfigError: it has.
+
+        """
+        if not self.document_filter.rules.starts_now:
+            return
+        begun = (state for state in self.states.values() if state.start_seqno is None)
+        if not all(map(self.document_filter.has_read, begun)):
+            raise ConfigError(
+                f"filter.since: found now, and lake {self.lake_id} has read vbuckets from seqno 0: "
+                "expected a time, or nothing; or set lake.root to a new place"
+            )
 
 
 def plan_round(
@@ -112,7 +118,11 @@ def plan_round(
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
 
+    Raises:
+        ConfigError: the lake is to start now, and has begun at seqno 0.
+
     """
+    position.refuse_late_start()
     goals = cluster.high_seqnos if targets is None else targets
     backfill = position.backfill
     source = None if backfill is None else backfill.source
@@ -126,7 +136,8 @@ def plan_round(
         is_partial = isinstance(read, BackfillStream) and read.collections is not None
         if is_partial and (restarted is not None or is_elsewhere(state, cluster)):
             read = None  # it keeps what the lake has, which the active node does not hold
-        if not position.has_started(vbucket) and not isinstance(restarted, BlockedRollback):
+        starts = goal is not None and not position.has_started(vbucket)
+        if starts and not isinstance(restarted, BlockedRollback):
             planned = _starting_now(
                 restarted or state, cluster, skip or {}, begins_epoch=restarted is not None
             )

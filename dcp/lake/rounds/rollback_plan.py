@@ -82,9 +82,8 @@ def plan_rollback(
             f"dcplake resync --vbuckets {state.vbucket} (dcplake plan says how much that is)",
         )
     target = rollback_target(state, policy)
-    # Up to where it started nothing is the lake's, and each of its states is complete.
-    started = min(state.start_seqno, target.seqno)
-    seqno = max([started, *(each for each in complete_seqnos if each <= target.seqno)])
+    complete = (each for each in complete_seqnos if each <= target.seqno)
+    seqno = max([state.started_below(target.seqno), *complete])
     if seqno == 0:
         return _begun(state, 0, 0)
     return _begun(state, seqno, target.uuid_at(seqno))
@@ -127,15 +126,16 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ro
     return RollbackTarget(seqno, FailoverLog(tuple(shared))) if shared else RollbackTarget(0, None)
 
 
-def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int:
+def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int | None:
     """Return where a vbucket starts on the history of a failover log that was accepted.
 
-    That is lower where its history forked off below: what was written there since is the lake's.
+    That is lower where its history forked off below: what was written there since is the lake's. It
+    is 0 where nothing tells how much of the history is common.
     """
-    ours = state.failover_log
-    if ours is None or not state.start_seqno:
-        return state.start_seqno
-    return common_history(ours, log, state.start_seqno).seqno
+    ours, start_seqno = state.failover_log, state.start_seqno
+    if ours is None or not start_seqno:
+        return start_seqno
+    return common_history(ours, log, start_seqno).seqno
 
 
 def _begun(state: VbucketProgress, seqno: int, vb_uuid: int) -> VbucketProgress | BlockedRollback:

@@ -3,7 +3,7 @@
 Pure data. It holds no secret.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -278,13 +278,13 @@ def _source_text(source: BackfillSource) -> str:
     return f"{told}, at most {source.bytes_per_second / 1e6:,.3g} MB/s"
 
 
-def left_out_lines(left_out: Iterable[LeftOut], fate: str = "left out") -> list[str]:
+def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
     """Return a line for each reason, with the vbuckets that it concerns."""
     by_reason: dict[tuple[str, str], list[int]] = {}
     for left in left_out:
         by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)
     lines = [
-        f"  {fate}: vbuckets {number_ranges(vbuckets)}: {reason} ({printable(detail)})"
+        f"  left out: vbuckets {number_ranges(vbuckets)}: {reason} ({printable(detail)})"
         for (reason, detail), vbuckets in by_reason.items()
     ]
     more = len(lines) - _LISTED

@@ -65,7 +65,9 @@ class BoundedRun:
             if each.vbucket in backfill or progress[each.vbucket]:
                 continue
             if each.failed or (everything and each.outcome is Outcome.BUDGET):
-                self.given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
+                reason = each.reason or "no progress"
+                detail = each.detail or f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
+                self.given_up[each.vbucket] = LeftOut(each.vbucket, reason, detail)
 
     def _give_up_what_contradicts_itself(self, plan: RoundPlan) -> None:
         """Give up vbuckets whose node says one thing and does another, again and again.

@@ -27,15 +27,15 @@ _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
 
 
 class Requests:
-    """The requests of one driver; ``keeps_dropped`` is that of its ``PolicySettings``."""
+    """The requests of one driver; ``only_in_log`` is that of `dcp.lake.run.resync`."""
 
     def __init__(
-        self, lake: LakeTables, control: Control, writer_id: str, *, keeps_dropped: bool
+        self, lake: LakeTables, control: Control, writer_id: str, only_in_log: Sequence[str]
     ) -> None:
         self._lake = lake
         self._control = control
         self._writer_id = writer_id
-        self._keeps_dropped = keeps_dropped
+        self._only_in_log = only_in_log
 
     def carry_out(self) -> Action | None:
         """Do what is asked; return the pause that holds, if one does."""
@@ -73,7 +73,7 @@ class Requests:
             self._lake,
             vbuckets,
             seqno=_seqno_of(action.options) if action.action == SEEK else 0,
-            keeps_dropped=self._keeps_dropped,
+            only_in_log=self._only_in_log,
             writer_id=self._writer_id,
         )
         return f"round {done.round}{done.forks_text}"

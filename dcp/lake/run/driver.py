@@ -26,7 +26,6 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import Action, Control
-from dcp.lake.log.logged_collections import filter_of, logged_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
@@ -43,10 +42,16 @@ from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.persistence_gate import PersistenceGate
+from dcp.lake.run.resync import only_in_log
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
-from dcp.lake.tables.collections import Collections, collections_of, replicas_of
-from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.collections import (
+    Collections,
+    collections_in,
+    collections_of,
+    replicas_of,
+)
+from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, replicas_in
 
@@ -77,7 +82,7 @@ class Driver:
         self._settings = settings
         self._access = access
         if settings.policy.dropped_collections:
-            self._know(logged_collections(lake))
+            self._know(collections_in(lake))
         self._observer = observer
         self._ensured: set[ReplicaTable] = set()
         self._report = RunReport()
@@ -94,9 +99,7 @@ class Driver:
         self._persistence = PersistenceGate(lake, settings, access)
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
-        self._requests = Requests(
-            lake, control, self.writer_id, keeps_dropped=settings.policy.keeps_dropped
-        )
+        self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._refused_at: float | None = None
 

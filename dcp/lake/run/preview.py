@@ -13,7 +13,6 @@ from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.logged_collections import filter_of, logged_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -33,8 +32,8 @@ from dcp.lake.run.backfill import BackfillWish, refuse_wrong
 from dcp.lake.run.backfills import copies_of
 from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
-from dcp.lake.tables.collections import collections_of
-from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.collections import collections_in, collections_of
+from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import VbucketReport
@@ -64,8 +63,8 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     """
     access = source_access(settings)
     cluster = query_cluster(access)
-    is_gated = disks_of(settings.policy.persist_to, cluster.map) == settings.policy.persist_to
-    without_effect = () if is_gated else (NO_DISKS,)
+    persist_to = settings.policy.persist_to
+    without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
     lake = find_lake(spark_of(settings, spark), lake_location(settings))
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
@@ -98,7 +97,7 @@ def _refuse_unknown_names(
     rules, there = settings.policy, collections_of(cluster.manifest)
     known = DroppedPolicies().knowing(rules, there)
     if lake is not None and rules.dropped_collections:
-        known = known.knowing(rules, logged_collections(lake))
+        known = known.knowing(rules, collections_in(lake))
     known.refuse_unknown(rules, there)
 
 

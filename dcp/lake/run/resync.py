@@ -83,7 +83,24 @@ def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resyn
     """
     with lake_locked(settings, "dcplake resync") as location:
         lake = open_lake(spark_of(settings), location)
-        return commit_resync(lake, vbuckets, keeps_dropped=settings.policy.keeps_dropped)
+        return commit_resync(lake, vbuckets, only_in_log=only_in_log(settings))
+
+
+def only_in_log(settings: Settings) -> tuple[str, ...]:
+    """Return what only the log of a lake with these settings tells, and what to do without."""
+    told = []
+    if settings.policy.keeps_dropped:
+        told.append(
+            "which collections were dropped and keep their rows (policy.dropped, "
+            "policy.dropped_collections): copy those tables, and run resync with --set "
+            "policy.dropped=delete --set policy.dropped_collections=, after which they are emptied"
+        )
+    if settings.filter.starts_now:
+        told.append(
+            "where vbuckets started (filter.since is now): take that out of the configuration, "
+            "after which they are read from seqno 0; or set lake.root to a new place"
+        )
+    return tuple(told)
 
 
 def seek(settings: Settings, vbuckets: Collection[int] | None, seqno: int) -> Resync:
@@ -104,12 +121,12 @@ def commit_resync(
     vbuckets: Collection[int] | None = None,
     *,
     seqno: int = 0,
-    keeps_dropped: bool = False,
+    only_in_log: Sequence[str] = (),
     writer_id: str | None = None,
 ) -> Resync:
     """Commit the round; see `resync`, and `seek` for a ``seqno``.
 
-    ``keeps_dropped`` is that of ``PolicySettings``. ``writer_id``: the driver's that does it; None:
+    ``only_in_log``: see there. ``writer_id``: the driver's that does it; None:
     nobody's else.
     """
     every = range(lake.identity.vbucket_count)
@@ -128,13 +145,11 @@ def commit_resync(
     states = _states(lake, newest, number, is_needed=not is_whole_lake)
     writer_id = writer_id or secrets.token_hex(8)
     if is_whole_lake and not _is_readable(lake):
-        if keeps_dropped:
+        if only_in_log:
             raise LakeError(
-                f"{lake.changes.where}: cannot be read, so that nothing tells any more which "
-                "collections were dropped and keep their rows (policy.dropped, "
-                "policy.dropped_collections). Put its files back from a copy; or copy those "
-                "replica tables, and run resync with --set policy.dropped=delete "
-                "--set policy.dropped_collections=: the next run empties them"
+                f"{lake.changes.where}: cannot be read, so that nothing tells any more "
+                f"{'; or '.join(only_in_log)}. Expected a log that can be read: put its files back "
+                "from a copy, or do that"
             )
         _empty(lake, replicas, newest, writer_id)
     after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
@@ -169,8 +184,11 @@ def _seek_seqnos(
             "a seqno that each of the vbuckets has come to; a seek only goes back"
         )
     bounds = dict.fromkeys((each.vbucket for each in states), seqno)
-    found = live_complete_seqnos(lake, states, bounds, newest)
-    if early := sorted(bounds.keys() - found.keys()):
+    ends = live_complete_seqnos(lake, states, bounds, newest)
+    found = {
+        each.vbucket: max(ends.get(each.vbucket, 0), each.started_below(seqno)) for each in states
+    }
+    if early := sorted(vbucket for vbucket, fork in found.items() if not fork):
         raise ConfigError(
             f"seqno: found {seqno}, and the first snapshot of vbuckets {number_ranges(early)} that "
             "was complete ended above it: expected a higher one, or dcplake resync --vbuckets "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import RemoteProtocolError
-from dcp.lake.tables.tables import DOCS, ReplicaTable, replica_of
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, known_replicas, replica_of
 from dcp.wire.json_tree import json_tree
 
 
@@ -16,7 +16,6 @@ from dcp.wire.json_tree import json_tree
 class ManifestCollection:
     """A collection of a manifest, and its scope."""
 
-    scope_id: int
     scope: str
     collection_id: int
     collection: str
@@ -41,7 +40,7 @@ class Collections:
 
 
 _DEFAULT_ALONE: Final = Collections(
-    {0: "_default"}, (ManifestCollection(0, "_default", DOCS.collection_id, "_default"),)
+    {0: "_default"}, (ManifestCollection("_default", DOCS.collection_id, "_default"),)
 )
 """The collections of a bucket on a server that knows none."""
 
@@ -58,7 +57,7 @@ def collections_of(manifest: bytes | None) -> Collections:
     try:
         scopes = _list(json_tree(manifest), "scopes")
         found = [
-            ManifestCollection(_id(scope), _name(scope), _id(collection), _name(collection))
+            ManifestCollection(_name(scope), _id(collection), _name(collection))
             for scope in scopes
             for collection in _list(scope, "collections")
         ]
@@ -73,6 +72,18 @@ def collections_of(manifest: bytes | None) -> Collections:
             f"collections manifest: found {manifest[:200]!r}, expected no collection twice"
         )
     return Collections(names, tuple(found))
+
+
+def collections_in(lake: LakeTables) -> Collections:
+    """Return the collections that a lake made tables of, also those that are gone.
+
+    They are in no manifest any more.
+    """
+    found = []
+    for replica in known_replicas(lake):
+        scope, _, collection = replica.collection.partition(".")
+        found.append(ManifestCollection(scope, replica.collection_id, collection))
+    return Collections({}, tuple(found))
 
 
 def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:

@@ -16,8 +16,8 @@ from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.tables.collections import Collections, collections_of
-from dcp.lake.tables.tables import DOCS, ReplicaTable
+from dcp.lake.tables.collections import Collections, collections_in, collections_of
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.suggestions import did_you_mean
 from dcp.wire.xattr import TRANSACTION_NAME
@@ -43,8 +43,12 @@ class DocumentFilter:
         return replica == DOCS or self.is_wanted.get(replica.collection_id, True)
 
     def has_read(self, state: VbucketProgress) -> bool:
-        """Return whether what was read of a vbucket passed this filter, if anything was read."""
-        return state.position.seqno == 0 or state.filter_fingerprint == self.fingerprint
+        """Return whether what was read of a vbucket passed this filter, if anything was read.
+
+        Where it starts is a part of a filter too.
+        """
+        is_unread = state.position.seqno == 0 and state.start_seqno is None
+        return is_unread or state.filter_fingerprint == self.fingerprint
 
     @classmethod
     def resolve(
@@ -69,6 +73,11 @@ class DocumentFilter:
         _refuse_unknown(rules.include_collections, collections, gone)
         is_wanted = {each.collection_id: rules.wants(each.names) for each in collections.all}
         return cls(rules, collections.scopes, is_wanted, _fingerprint(rules))
+
+
+def filter_of(lake: LakeTables, rules: FilterSettings, manifest: bytes | None) -> DocumentFilter:
+    """Return a lake's filter for the collections of a bucket; see `DocumentFilter.resolve`."""
+    return DocumentFilter.resolve(rules, manifest, lambda: collections_in(lake).names)
 
 
 EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs=True))

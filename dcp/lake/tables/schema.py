@@ -68,7 +68,7 @@ POSITION: Final = pa.struct(
         ("last_collection_round", pa.int64()),  # newest with a collection's begin, end or backfill
         ("failover_log", pa.list_(FAILOVER_ENTRY)),
         ("filter_fingerprint", pa.string()),  # of the filter that its rows passed; null: of none
-        ("start_seqno", U64),  # up to here it is not the lake's (filter.since is now); 0 else
+        ("start_seqno", U64),  # up to here it is not the lake's (filter.since is now); null: all is
         ("purge_seqno", U64),  # null unless a snapshot marker of version 2.2 tells it
         ("order", ROLLBACK),  # a rollback that was ordered and not yet followed, or null
         ("fruitless_rollbacks", pa.int32()),  # orders in a row that led nowhere

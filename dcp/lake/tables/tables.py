@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, LakeError
+from dcp.lake.config.contracts import DEFAULT_COLLECTION
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.file_commit import commits_to
@@ -74,13 +75,17 @@ _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTable:
-    """One replica table and the collection that it holds."""
+    """One replica table and the collection that it holds.
+
+    ``collection`` is its name, scope.collection, also when it is gone; the table's does not tell.
+    """
 
     name: str
     collection_id: int
+    collection: str = field(default="", compare=False)
 
 
-DOCS: Final = ReplicaTable("docs", 0)
+DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
 """The replica of the default collection."""
 
 REPLICA_CLUSTERING: Final = ("vbucket", "key")
@@ -98,7 +103,8 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
     if collection_id == DOCS.collection_id:
         return DOCS
     readable = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
-    return ReplicaTable("__".join(("docs", *readable, f"{collection_id:x}")), collection_id)
+    name = "__".join(("docs", *readable, f"{collection_id:x}"))
+    return ReplicaTable(name, collection_id, f"{scope}.{collection}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +439,7 @@ def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
     ``changes`` lists them in its properties from the moment they are made; of a dropped collection,
     too. One whose table somebody dropped is left out until it is made again.
     """
-    return tuple(each for each in _known_replicas(lake) if replica_exists(lake, each))
+    return tuple(each for each in known_replicas(lake) if replica_exists(lake, each))
 
 
 def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | None = None) -> None:
@@ -441,7 +447,7 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
 
     The caller knows that the lake has rounds: before the first one there may be no replica yet.
     """
-    for each in _known_replicas(lake):
+    for each in known_replicas(lake):
         if (wanted is None or each in wanted) and not replica_exists(lake, each):
             raise LakeError(
                 f"{lake.table(each.name).where}: found no Delta table there, expected the "
@@ -450,16 +456,19 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
             )
 
 
-def _known_replicas(lake: LakeTables) -> tuple[ReplicaTable, ...]:
+def known_replicas(lake: LakeTables) -> tuple[ReplicaTable, ...]:
+    """Return the same with those whose tables somebody dropped."""
     return (DOCS, *sorted(_listed_replicas(lake), key=lambda each: each.collection_id))
 
 
 def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
-    return [
-        ReplicaTable(key.removeprefix(_REPLICA_PROPERTY), int(value))
-        for key, value in lake.changes.properties().items()
-        if key.startswith(_REPLICA_PROPERTY)
-    ]
+    found = []
+    for key, value in lake.changes.properties().items():
+        if key.startswith(_REPLICA_PROPERTY):
+            collection_id, _, collection = value.partition(" ")
+            name = key.removeprefix(_REPLICA_PROPERTY)
+            found.append(ReplicaTable(name, int(collection_id), collection))
+    return found
 
 
 def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
@@ -469,7 +478,8 @@ def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
     between the two.
     """
     if replica not in _listed_replicas(lake):
-        key, value = _REPLICA_PROPERTY + replica.name, str(replica.collection_id)
+        key = _REPLICA_PROPERTY + replica.name
+        value = f"{replica.collection_id} {replica.collection}"
         _alter_log(lake, f"SET TBLPROPERTIES ({string(key)} = {string(value)})")
 
 

@@ -42,8 +42,8 @@ class VbucketProgress:
     vbucket follows now: None after a rollback to 0 says that no state of it is whole yet.
     ``last_collection_round`` is the newest round that brought a collection's begin or end, on any
     branch.
-    ``start_seqno`` is where the vbucket began (`filter.since` is now): what its history has at or
-    below it was there before the lake, and is not the lake's.
+    ``start_seqno`` is where the vbucket started (`filter.since` is now): what its history has at or
+    below it was there before the lake, and is not the lake's. None: it is read from seqno 0.
     ``order`` is a rollback that was ordered and not yet followed; ``fruitless_rollbacks`` counts
     those in a row after which nothing was gained: they led to the request that was refused, or to 0
     inside the first snapshot.
@@ -59,7 +59,7 @@ class VbucketProgress:
     last_collection_round: int | None = None
     failover_log: FailoverLog | None = None
     filter_fingerprint: str | None = None
-    start_seqno: int = 0
+    start_seqno: int | None = None
     purge_seqno: int | None = None
     order: RollbackOrder | None = None
     fruitless_rollbacks: int = 0
@@ -69,9 +69,9 @@ class VbucketProgress:
         require_unsigned("vbucket", self.vbucket, U16_MAX)
         require_unsigned("epoch", self.epoch, 2**31 - 1)
         require_unsigned("caught_up_seqno", self.caught_up_seqno)
-        require_unsigned("start_seqno", self.start_seqno)
-        if self.purge_seqno is not None:
-            require_unsigned("purge_seqno", self.purge_seqno)
+        for name in ("start_seqno", "purge_seqno"):
+            if (value := getattr(self, name)) is not None:
+                require_unsigned(name, value)
         for name in _ROUNDS:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
@@ -94,7 +94,8 @@ class VbucketProgress:
     def starting_at(self, log: FailoverLog, seqno: int) -> "VbucketProgress":
         """Return the state of a vbucket that nothing was read of, and that starts at ``seqno``.
 
-        ``log`` is its node's then, as if data up to there had been accepted with it.
+        ``log`` is its node's failover log. It takes the place of the one that a stream was accepted
+        with: a rollback before the first stream goes by it.
         """
         vb_uuid = log.uuid_at(seqno) if seqno else 0
         return replace(
@@ -104,6 +105,13 @@ class VbucketProgress:
             start_seqno=seqno,
             failover_log=log,
         )
+
+    def started_below(self, seqno: int) -> int:
+        """Return the highest seqno up to ``seqno`` at or below the start; 0 where it has none.
+
+        The lake has no rows there, so that each of these is a complete place to go on from.
+        """
+        return min(self.start_seqno or 0, seqno)
 
     def beginning_epoch(
         self, seqno: int, vb_uuid: int, *, is_fruitless: bool = False
@@ -252,7 +260,7 @@ def _state(row: Mapping[str, Any]) -> VbucketProgress:
         **{name: inner[name] for name in _ROUNDS},
         failover_log=failover_log_from(inner["failover_log"]),
         filter_fingerprint=inner["filter_fingerprint"],
-        start_seqno=int(inner["start_seqno"]),
+        start_seqno=_int_or_none(inner["start_seqno"]),
         purge_seqno=_int_or_none(inner["purge_seqno"]),
         order=order_from_row(inner["order"]),
         fruitless_rollbacks=inner["fruitless_rollbacks"],

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.logged_collections import filter_of
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import (
     LakeTables,

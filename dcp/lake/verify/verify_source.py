@@ -111,6 +111,7 @@ class SourceReader:
             vbucket: replace(
                 VbucketProgress.beginning(vbucket),
                 failover_log=state.failover_log,
+                filter_fingerprint=self.document_filter.fingerprint,
                 start_seqno=state.start_seqno,
             )
             for vbucket, state in states.items()

@@ -12,6 +12,13 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
     waits = VbucketReport(
         0, Outcome.BUDGET, 0, 0, 0, 0, 0, 9, reason="waiting for its turn", detail=detail
     )
-    stuck = tuple(replace(waits, vbucket=vbucket) for vbucket in range(1, 900))
-    lines = str(LakeStatus("/lake", "id", "bucket", 1024, 1, (), stuck, ())).splitlines()
-    assert lines[1:] == [f"  stand still: vbuckets 1-899: waiting for its turn ({detail})"]
+    stuck = [replace(waits, vbucket=vbucket) for vbucket in range(1, 900)]
+    for number in (900, 902):
+        told = f"a:1 sent nothing of it for 30.{number} s"
+        stuck.append(replace(waits, vbucket=number, reason="waiting for data", detail=told))
+    lines = str(LakeStatus("/lake", "id", "bucket", 1024, 1, (), tuple(stuck), ())).splitlines()
+    assert lines[1:] == [
+        f"  stand still: vbuckets 1-899: waiting for its turn (1: {detail})",
+        "  stand still: vbuckets 900, 902: waiting for data "
+        "(900: a:1 sent nothing of it for 30.900 s)",
+    ]

@@ -270,14 +270,17 @@ def test_an_answer_of_before_the_stream_proves_nothing() -> None:
 
 
 def test_the_end_of_a_budget_tells_why_nothing_came() -> None:
-    """What the round brought further has no reason."""
+    """What the round brought further has no reason, nor what was not silent for long."""
     moved, missing = result(vbucket=1), result(vbucket=2)
     moved.position_of = result(7).position_of
     task = Task(result(), moved, missing, result(5, snap_end=9, vbucket=3))
     task.streams.open = {0, 1, 3}
     assert task.policy.ends_at == 300.0
     task.listen(2.0)
-    nothing = "a:1 sent nothing of it for 2.0 s at seqno"
+    without_reason = [VbucketStop(vbucket, Outcome.BUDGET) for vbucket in (0, 1, 3)]
+    assert [each for each in task.out_of_budget() if not each.reason] == without_reason
+    task.listen(QUIET)
+    nothing = "a:1 sent nothing of it for 10.0 s at seqno"
     unasked = "and did not say what it holds"
     assert task.out_of_budget() == [
         VbucketStop(0, Outcome.BUDGET, "waiting for data", f"{nothing} 0, {unasked}"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
+from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
@@ -24,7 +25,7 @@ from dcp.lake.rounds.planning import (
 )
 from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
-from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -93,6 +94,27 @@ def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down(
     started = lake(*(each.state for each in plan.streams))
     again = plan_round(replace(started, document_filter=STARTS_NOW), view, SETTINGS, FLOW, 2)
     assert isinstance(again, Idle), "it is known where they start"
+
+    others = DocumentFilter.resolve(FilterSettings(since="now", exclude_keys="x"), None)
+    anew = planned(replace(started, document_filter=others), view)
+    again_from = [(each.state.position.seqno, each.state.start_seqno) for each in anew.streams]
+    assert again_from == [(0, 30), (0, 10), (0, 0)], "read again, each from its start"
+    everything = planned(replace(started, document_filter=EVERYTHING), view)
+    assert {each.state.start_seqno for each in everything.streams} == {None}
+    read_from_0 = replace(lake(complete(0, 30)), document_filter=STARTS_NOW)
+    with pytest.raises(ConfigError, match="lake-1 has read vbuckets from seqno 0"):
+        planned(read_from_0, view)
+
+
+def test_a_start_is_forgotten_with_its_filter_also_where_nothing_was_read_since() -> None:
+    log = FailoverLog((FailoverEntry(UUID, 0),))
+    resynced = VbucketProgress.beginning(0).starting_at(log, 30).beginning_epoch(0, 0)
+    view = cluster({0: 50}, vbuckets=1)
+    kept = replace(resynced, filter_fingerprint=STARTS_NOW.fingerprint)
+    plan = planned(replace(lake(kept), document_filter=STARTS_NOW), view)
+    assert [each.state.start_seqno for each in plan.streams] == [30]
+    plan = planned(replace(lake(kept), document_filter=EVERYTHING), view)
+    assert [each.state.start_seqno for each in plan.streams] == [None]
 
 
 def test_nothing_written_yet_is_idle() -> None:

@@ -175,8 +175,11 @@ def test_a_file_of_changes(damaged: Damaged, damage: Damage) -> None:
     assert RESYNC in damaged.require_refused("maintain", "--step", "optimize")
     assert sorted((damaged.root / "docs" / "_delta_log").iterdir()) == before
     assert damaged.command("resync", "--vbuckets", "0")[0] == LakeError.exit_code
-    keeping = damaged.require_refused("resync", "--set", "policy.dropped=keep")
-    assert "which collections were dropped" in keeping and "policy.dropped=delete" in keeping
+    told = damaged.require_refused(
+        "resync", "--set", "policy.dropped=keep", "--set", "filter.since=now"
+    )
+    assert "which collections were dropped" in told and "policy.dropped=delete" in told
+    assert "where vbuckets started" in told
     assert damaged.command("resync") == (0, "")
     damaged.require_exact()
 

@@ -17,6 +17,7 @@ from dcp.lake.log.changes import append_round, latest_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
+from dcp.lake.tables.collections import collections_in
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -84,6 +85,8 @@ def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_pa
     urls = replica_of("shop", "urls", 8)
     ensure_replica(lake, urls)
     assert replicas_in(lake) == (urls,)
+    assert [each.collection for each in collections_in(lake).all] == ["_default", "urls"]
+    assert collections_in(lake).names >= {"shop", "shop.urls"}
 
 
 def test_what_is_no_lake_is_named_and_left_alone(spark: "SparkSession", tmp_path: Path) -> None:
