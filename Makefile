@@ -38,7 +38,7 @@ demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="
 # Dozens of JVMs start in them, each with a quarter less CPU where set-up has archived Spark's classes.
 test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 	@! command -v flock >/dev/null || flock $(VENV)-classes.lock true
-	@$(PYTHON) -m pytest -n 4 --dist worksteal --durations=40 --durations-min=5 $(ARGS)
+	@$(PYTHON) -m pytest -n 3 --dist worksteal --durations=40 --durations-min=5 $(ARGS)
 
 # The drivers of the official clients, built where their sources changed.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
