@@ -125,20 +125,17 @@ def test_xattrs_outlive_the_body_and_those_of_the_system_the_document(bucket: Bu
     assert deleted.opcode == Opcode.DCP_DELETION
 
 
-def test_a_compressed_value_comes_as_it_is_where_that_was_asked_for(bucket: Bucket) -> None:
+def test_a_compressed_value_comes_as_it_is(bucket: Bucket) -> None:
     key, value = bucket.key("compressed"), b'{"a":"%s"}' % (b"a" * 10_000)
     starts = bucket.now(key)
     bucket.set(key, deflate(value), datatype=Datatype.SNAPPY)
     with bucket.streaming(starts) as consumer:
-        plain = Drained().run(consumer, holds(bucket.vbucket(key), key, value))
-    with bucket.streaming(starts, snappy=True) as consumer:
         drained = Drained().run(consumer, lambda all_: bool(rows_of(all_, key)))
-    [row], [compressed] = rows_of(plain, key), rows_of(drained, key)
-    assert row.datatype == Datatype.JSON
-    if compressed.datatype == row.datatype:
+    [row] = rows_of(drained, key)
+    if row.datatype == Datatype.JSON:
         bucket.skip("the bucket keeps values inflated: its compression mode is off")
-    assert compressed.datatype == Datatype.JSON | Datatype.SNAPPY
-    assert (inflate(compressed.value), compressed.cas) == (value, row.cas)
+    assert row.datatype == Datatype.JSON | Datatype.SNAPPY
+    assert inflate(row.value) == value
 
 
 @ENCRYPTED_TOO

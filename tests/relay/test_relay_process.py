@@ -114,7 +114,7 @@ def test_what_cannot_be(
         (["--upstream", same_count.seeds[0], *usual], password, 2, "bucket uuid: found"),
         (["--upstream", seed, *usual, "--window-bytes", "0"], password, 2, "window: found 0"),
         (["--upstream", seed, *usual, "--listen-user", "u"], password, 2, "--listen-user"),
-        (["--upstream", seed, *usual, "--ca-file", "/nowhere"], password, 2, "ca_file '/nowhere'"),
+        (["--upstream", seed, *usual, "--ca-file", "/nowhere"], password, 2, "CA file '/nowhere'"),
     ):
         ended, said = _refused(monkeypatch, given, *words)
         assert (ended, message in said) == (code, True), said
