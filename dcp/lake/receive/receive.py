@@ -289,7 +289,7 @@ class TaskReceiver:
         still_open = [self.results[vbucket] for vbucket in sorted(self._open)]
         over = [result for result in still_open if not result.reads_on]
         closes = len(over) < len(self._open)  # otherwise the connections end with the task
-        for stop in list(self._policy.out_of_budget(over, self._consumer)):
+        for stop in list(self._policy.out_of_budget(over, self._consumer, self._round)):
             self._stop_by(stop, closes=closes)
 
     def _wait_seconds(self) -> float:

@@ -38,6 +38,10 @@ LONGEST_WAIT_SECONDS: Final = 0.25
 """The longest that a task waits for a delivery; so late a deadline of ours may be noticed."""
 
 
+_SHORT_ROUNDS: Final = 3
+"""After so many rounds that brought nothing of a vbucket it is named, however short they were."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskBudget:
     """The most that one task may receive: bytes and seconds."""
@@ -107,7 +111,9 @@ class StopPolicy:
         """Prepare; the node of a silent vbucket will be asked after ``quiet_seconds``."""
         self.began_at = self.ends_at = inf
         self._budget = budget
-        self._ask_after_seconds = min(quiet_seconds, deadline_seconds / 2)
+        self._ask_after_seconds = min(
+            quiet_seconds, deadline_seconds / 2, budget.target_seconds / 2
+        )
         self._deadline_seconds = deadline_seconds
         self._reads_since = inf
         self._listened_seconds = 0.0
@@ -174,11 +180,12 @@ class StopPolicy:
     # What follows
 
     def out_of_budget(
-        self, results: Iterable[StreamResult], streams: ConsumerStreams
+        self, results: Iterable[StreamResult], streams: ConsumerStreams, round_number: int
     ) -> Iterator[VbucketStop]:
         """Yield the end of what is still open when the budget is used up.
 
-        What the round did not bring further has a reason, if it was silent for long enough to tell.
+        What the round did not bring further has a reason, if it was silent for long enough to tell,
+        or has brought nothing for several rounds.
         """
         for result in results:
             vbucket = result.plan.vbucket
@@ -187,7 +194,8 @@ class StopPolicy:
                 reason, detail = "no stream", trouble
             elif result.position.seqno == result.plan.state.position.seqno:
                 is_silent = self._silent_seconds(vbucket) >= self._ask_after_seconds
-                if is_silent or self._waits_for_turn(result):
+                rounds = round_number - (result.plan.state.last_data_round or 0)
+                if is_silent or rounds > _SHORT_ROUNDS or self._waits_for_turn(result):
                     reason, detail = self._standstill(result)
             yield VbucketStop(vbucket, Outcome.BUDGET, reason, detail)
 

@@ -17,6 +17,7 @@ from dcp.lake.rounds.rollback_plan import (
     rollback_target,
 )
 from dcp.lake.spark.session import session_slots
+from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.epochs import begun_anew
 from dcp.lake.tables.tables import LakeTables, cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -84,6 +85,22 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
     if slots and beside_apply:
         return max(1, slots // 2)
     return slots
+
+
+def refuse_late_start(lake: LakeTables, document_filter: DocumentFilter) -> None:
+    """Refuse a filter that lets a lake start now which has begun at seqno 0.
+
+    Raises:
+        ConfigError: it is such a lake.
+
+    """
+    if document_filter.rules.starts_now:
+        newest = latest_round(lake)
+        states = positions_at(lake, newest)
+        position = LakePosition(
+            lake.identity.lake_id, newest, states, document_filter=document_filter
+        )
+        position.refuse_late_start()
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

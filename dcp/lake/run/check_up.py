@@ -28,12 +28,14 @@ from dcp.errors import (
 )
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.source_access import source_access
-from dcp.lake.rounds.lake_position import require_same_bucket
+from dcp.lake.rounds.lake_position import refuse_late_start, require_same_bucket
 from dcp.lake.run.checked_step import Finding, StepState, Tell, checking
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
+from dcp.lake.run.preview import refuse_unknown_names
 from dcp.lake.run.set_up_check import SetUpCheck
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
 from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import find_lake
 from dcp.printable import number_ranges
@@ -255,25 +257,31 @@ class _NeedsSparkError(Exception):
 
 
 def check_lake(source: CheckedSource, tell: Tell) -> None:
-    """Look if there is a lake at the configured place, and if it is of this bucket.
+    """Look if there is a lake at the configured place, of this bucket, and fit for the settings.
 
     Raises:
         LakeError: it holds another bucket, or what is there is no lake.
+        ConfigError: a run refuses the names of collections, or where the lake is to start.
 
     """
 
     def refuse() -> "SparkSession":
         raise _NeedsSparkError
 
-    location = lake_location(source.settings)
+    settings, cluster = source.settings, source.cluster
+    location = lake_location(settings)
     with checking("lake", tell) as finding:
         try:
             lake = find_lake(refuse, location)
+            if lake is None:
+                refuse_unknown_names(settings, cluster, None)
+                DocumentFilter.resolve(settings.filter, cluster.manifest)
+                finding.say(f"{location}: none yet, the first run makes it")
+                return
+            require_same_bucket(lake, cluster, settings.source.bucket)
+            refuse_unknown_names(settings, cluster, lake)
+            refuse_late_start(lake, filter_of(lake, settings.filter, cluster.manifest))
         except _NeedsSparkError:
             finding.say(f"{location}: not looked at, which takes Spark: `dcplake status` does")
             return
-        if lake is None:
-            finding.say(f"{location}: none yet, the first run makes it")
-            return
-        require_same_bucket(lake, source.cluster, source.settings.source.bucket)
         finding.say(f"{location}: of this bucket", lake_id=lake.identity.lake_id)

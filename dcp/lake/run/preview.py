@@ -68,13 +68,13 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     lake = find_lake(spark_of(settings, spark), lake_location(settings))
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
-        _refuse_unknown_names(settings, cluster, None)
+        refuse_unknown_names(settings, cluster, None)
         document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
         position = LakePosition(NEW_LAKE, 0, document_filter=document_filter)
         outlook = Outlook(without_effect=without_effect)
         return replace(plan_round(position, cluster, rounds, flow, slots), outlook=outlook)
     require_same_bucket(lake, cluster, settings.source.bucket)
-    _refuse_unknown_names(settings, cluster, lake)
+    refuse_unknown_names(settings, cluster, lake)
     replicas = replicas_in(lake)
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
@@ -90,10 +90,13 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     return replace(plan, outlook=outlook)
 
 
-def _refuse_unknown_names(
-    settings: Settings, cluster: ClusterView, lake: LakeTables | None
-) -> None:
-    """Refuse names of ``policy.dropped_collections`` that a run refuses."""
+def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:
+    """Refuse names of ``policy.dropped_collections`` that a run refuses.
+
+    Raises:
+        ConfigError: there is one.
+
+    """
     rules, there = settings.policy, collections_of(cluster.manifest)
     known = DroppedPolicies().knowing(rules, there)
     if lake is not None and rules.dropped_collections:

@@ -186,7 +186,7 @@ def _seek_seqnos(
     bounds = dict.fromkeys((each.vbucket for each in states), seqno)
     ends = live_complete_seqnos(lake, states, bounds, newest)
     found = {
-        each.vbucket: max(ends.get(each.vbucket, 0), each.started_below(seqno)) for each in states
+        each.vbucket: max(ends.get(each.vbucket, 0), _start_up_to(each, seqno)) for each in states
     }
     if early := sorted(vbucket for vbucket, fork in found.items() if not fork):
         raise ConfigError(
@@ -196,6 +196,11 @@ def _seek_seqnos(
         )
     _refuse_kept_drops(lake, found)
     return found
+
+
+def _start_up_to(state: VbucketProgress, seqno: int) -> int:
+    start_seqno = state.start_seqno or 0
+    return start_seqno if start_seqno <= seqno else 0
 
 
 def _refuse_kept_drops(lake: LakeTables, found: Mapping[int, int]) -> None:

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.lake_position import require_same_bucket
+from dcp.lake.rounds.lake_position import refuse_late_start, require_same_bucket
+from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
@@ -66,7 +68,7 @@ def verify(
         spark: the session to use; None builds or takes over one.
 
     Raises:
-        ConfigError: a vbucket that the bucket does not have.
+        ConfigError: a vbucket that the bucket does not have, or a filter that a run refuses.
         AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
         LakeError: there is no lake, or it holds another bucket.
         DcplakeError: Spark failed.
@@ -85,7 +87,9 @@ def verify(
     dropped = tuple(each for each in replicas if each not in in_bucket)
     kept = kept_vbuckets(lake) if dropped else {}
     document_filter = filter_of(lake, settings.filter, cluster.manifest)
+    refuse_late_start(lake, document_filter)
     reader = SourceReader(lake, settings, access, document_filter, observer or VerifyObserver())
+    reader.leave_out(_ordered_back(lake))
     tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
     return VerifyReport(
         place=str(lake.location),
@@ -102,6 +106,16 @@ def verify(
         },
         seconds=monotonic() - begin,
     )
+
+
+def _ordered_back(lake: LakeTables) -> list[LeftOut]:
+    """Return the vbuckets whose rollback was ordered and not followed yet: the source has less."""
+    states = positions_at(lake, latest_round(lake)).values()
+    return [
+        LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
+        for state in states
+        if state.order is not None
+    ]
 
 
 def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:

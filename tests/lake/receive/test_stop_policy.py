@@ -92,8 +92,8 @@ class Task:
             stops += found
         return stops
 
-    def out_of_budget(self) -> list[VbucketStop]:
-        return list(self.policy.out_of_budget(self.results, self.streams))
+    def out_of_budget(self, round_number: int = 1) -> list[VbucketStop]:
+        return list(self.policy.out_of_budget(self.results, self.streams, round_number))
 
 
 def test_silence_alone_ends_nothing_and_an_answer_does() -> None:
@@ -279,6 +279,8 @@ def test_the_end_of_a_budget_tells_why_nothing_came() -> None:
     task.listen(2.0)
     without_reason = [VbucketStop(vbucket, Outcome.BUDGET) for vbucket in (0, 1, 3)]
     assert [each for each in task.out_of_budget() if not each.reason] == without_reason
+    named = [each.vbucket for each in task.out_of_budget(round_number=4) if each.reason]
+    assert named == [0, 2, 3], "rounds that are too short to ask bring nothing of them"
     task.listen(QUIET)
     nothing = "a:1 sent nothing of it for 10.0 s at seqno"
     unasked = "and did not say what it holds"

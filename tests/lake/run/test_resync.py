@@ -17,6 +17,7 @@ from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, open_lake
+from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
@@ -133,6 +134,8 @@ def test_the_policy_fail_reports_and_resync_is_the_way_on(
         assert set(again.vbuckets) == {vb for vb in range(VBUCKETS) if cluster.high_seqno(vb)}
         [reason] = {report.reason for report in lake_status(lake).stuck}
         assert reason == "rollback"
+        report = verify(settings, spark=spark)
+        assert (report.differing, {left.reason for left in report.not_compared}) == (0, {reason})
         commit_resync(lake)
         run(settings, once=True, spark=spark)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
