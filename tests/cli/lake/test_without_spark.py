@@ -75,3 +75,23 @@ def test_the_lake_of_another_bucket_is_none_of_ours(
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("failed   lake ")
     assert "it was made anew, use another lake for it\n" in said.err
+
+
+@pytest.mark.parametrize("command", ["doctor", "plan"])
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("filter.since=now", "found now, and lake "),
+        ("filter.include_collections=inventry", "found 'inventry', expected scopes or collections"),
+        ("policy.dropped_collections=gon=soft", "found 'gon', expected scopes or collections"),
+    ],
+)
+def test_the_doctor_refuses_what_a_run_refuses(
+    options: list[str],
+    command: str,
+    setting: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([command, *options, "--set", setting]) == 2
+    assert said in capsys.readouterr().err
