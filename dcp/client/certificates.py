@@ -21,17 +21,26 @@ _NOT_IN_FORCE: Final = (9, 10)
 _OTHER_NAME: Final = (62, 64)
 """Its X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
+_NO_AUTHORITY: Final = (18, 19, 20, 21)
+"""Its errors of a certificate that leads to no authority that is trusted."""
+
 
 def certificate_fault(
     failure: Exception, address: NodeAddress, tls: TlsSettings, timeout_seconds: float
 ) -> str:
     """Return what the certificate is, what was expected, and the remedy, for a failed handshake.
 
-    Empty where it failed for another reason than times or names, or the node does not show the
-    certificate again.
+    Empty where it failed for another reason than authority, times or names, or the node does not
+    show the certificate again.
     """
     if not isinstance(failure, ssl.SSLCertVerificationError):
         return ""
+    if failure.verify_code in _NO_AUTHORITY:
+        trusted = "those that this machine trusts" if tls.ca_file is None else f"{tls.ca_file!r}"
+        return (
+            f"found a certificate by an authority that is not in {trusted}, expected one of these: "
+            "name the PEM file of the cluster's own (source.tls_ca_file, --ca-file)"
+        )
     if failure.verify_code not in _NOT_IN_FORCE + _OTHER_NAME:
         return ""
     try:

@@ -100,6 +100,15 @@ def test_a_certificate_of_other_hosts_is_named_and_so_is_ours(
     ) in refusal(cluster, authority.ca_file)
 
 
+def test_an_authority_that_is_not_trusted_is_told_with_the_file_that_lacks_it(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    theirs, ours = Authority(tmp_path, "theirs"), Authority(tmp_path, "ours")
+    cluster = make_cluster(tls=theirs.issue(["127.0.0.1"]))
+    found = refusal(cluster, ours.ca_file)
+    assert f"found a certificate by an authority that is not in '{ours.ca_file}'" in found
+
+
 def test_authorities_rotate_under_a_consumer(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """Nothing has to be restarted: the next connection reads the file that was replaced."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
