@@ -164,7 +164,10 @@ def test_tls_where_there_is_none_and_the_reverse(
         for words, expected in (
             ([f"source.seeds={plain_port}", *tls], "11207 with TLS (source.tls = true"),
             ([f"source.seeds={tls_port}"], "11207 with TLS (source.tls = true"),
-            ([f"source.seeds={tls_port}", *tls], "name its PEM file (source.tls_ca_file"),
+            (
+                [f"source.seeds={tls_port}", *tls],
+                "name the PEM file of the cluster's own (source.tls_ca_file",
+            ),
         ):
             code, error = said([*plan, *words], capsys)
             assert code == 4 and expected in error, error
