@@ -19,7 +19,8 @@ from typing import Final
 
 from benchmarks._flow_rows import MIB, Row
 from benchmarks._flow_windows import limit_name
-from benchmarks._served import PASSWORD, USER, Served, served
+from benchmarks._producer import PASSWORD, USER
+from benchmarks._served import Served, served
 from benchmarks._sink import Sink, SinkSpec
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.producer.clients.kv_client import KvClient

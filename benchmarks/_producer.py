@@ -95,10 +95,9 @@ def producer(
             process.terminate()
 
 
-def _serve(
-    pipe: "Connection[Any, Any]", documents: int, value_bytes: int, vbuckets: int, nodes: int
-) -> None:
-    settings = ClusterSettings(
+def producer_settings(vbuckets: int, nodes: int = 1) -> ClusterSettings:
+    """Return the settings of a producer that keeps no records for tests."""
+    return ClusterSettings(
         nodes=nodes,
         vbuckets=vbuckets,
         users={USER: PASSWORD},
@@ -106,7 +105,12 @@ def _serve(
         record_seqnos=False,
         record_branches=False,
     )
-    with ProducerCluster(settings) as cluster:
+
+
+def _serve(
+    pipe: "Connection[Any, Any]", documents: int, value_bytes: int, vbuckets: int, nodes: int
+) -> None:
+    with ProducerCluster(producer_settings(vbuckets, nodes)) as cluster:
         for vbucket in range(vbuckets) if nodes > 1 else ():
             cluster.move_vbucket(vbucket, 0)
         fill(cluster, documents, value_bytes)

@@ -9,16 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import psutil
 
 from benchmarks._documents import fill
-from dcp.producer.model.cluster_settings import ClusterSettings
+from benchmarks._producer import producer_settings
 from dcp.producer.server.cluster import ProducerCluster
-
-USER: Final = "bench"
-PASSWORD: Final = "bench"  # noqa: S105  (of the producer that is started here)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +56,7 @@ def served(count: int, value_bytes: int, vbuckets: int) -> Iterator[Served]:
 def main() -> None:
     """Serve until standard input ends."""
     count, value_bytes, vbuckets = map(int, sys.argv[1:])
-    settings = ClusterSettings(
-        vbuckets=vbuckets,
-        users={USER: PASSWORD},
-        seed=1,
-        record_seqnos=False,
-        record_branches=False,
-    )
-    with ProducerCluster(settings) as cluster:
+    with ProducerCluster(producer_settings(vbuckets)) as cluster:
         fill(cluster, count, value_bytes)
         print(json.dumps({"seeds": cluster.seeds}), flush=True)
         sys.stdin.read()

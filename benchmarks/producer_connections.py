@@ -13,7 +13,8 @@ import selectors
 import socket
 from time import monotonic
 
-from benchmarks._served import PASSWORD, USER, Served, served
+from benchmarks._producer import PASSWORD, USER
+from benchmarks._served import Served, served
 from dcp.client.machine import new_machine
 from dcp.client.settings import MIB, ConnectionSettings
 from dcp.producer.clients.kv_client import KvClient

@@ -26,7 +26,8 @@ from statistics import median
 from typing import Protocol
 
 from benchmarks._documents import KEY_BYTES, key_of
-from benchmarks._served import PASSWORD, USER, Served, served
+from benchmarks._producer import PASSWORD, USER
+from benchmarks._served import Served, served
 from benchmarks.drain import VBUCKETS, drain
 from dcp.client.settings import MIB, ConnectionSettings
 from dcp.producer.clients.admin_client import AdminClient

@@ -21,10 +21,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from benchmarks._producer import PASSWORD, USER
+from benchmarks._producer import PASSWORD, USER, producer_settings
 from benchmarks.start_up import adopt_orphans, cpu_seconds, report
 from dcp.lake.config.contracts import ContractMode
-from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
 _MISFIT_EVERY: Final = 1000
@@ -64,16 +63,8 @@ def _document(number: int, random: Random) -> bytes:
 
 
 def _serve(pipe: "Connection[Any, Any]", documents: int) -> None:
-    settings = ClusterSettings(
-        nodes=1,
-        vbuckets=64,
-        users={USER: PASSWORD},
-        seed=1,
-        record_seqnos=False,
-        record_branches=False,
-    )
     random = Random(1)
-    with ProducerCluster(settings) as cluster:
+    with ProducerCluster(producer_settings(vbuckets=64)) as cluster:
         for begin in range(0, documents, 10_000):
             with cluster.batch():
                 for number in range(begin, min(begin + 10_000, documents)):

@@ -20,7 +20,8 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.lake_position import refuse_late_start, require_same_bucket
+from dcp.lake.rounds.lake_position import require_same_bucket
+from dcp.lake.rounds.planning import LakePosition
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
@@ -87,9 +88,13 @@ def verify(
     dropped = tuple(each for each in replicas if each not in in_bucket)
     kept = kept_vbuckets(lake) if dropped else {}
     document_filter = filter_of(lake, settings.filter, cluster.manifest)
-    refuse_late_start(lake, document_filter)
-    reader = SourceReader(lake, settings, access, document_filter, observer or VerifyObserver())
-    reader.leave_out(_ordered_back(lake))
+    newest = latest_round(lake)
+    position = LakePosition(
+        lake.identity.lake_id, newest, positions_at(lake, newest), document_filter=document_filter
+    )
+    position.refuse_late_start()
+    reader = SourceReader(lake, settings, access, position, observer or VerifyObserver())
+    reader.leave_out(_ordered_back(position))
     tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
     return VerifyReport(
         place=str(lake.location),
@@ -108,12 +113,11 @@ def verify(
     )
 
 
-def _ordered_back(lake: LakeTables) -> list[LeftOut]:
+def _ordered_back(position: LakePosition) -> list[LeftOut]:
     """Return the vbuckets whose rollback was ordered and not followed yet: the source has less."""
-    states = positions_at(lake, latest_round(lake)).values()
     return [
         LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
-        for state in states
+        for state in position.states.values()
         if state.order is not None
     ]
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.lake_position import require_same_bucket, tasks_at_once
@@ -16,7 +14,6 @@ from dcp.lake.rounds.progress import RoundProgress, round_progress
 from dcp.lake.rounds.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import session_slots
-from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.lake.verify.verify_frames import SOURCE_DDL
@@ -51,15 +48,25 @@ class SourceReader:
         lake: LakeTables,
         settings: Settings,
         access: SourceAccess,
-        document_filter: DocumentFilter,
+        position: LakePosition,
         observer: VerifyObserver,
     ) -> None:
+        """``position`` is the lake's: by it vbuckets start, and documents are wanted."""
         self.lake = lake
-        self.document_filter = document_filter
+        self.document_filter = position.document_filter
         self.not_compared: dict[int, LeftOut] = {}
         self._settings = settings
         self._access = access
         self._observer = observer
+        self._starts = {
+            vbucket: replace(
+                VbucketProgress.beginning(vbucket),
+                failover_log=state.failover_log,
+                filter_fingerprint=self.document_filter.fingerprint,
+                start_seqno=state.start_seqno,
+            )
+            for vbucket, state in position.states.items()
+        }
 
     def read(self, look: str, vbuckets: frozenset[int], question: Callable[["DataFrame"], T]) -> T:
         """Stream some vbuckets and return the answer to ``question``, which is asked once.
@@ -106,17 +113,7 @@ class SourceReader:
         """
         targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
         lake_id = self.lake.identity.lake_id
-        states = positions_at(self.lake, latest_round(self.lake))
-        starts = {
-            vbucket: replace(
-                VbucketProgress.beginning(vbucket),
-                failover_log=state.failover_log,
-                filter_fingerprint=self.document_filter.fingerprint,
-                start_seqno=state.start_seqno,
-            )
-            for vbucket, state in states.items()
-        }
-        position = LakePosition(lake_id, 0, starts, document_filter=self.document_filter)
+        position = LakePosition(lake_id, 0, self._starts, document_filter=self.document_filter)
         slots = tasks_at_once(self.lake)
         settings = self._settings
         plan = plan_round(
