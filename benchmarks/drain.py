@@ -20,6 +20,7 @@ from time import monotonic, process_time
 import pyarrow as pa
 
 from benchmarks._documents import fill
+from benchmarks._producer import PASSWORD, USER
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.machine import new_machine
@@ -34,7 +35,7 @@ from dcp.protocol.position import Position
 from dcp.wire.framing import FrameSplitter
 
 VBUCKETS = 16
-CREDENTIALS = Credentials("bench", Secret("bench"))
+CREDENTIALS = Credentials(USER, Secret(PASSWORD))
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Run:
 def produce(count: int, value_bytes: int, pipe: Connection) -> None:
     """Serve a full bucket; answer every message with the CPU seconds used so far."""
     settings = ClusterSettings(
-        vbuckets=VBUCKETS, users={"bench": "bench"}, seed=1, record_seqnos=False
+        vbuckets=VBUCKETS, users={USER: PASSWORD}, seed=1, record_seqnos=False
     )
     with ProducerCluster(settings) as cluster:
         fill(cluster, count, value_bytes)
