@@ -235,8 +235,11 @@ class NodeConnection:
         timeout_seconds: float | None = None,
         *,
         state: VbucketState = VbucketState.ACTIVE,
+        collection_id: int | None = None,
     ) -> dict[int, int]:
         """Return the high seqno of every vbucket that this node has in a state.
+
+        With ``collection_id`` that of its newest item of this collection, where it knows it.
 
         Raises:
             NodeUnavailableError: no answer in time.
@@ -244,7 +247,7 @@ class NodeConnection:
         """
         answer = self._ask(
             Awaited(SeqnosReceived),
-            lambda machine, _: machine.request_seqnos(state),
+            lambda machine, _: machine.request_seqnos(state, collection_id),
             "the high seqnos",
             timeout_seconds,
         )

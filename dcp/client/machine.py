@@ -16,7 +16,7 @@ from dcp.protocol.bootstrap import (
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.negotiation import CHANGE_STREAMS
+from dcp.protocol.negotiation import CHANGE_STREAMS, OUT_OF_ORDER
 from dcp.protocol.window import FlowSettings
 
 _NONCE_BYTES: Final = 24
@@ -31,6 +31,7 @@ def new_machine(
         ConfigError: settings that the protocol has no room for.
     """
     history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
+    by_key = (control_request(OUT_OF_ORDER, "true"),) if settings.out_of_order_snapshots else ()
     tag = settings.receiver_group_tag
     group = () if tag is None else (group_control(tag),)
     try:
@@ -39,7 +40,7 @@ def new_machine(
                 settings.bucket,
                 name,
                 open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
-                controls=(*CONTROLS, *history, *group),
+                controls=(*CONTROLS, *history, *by_key, *group),
                 open_dcp=open_dcp,
                 timeout_seconds=settings.bootstrap_timeout_seconds,
             ),

@@ -141,6 +141,30 @@ def probe_replicas(
     return copies
 
 
+def collection_seqnos(
+    nodes: Collection[NodeAddress],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    state: VbucketState,
+    collections: Collection[int],
+) -> dict[NodeAddress, dict[int, int]]:
+    """Return, by node and vbucket, the seqno of the newest item of some collections there.
+
+    A node that does not answer, or does not know one of them, is left out.
+
+    Raises:
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+    """
+
+    def question(connection: NodeConnection) -> dict[int, int]:
+        told = [connection.all_vb_seqnos(state=state, collection_id=each) for each in collections]
+        return {vb: max(each.get(vb, 0) for each in told) for vb in set().union(*told)}
+
+    answers = ask_nodes(nodes, settings, credentials, question)
+    return {node: answer for node, answer in answers.items() if not isinstance(answer, str)}
+
+
 _Told = tuple[dict[int, int], dict[int, FailoverLog]]
 """High seqnos and failover logs of one node."""
 T = TypeVar("T")

@@ -177,6 +177,7 @@ class StreamKeeper:
                 each.position,
                 each.failover_log,
                 each.end_seqno,
+                self._settings.stream_filter,
                 purge_seqno=each.purge_seqno,
                 reads_replica=self._settings.reads_replicas,
             )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dcp.errors import FrameError, RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.answers import take_answer
+from dcp.protocol.negotiation import OUT_OF_ORDER
 from dcp.protocol.responses import opcode_name
 from dcp.protocol.rows import BlockRows, RowRun
 from dcp.protocol.state import ConnectionState
@@ -42,7 +43,7 @@ _IS_REQUEST: Final = np.isin(_BYTE, [int(Magic.REQUEST), int(Magic.ALT_REQUEST)]
 _IS_DATA: Final = np.isin(_BYTE, [int(opcode) for opcode in DATA_OPCODES])
 
 _ASKED_BY_CONTROL: Final[dict[int, str]] = {
-    Opcode.DCP_OSO_SNAPSHOT: "enable_out_of_order_snapshots",
+    Opcode.DCP_OSO_SNAPSHOT: OUT_OF_ORDER,
     Opcode.DCP_PREPARE: "enable_sync_writes",
     Opcode.DCP_COMMIT: "enable_sync_writes",
     Opcode.DCP_ABORT: "enable_sync_writes",

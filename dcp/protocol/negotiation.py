@@ -95,6 +95,8 @@ STREAM_WINDOW: Final = "stream_buffer_size"
 """The control that no data server has, only the document."""
 CHANGE_STREAMS: Final = "change_streams"
 """The control for all versions of documents, of buckets that retain history."""
+OUT_OF_ORDER: Final = "enable_out_of_order_snapshots"
+"""The control for snapshots in the order of keys."""
 GROUP_TAG: Final = "receiver_group_tag"
 """The control of our own relay: which group of its receivers a consumer belongs to."""
 
@@ -170,6 +172,14 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "of several changes of a document in one snapshot only the newest comes: so it is of every "
         "bucket without change history; those that are not of Magma refuse this",
         since=(7, 2),
+    ),
+    OUT_OF_ORDER: ControlTerm(
+        "true",
+        "by a backfill of one collection",
+        "a node reads a small collection by its keys, not all of the vbucket's disk; what was read "
+        "counts at the end of that snapshot only",
+        "nothing but time: the node reads the whole vbucket, and sends of it the collection",
+        since=(7, 0),
     ),
     GROUP_TAG: ControlTerm(
         "`source.receiver_group_tag`",

@@ -4,7 +4,7 @@ It does what ``dcp.lake.run.driver.Driver`` does, whose own code is bound to Spa
 product's. A driver dies at a step, or stands still there while another one works, and wakes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -16,13 +16,14 @@ from dcp.errors import FencedError, LakeError, SourceError
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import append_round
-from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.receive import SourceAccess, task_batches
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.receive.stop_policy import TaskBudget
-from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillStream
+from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillRequest, BackfillStream
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan, TaskPlan
+from dcp.lake.run.backfills import held_seqnos
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.tables import DOCS as DOCS_TABLE
 from tests.lake.memory_lake import Row
@@ -209,16 +210,19 @@ class Crew:
         """Let some vbuckets get the collection anew, if that is drawn."""
         if self.is_calm or self.random.random() >= self.options.driver.get("backfill", 0.0):
             return None
-        streams = {}
+        streams, collections = {}, frozenset({DOCS_TABLE.collection_id})
+        source = BackfillSource(reads_replicas=False)
+        everything = frozenset(cluster.high_seqnos)
+        request = BackfillRequest("", everything, source, 0, collections=collections)
+        held = held_seqnos(cluster, self.access, request)
         for vbucket, high in cluster.high_seqnos.items():
             node, state = cluster.map.owner(vbucket), position.state(vbucket)
-            if node is None or state.order is not None or not 0 < high <= state.complete_seqno:
+            if node is None or state.order is not None or not 0 < state.complete_seqno <= high:
                 continue
-            if self.random.random() < 0.5:
-                streams[vbucket] = BackfillStream(
-                    node, high, True, frozenset({DOCS_TABLE.collection_id})
-                )
-        return BackfillPlan(BackfillSource(reads_replicas=False), streams)
+            if self.random.random() < 0.5 and vbucket in held.get(node, {}):
+                seqno = held[node][vbucket]
+                streams[vbucket] = BackfillStream(node, high, True, collections, seqno)
+        return BackfillPlan(source, streams)
 
     def received(self, plan: RoundPlan) -> list[Row]:
         """Run the tasks of a round; attempts may die and are tried again, and the sink be slow."""
@@ -241,11 +245,10 @@ class Crew:
     ) -> list[pa.RecordBatch] | None:
         budget = TaskBudget(plan.target_bytes, plan.target_seconds)
         name = f"dcplake-r{plan.round}-t{task.index}.{attempt}"
-        receiver = TaskReceiver(task, plan.round, budget, self.access, name)
         found: list[pa.RecordBatch] = []
-        batches: Iterator[pa.RecordBatch] = receiver.batches()
+        batches = task_batches(plan, task.index, budget, self.access, name)
         chances = {} if self.is_calm else self.options.driver
-        for batch in batches:
+        for batch, _ in batches:
             found.append(batch)
             if self.random.random() < chances.get("slow_sink", 0.0):
                 self.counts.add("slow sink")

@@ -6,6 +6,10 @@ may send only the rest of the window (``batch_flusher.py``). Whatever goes wrong
 a vbucket with a ``status`` row and never the task, so that one dead node does not discard what
 another sent. Only a refused password or bucket fails the task: no other node would answer
 differently.
+
+A task of a backfill of some collections (`PartialBackfill`) reads those first, by streams that
+bring nothing else. A node may send them in the order of their keys: then the stream's position
+stays where it began until all are here, and a stream that ends before counts for nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,15 +40,17 @@ from dcp.lake.receive.change_rows import ChangeRows
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.stop_policy import (
     LONGEST_WAIT_SECONDS,
+    UNLIMITED,
     StopPolicy,
     TaskBudget,
     VbucketStop,
 )
 from dcp.lake.receive.system_events import collection_of
+from dcp.lake.receive.vbucket_counts import VbucketCounts
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.progress import RoundProgress, StreamProgress
 from dcp.lake.rounds.rollback_plan import start_seqno_on
-from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
+from dcp.lake.rounds.round_plan import CollectionsRead, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult, left_out_status
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
@@ -61,12 +67,11 @@ from dcp.protocol.events import (
     Items,
     RollbackOrdered,
     SeqnosReceived,
-    SnapshotCompleted,
     SnapshotStarted,
-    StreamAdvanced,
     StreamOpened,
     SystemEventReceived,
 )
+from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 from dcp.wire.columns import DataColumns
 from dcp.wire.system_event import CollectionEnded
@@ -114,13 +119,32 @@ def receive_function(
         for batch in indices:
             for index in batch.column(0).to_pylist():
                 name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}-t{index}.{_attempt()}"
-                task = TaskReceiver(plan.tasks[index], plan.round, budget, access, name)
-                for rows in task.batches():
+                for rows, done in task_batches(plan, index, budget, access, name):
                     yield rows
                     if progress is not None:
-                        progress.note(index, task.done)
+                        progress.note(index, done)
 
     return receive
+
+
+def task_batches(
+    plan: RoundPlan, index: int, budget: TaskBudget, access: SourceAccess, name: str
+) -> Iterator[tuple[pa.RecordBatch, StreamProgress]]:
+    """Yield what a task of a round writes, and how far it is behind each batch.
+
+    Raises:
+        TaskError: as for `TaskReceiver.stream`.
+
+    """
+    task, counts = plan.tasks[index], VbucketCounts()
+    if (first := task.collections_first) is not None:
+        reading = TaskReceiver(first, plan.round, UNLIMITED, access, f"{name}.c", counts)
+        for rows in reading.stream():
+            yield rows, reading.done
+        task = task.after_collections(reading.collections_read())
+    receiver = TaskReceiver(task, plan.round, budget, access, name, counts)
+    for rows in receiver.batches():
+        yield rows, receiver.done
 
 
 def _attempt() -> int:
@@ -144,8 +168,9 @@ class TaskReceiver:
         budget: TaskBudget,
         access: SourceAccess,
         name: str,
+        counts: VbucketCounts | None = None,
     ) -> None:
-        """Prepare; nothing is asked of the source yet.
+        """Prepare; nothing is asked of the source yet. ``counts`` go on with what was read before.
 
         Raises:
             TaskError: the password is not here.
@@ -177,9 +202,12 @@ class TaskReceiver:
             flow.batch_rows,
             flow.batch_bytes,
             system_xattrs=plan.document_filter.rules.system_xattrs,
+            counts=counts,
         )
         self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
-        self._wanted = WantedRows(plan.document_filter, plan.streams)
+        self._wanted = WantedRows(
+            plan.document_filter, plan.streams, is_old_only=bool(plan.collections)
+        )
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -195,9 +223,17 @@ class TaskReceiver:
     @property
     def done(self) -> StreamProgress:
         """The progress of its vbuckets."""
+        started = (
+            {}
+            if self._plan.collections
+            else {
+                vbucket: result.plan.state.position.seqno
+                for vbucket, result in self.results.items()
+            }
+        )
         seqnos = sum(
-            result.position.seqno - result.plan.state.position.seqno
-            for result in self.results.values()
+            result.position.seqno - started.get(vbucket, 0)
+            for vbucket, result in self.results.items()
         )
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
@@ -228,23 +264,32 @@ class TaskReceiver:
         if self._rate is not None:  # at most a second ahead: what is under way at the end is lost
             window_bytes = min(window_bytes, max(_LEAST_WINDOW_BYTES, int(self._rate)))
         connection = replace(settings.connection, window_bytes=window_bytes)
+        if self._plan.collections:
+            connection = replace(connection, change_streams=False, out_of_order_snapshots=True)
         backfill = self._plan.backfill
         reads_replicas = backfill is not None and backfill.reads_replicas
         return Consumer(
-            [
-                StreamStart(
-                    stream.vbucket,
-                    stream.node,
-                    stream.state.position,
-                    stream.state.failover_log,
-                    purge_seqno=stream.state.purge_seqno,
-                )
-                for stream in self._plan.streams
-            ],
+            [self._stream_start(stream) for stream in self._plan.streams],
             [str(node) for node in self._plan.seeds],
-            replace(settings, connection=connection, reads_replicas=reads_replicas),
+            replace(
+                settings,
+                connection=connection,
+                reads_replicas=reads_replicas,
+                collections=self._plan.collections,
+            ),
             self._credentials(),
             self._name,
+        )
+
+    def _stream_start(self, stream: StreamPlan) -> StreamStart:
+        if self._plan.collections:
+            return StreamStart(stream.vbucket, stream.node, Position.beginning())
+        return StreamStart(
+            stream.vbucket,
+            stream.node,
+            stream.state.position,
+            stream.state.failover_log,
+            purge_seqno=stream.state.purge_seqno,
         )
 
     def _credentials(self) -> Credentials:
@@ -255,6 +300,9 @@ class TaskReceiver:
 
     def _consume(self) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())
+        for result in self.results.values():
+            if (partial := result.plan.partial) is not None and partial.read.reason:
+                self._end_void(result, partial.read.reason, partial.read.detail)
         while self._open:
             if self._is_used_up():
                 self._end_by_budget()
@@ -344,16 +392,42 @@ class TaskReceiver:
 
     def _opened(self, event: StreamOpened, node: NodeAddress) -> None:
         result = self.results[event.vbucket]
-        partial = result.plan.partial
-        if partial is not None and not partial.is_continued_by(event.failover_log):
-            self._end_void(result, _ELSEWHERE, f"{node} lacks what the lake has read")
+        if trouble := self._partial_trouble(result, event.failover_log):
+            self._end_void(result, *trouble)
             return
         result.failover_log = event.failover_log
-        result.start_seqno = start_seqno_on(result.plan.epoch_state, event.failover_log)
+        result.start_seqno = start_seqno_on(result.plan.state, event.failover_log)
         self._wanted.drop_up_to(event.vbucket, result.start_seqno or 0)
         result.node = node
         self._policy.opened(node, event.vbucket)
         self._rows.accepted(event.vbucket, event.failover_log)
+
+    def _partial_trouble(self, result: StreamResult, log: FailoverLog) -> tuple[str, str] | None:
+        """Return why a stream of a partial backfill cannot go on with a node; None where it can."""
+        plan, partial = result.plan, result.plan.partial
+        if partial is None:
+            return None
+        if not self._plan.collections:
+            elsewhere = "the active node lacks what was read of the collections"
+            return None if partial.read.is_in(log) else (_ELSEWHERE, elsewhere)
+        position = plan.state.position
+        if log.uuid_at(position.seqno) != position.vb_uuid:
+            return _ELSEWHERE, f"{plan.node} lacks what the lake has read"
+        if self._wanted.has_documents(plan.vbucket) and not result.position.seqno:
+            return "stream ended", "inside an out-of-order snapshot, which counts as a whole only"
+        return None
+
+    def collections_read(self) -> dict[int, CollectionsRead]:
+        """Return what came of the vbuckets whose collections were read."""
+        read = {}
+        for vbucket, result in self.results.items():
+            seqno, log = result.position.complete_seqno, result.failover_log
+            if result.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP) and log is not None:
+                read[vbucket] = CollectionsRead(seqno, log.uuid_at(seqno))
+            else:
+                reason = result.reason or "stream ended"
+                read[vbucket] = CollectionsRead(reason=reason, detail=result.detail)
+        return read
 
     def _take_event(self, event: Event) -> None:
         """Take an event of a vbucket that is open."""
@@ -366,37 +440,19 @@ class TaskReceiver:
                 self._end(result, Outcome.STOPPED, str(event.reason), event.detail)
                 return
             case SnapshotStarted() if event.purge_seqno is not None:
-                result = self.results[event.vbucket]
-                result.purge_seqno = event.purge_seqno
-                partial = result.plan.partial
-                if partial is not None and event.purge_seqno > partial.complete_seqno:
-                    detail = f"the node forgot deletions up to seqno {event.purge_seqno}, the lake "
-                    detail += f"has read up to {partial.complete_seqno}: the active node is asked"
-                    self._end_void(result, "deletions purged", detail)
-                    return
+                self.results[event.vbucket].purge_seqno = event.purge_seqno
             case SystemEventReceived() if not self._wanted.wants(event):
-                return
-            case SystemEventReceived() if self._wanted.has_known(event):
                 return
             case SystemEventReceived() if collection_of(event) is not None:
                 self.results[event.vbucket].brought_collections = True
                 if isinstance(event.meaning, CollectionEnded):
                     self.results[event.vbucket].ended_collections.add(event.meaning.collection_id)
-        if not self._is_known(event):
+        if not self._plan.collections:  # the lake has the events of what is read once more
             self._rows.add(event)
-
-    def _is_known(self, event: Event) -> bool:
-        """Return whether the lake has an event of a snapshot already, of a backfill's stream."""
-        match event:
-            case SnapshotStarted():
-                return self._wanted.is_known(event.vbucket, event.snapshot.end)
-            case SnapshotCompleted() | StreamAdvanced():
-                return self._wanted.is_known(event.vbucket, event.seqno)
-        return False
 
     def _roll_back(self, event: RollbackOrdered) -> None:
         result = self.results[event.vbucket]
-        if result.plan.partial is not None:
+        if result.plan.partial is not None:  # the next round follows the order
             self._end_void(result, _ELSEWHERE, f"it was ordered back to {event.seqno}")
             return
         requested = event.requested
@@ -451,8 +507,8 @@ class TaskReceiver:
         for vbucket, result in self.results.items():
             self._batches.counts.fill(result)
             if result.has_failed and not result.reason:
-                result.reason, least = "replica behind", result.plan.least_complete_seqno
-                result.detail = f"{result.node} did not come to seqno {least}, which the lake has"
+                result.reason, least = "node behind", result.plan.least_complete_seqno
+                result.detail = f"{result.node} did not come to seqno {least}, which the copy has"
             self._batches.add_event("status", vbucket, detail=result.status())
             if result.plan.begins_epoch:
                 self._add_beginning(result)
@@ -468,14 +524,14 @@ class TaskReceiver:
 
     def _add_beginning(self, result: StreamResult) -> None:
         """Add the rows of the epoch that began; a partial backfill that failed begins a second."""
-        begun, partial, vbucket = result.plan.epoch_state, result.plan.partial, result.plan.vbucket
+        begun, partial, vbucket = result.plan.state, result.plan.partial, result.plan.vbucket
         fork = begun.position.seqno
         if partial is None:
             self._batches.add_event("rollback", vbucket, seqno=fork)
             return
         self._batches.add_event("rollback", vbucket, seqno=fork, detail=PARTIAL_BACKFILL)
         if result.has_failed:
-            epoch = partial.failed().epoch
+            epoch = result.state(self._round).epoch
             self._batches.add_event("rollback", vbucket, epoch, seqno=fork, detail=PARTIAL_BACKFILL)
             return
         seqno = result.position.complete_seqno

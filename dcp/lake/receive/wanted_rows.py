@@ -9,8 +9,8 @@ snapshot, which has one version of each key unless its marker says otherwise (ch
 
 A vbucket that started at a seqno has nothing of what is at or below it, however it is read again.
 
-The lake has already, where a backfill brings some collections anew, the others up to its complete
-seqno (`dcp.lake.rounds.round_plan.PartialBackfill`).
+Of collections that are read anew, what is above the seqno where the lake stands comes with the
+vbucket's own stream (`dcp.lake.rounds.round_plan.PartialBackfill`).
 """
 
 from collections.abc import Collection
@@ -36,10 +36,16 @@ from dcp.wire.vocabulary import REPEATING, Opcode
 class WantedRows:
     """The filter of one task; learns of new collections from the events that pass by."""
 
-    def __init__(self, wanted: DocumentFilter, streams: Collection[StreamPlan]) -> None:
+    def __init__(
+        self,
+        wanted: DocumentFilter,
+        streams: Collection[StreamPlan],
+        *,
+        is_old_only: bool = False,
+    ) -> None:
+        """``is_old_only``: want nothing above the seqnos where the lake stands."""
         self._rules = wanted.rules
-        self._partial = {each.vbucket: each.partial for each in streams if each.partial is not None}
-        self._is_everything = wanted.fingerprint is None and not self._partial
+        self._is_everything = wanted.fingerprint is None and not is_old_only
         self._since_ns = wanted.rules.since_ns
         self._start = np.zeros(U16_MAX + 1, np.uint64)
         self._scopes = dict(wanted.scopes)
@@ -49,19 +55,26 @@ class WantedRows:
 
         ``U64_MAX`` until that is known.
         """
+        self._last = np.full(U16_MAX + 1, U64_MAX, np.uint64)
+        """By vbucket, the last seqno of which anything is wanted."""
+        self._seen = np.zeros(U16_MAX + 1, np.bool_)
+        """Of each vbucket, whether documents came."""
         for stream in streams:
-            position = stream.epoch_state.position
-            if stream.partial is not None:  # up to here a table's rows are exchanged
+            position = stream.state.position
+            if is_old_only:  # up to here a table's rows are exchanged
                 self._first_end[stream.vbucket] = position.complete_seqno
+                self._last[stream.vbucket] = position.complete_seqno
             if not position.complete_seqno:
                 self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 
     def documents(self, columns: DataColumns) -> DataColumns:
         """Return the documents that are wanted, in their order."""
+        self._seen[columns.vbucket] = True
         if self._is_everything:
             return columns
-        passes = self._passes(columns) & ~self._is_known(columns)
+        passes = self._passes(columns)
         passes &= columns.seqno > self._start[columns.vbucket]
+        passes &= columns.seqno <= self._last[columns.vbucket]
         if self._since_ns:
             is_old = columns.cas < self._since_ns
             columns = _deleted(columns, is_old & passes & (columns.opcode == Opcode.DCP_MUTATION))
@@ -72,17 +85,9 @@ class WantedRows:
         """Want nothing of a vbucket at or below ``seqno``, before the documents of its stream."""
         self._start[vbucket] = seqno
 
-    def is_known(self, vbucket: int, seqno: int) -> bool:
-        """Return whether the lake has the events at a seqno, as a backfill reads them again."""
-        partial = self._partial.get(vbucket)
-        return partial is not None and seqno <= partial.complete_seqno
-
-    def has_known(self, event: SystemEventReceived) -> bool:
-        """Return the same of a system event; of what is brought anew, its own events come again."""
-        partial = self._partial.get(event.vbucket)
-        if partial is None or collection_of(event) in partial.collections:
-            return False
-        return self.is_known(event.vbucket, event.seqno)
+    def has_documents(self, vbucket: int) -> bool:
+        """Return whether documents of a vbucket came."""
+        return bool(self._seen[vbucket])
 
     def learn(self, event: SnapshotStarted | SystemEventReceived) -> None:
         """Learn of what begins, before the documents of the same delivery."""
@@ -107,14 +112,6 @@ class WantedRows:
         """Return whether an event is of a collection that is wanted, or of none."""
         collection_id = collection_of(event)
         return collection_id is None or self._is_wanted.get(collection_id, True)
-
-    def _is_known(self, columns: DataColumns) -> NDArray[np.bool_]:
-        """Return which documents a partial backfill meets that the lake has, and keeps."""
-        known = np.zeros(len(columns), np.bool_)
-        for vbucket, partial in self._partial.items():
-            rows = (columns.vbucket == vbucket) & (columns.seqno <= partial.complete_seqno)
-            known |= rows & ~np.isin(columns.collection_id, list(partial.collections))
-        return known
 
     def _passes(self, columns: DataColumns) -> NDArray[np.bool_]:
         """Return which documents pass by their collections and keys."""

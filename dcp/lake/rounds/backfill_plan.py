@@ -9,10 +9,8 @@ published begins only where a replica holds all that the lake holds of it, on th
 active node: its rows never go back. What the replica has more than a node that is promoted later,
 that node orders back, as any rollback.
 
-Some collections alone are brought anew beside the others, which stay as they are: one stream from
-seqno 0 brings all documents of those, and of the others what is new (`PartialBackfill`). Deletions
-that a node has purged are not in such a stream. So a vbucket's begins only when the lake has read
-what the active node held when the backfill began in this process, which no purge has overtaken.
+Some collections alone are read anew beside the others, which stay as they are: a copy sends those
+collections only, and what is new of all comes with the vbucket's own stream (`PartialBackfill`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
-from dcp.types import U64_MAX
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView, VbucketHolder
@@ -143,13 +140,15 @@ def _is_empty(state: VbucketProgress | None) -> bool:
 class BackfillStream:
     """A vbucket to read from a copy: its node, and the seqno that it holds.
 
-    ``collections`` are the only ones that it brings anew; None: everything.
+    ``collections`` are the only ones that it brings anew, and ``collections_seqno`` that of its
+    newest item of them; None: everything.
     """
 
     node: NodeAddress
     high_seqno: int
     begins_epoch: bool
     collections: frozenset[int] | None = None
+    collections_seqno: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,7 @@ def plan_backfill(
     states: Mapping[int, VbucketProgress],
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
-    first_seqnos: Mapping[int, int],
+    collections: Mapping[NodeAddress, Mapping[int, int]],
     resting: Mapping[int, LeftOut],
 ) -> BackfillPlan:
     """Choose what the next round reads; see the module's text.
@@ -187,8 +186,8 @@ def plan_backfill(
         states: their newest states; one that is missing was never read.
         cluster: what the active nodes hold.
         copies: what may be read of each vbucket (`copies_of`).
-        first_seqnos: what the active nodes held when this process began with the backfill; of use
-            where it is one of collections.
+        collections: of a backfill of some, the seqno of their newest item in each vbucket that a
+            node holds.
         resting: vbuckets that it left in vain in the last round, and why; not begun in this one.
 
     """
@@ -207,18 +206,19 @@ def plan_backfill(
     for vbucket in sorted(progress.waiting):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
+        held_seqno = None
         if request.collections is not None and not isinstance(found, LeftOut):
-            # One that the lake did not have is read for the first time, by the rounds as ever.
-            is_new = vbucket in request.new_vbuckets
-            least = U64_MAX if is_new else first_seqnos.get(vbucket)
-            found = resting.get(vbucket) or _not_read_yet(state, least) or found
+            held_seqno = collections.get(found.node, {}).get(vbucket)
+            found = resting.get(vbucket) or _not_ready(request, state, found, held_seqno) or found
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
-        elif not seqnos or seqnos + found.high_seqno <= most:
+            continue
+        read_seqnos = found.high_seqno if held_seqno is None else held_seqno
+        if not seqnos or seqnos + read_seqnos <= most:
             streams[vbucket] = BackfillStream(
-                found.node, found.high_seqno, begins_epoch=True, collections=request.collections
+                found.node, found.high_seqno, True, request.collections, held_seqno or 0
             )
-            seqnos += found.high_seqno
+            seqnos += read_seqnos
     return BackfillPlan(request.source, streams, left_out, waiting_for)
 
 
@@ -266,19 +266,22 @@ def copy_to_begin_with(
     return best
 
 
-def _not_read_yet(state: VbucketProgress, least: int | None) -> LeftOut | None:
+def _not_ready(
+    request: BackfillRequest,
+    state: VbucketProgress,
+    copy: "VbucketHolder",
+    held_seqno: int | None,
+) -> LeftOut | None:
     """Return why some collections of a vbucket cannot be read yet; None where they can.
 
-    ``least`` is what its active node held; None: it did not tell.
+    What the lake did not have is read for the first time, by the rounds as ever.
     """
-    if least is not None and state.complete_seqno >= max(least, 1):
-        return None
-    detail = f"the lake holds seqnos up to {state.complete_seqno}, expected "
-    if least is None:
-        detail += "what its active node holds, which does not tell"
-    else:
-        detail += "its first whole state" if least == U64_MAX else f"{least} first"
-    return LeftOut(state.vbucket, "not read yet", detail)
+    if state.vbucket in request.new_vbuckets or not state.complete_seqno:
+        return LeftOut(state.vbucket, "not read yet", "expected its first whole state first")
+    if held_seqno is None:
+        detail = f"{copy.node} does not tell its newest item of the collections"
+        return LeftOut(state.vbucket, "no high seqno", detail)
+    return None
 
 
 def _no_copy(vbucket: int, source: BackfillSource) -> LeftOut:

@@ -29,7 +29,6 @@ from dcp.lake.rounds.round_plan import (
 )
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
-from dcp.protocol.position import Position
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -141,8 +140,10 @@ def plan_round(
             planned = _starting_now(
                 restarted or state, cluster, skip or {}, begins_epoch=restarted is not None
             )
-        elif read is not None:
+        elif read is not None and not is_partial:
             planned = _backfill_stream(vbucket, state, restarted, read)
+        elif isinstance(read, BackfillStream):
+            planned = _partial_stream(state, read, goal, cluster, skip or {})
         else:
             if restarted is not None or is_elsewhere(state, cluster):
                 goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
@@ -231,12 +232,8 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
 
 def _passing(stream: StreamPlan, document_filter: DocumentFilter) -> StreamPlan:
     """Return the stream with the filter in its state: all that is there passed it, or nothing."""
-    fingerprint, partial = document_filter.fingerprint, stream.partial
-    if partial is not None:
-        state = replace(partial.state, filter_fingerprint=fingerprint)
-        partial = replace(partial, state=state)
-    state = replace(stream.state, filter_fingerprint=fingerprint)
-    return replace(stream, state=state, partial=partial)
+    state = replace(stream.state, filter_fingerprint=document_filter.fingerprint)
+    return replace(stream, state=state)
 
 
 def _backfill_stream(
@@ -247,8 +244,6 @@ def _backfill_stream(
 ) -> StreamPlan | LeftOut:
     if isinstance(read, LeftOut):
         return read
-    if read.collections is not None:
-        return _partial_stream(state, read, read.collections)
     if restarted is None and read.begins_epoch:
         restarted = state.beginning_epoch(0, 0)
     if isinstance(restarted, BlockedRollback):
@@ -258,19 +253,22 @@ def _backfill_stream(
 
 
 def _partial_stream(
-    state: VbucketProgress, read: BackfillStream, collections: frozenset[int]
-) -> StreamPlan:
-    seqno, log = state.complete_seqno, state.failover_log
-    assert log is not None, "what was read has the log that it was accepted with"
-    begun = state.beginning_epoch(seqno, log.uuid_at(seqno))
-    return StreamPlan(
-        replace(begun, position=Position.beginning()),
-        read.node,
-        max(seqno, read.high_seqno),
-        begins_epoch=True,
-        is_backfill=True,
-        partial=PartialBackfill(collections, begun),
-    )
+    state: VbucketProgress,
+    read: BackfillStream,
+    goal: int | None,
+    cluster: "ClusterView",
+    skip: Mapping[int, LeftOut],
+) -> StreamPlan | LeftOut:
+    """Return the stream of a vbucket in an epoch that begins with some collections read anew."""
+    assert read.collections is not None, "others are read as a whole"
+    assert state.failover_log is not None, "what was read has the log that it was accepted with"
+    seqno = state.complete_seqno
+    begun = state.beginning_epoch(seqno, state.failover_log.uuid_at(seqno))
+    planned = _stream_or_reason(state.vbucket, begun, goal, cluster, skip, begins_epoch=True)
+    if isinstance(planned, LeftOut):
+        return planned
+    partial = PartialBackfill(read.collections, read.node, read.collections_seqno)
+    return replace(planned, is_backfill=True, partial=partial)
 
 
 def _starting_now(
@@ -339,7 +337,7 @@ def _tasks(
 
     These are sized as if all tasks ran at once in one executor.
     """
-    connections = sum(len({stream.node for stream in share}) for share in shares)
+    connections = sum(map(_connections, shares))
     windows = WindowPlan.of(flow, connections)
     backfill = source and source.shared_by(sum(share[0].is_backfill for share in shares))
     seeds = tuple(node for node in cluster.map.addresses if node not in cluster.unreachable)
@@ -362,6 +360,12 @@ def _tasks(
             )
         )
     return tuple(tasks)
+
+
+def _connections(share: Sequence[StreamPlan]) -> int:
+    """Return how many connections the streams of a task have at once."""
+    copies = {stream.partial.copy for stream in share if stream.partial is not None}
+    return max(len({stream.node for stream in share}), len(copies))
 
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:

@@ -3,7 +3,7 @@
 Pure data. It holds no secret.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -36,39 +36,44 @@ class BackfillSource:
 
 
 @dataclass(frozen=True, slots=True)
-class PartialBackfill:
-    """A stream from seqno 0 that brings some collections anew, and of others what is new.
+class CollectionsRead:
+    """The outcome of reading some collections of a vbucket from a copy.
 
-    All documents of ``collections`` are rows of the round, those of others above the complete seqno
-    of ``state``: the vbucket's in the epoch that the round begins. At this seqno nothing forks off:
-    rows of the new epoch at or below it are only those of ``collections``. The stream has to come
-    so far, else the vbucket stays there, and one more epoch begins, so that none of its rows count.
+    What was read is the state of those collections at ``seqno`` of the branch ``vb_uuid``; 0: the
+    copy had none of their documents. Of failures ``reason`` says why nothing of it counts.
+    """
+
+    seqno: int = 0
+    vb_uuid: int = 0
+    reason: str = ""
+    detail: str = ""
+
+    def is_in(self, log: FailoverLog) -> bool:
+        """Return whether a node with this failover log has the history that was read."""
+        return not self.seqno or log.uuid_at(self.seqno) == self.vb_uuid
+
+
+@dataclass(frozen=True, slots=True)
+class PartialBackfill:
+    """The collections of a vbucket that are read anew, before its stream goes on.
+
+    First a stream of ``collections`` alone is read, from seqno 0 of the ``copy``, until it has its
+    newest item of them, ``high_seqno``. Their documents at or below the seqno where the lake stands
+    are rows of the epoch that the round begins there; nothing forks off, so rows of the new epoch
+    at or below it are those of ``collections`` only. What is newer comes, of all collections, with
+    the vbucket's own stream. That has to reach what the copy's documents are the state of, else
+    one more epoch begins, so that no row of this one counts.
     """
 
     collections: frozenset[int]
-    state: VbucketProgress
+    copy: NodeAddress
+    high_seqno: int
+    read: CollectionsRead = CollectionsRead()
 
     def __post_init__(self) -> None:
-        """Reject what nothing was published of: there is nothing to bring anew."""
-        if not self.collections or not self.state.complete_seqno:
-            raise ValueError(
-                f"partial backfill: found collections {sorted(self.collections)} above complete "
-                f"seqno {self.state.complete_seqno}, expected some, and 1 or more"
-            )
-
-    @property
-    def complete_seqno(self) -> int:
-        """The seqno up to which the lake has the other collections."""
-        return self.state.complete_seqno
-
-    def is_continued_by(self, log: FailoverLog) -> bool:
-        """Return whether a node with this failover log has the history that the lake has read."""
-        return log.uuid_at(self.complete_seqno) == self.state.position.vb_uuid
-
-    def failed(self) -> VbucketProgress:
-        """Return the vbucket's state where the stream did not come so far."""
-        position = self.state.position
-        return self.state.beginning_epoch(position.complete_seqno, position.vb_uuid)
+        """Reject a backfill of nothing."""
+        if not self.collections:
+            raise ValueError("partial backfill: found no collections, expected some")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,8 @@ class StreamPlan:
     ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
     A target that was reached before asks no more than whether the producer still agrees.
     ``is_backfill``: a backfill reads it (`dcp.lake.rounds.backfill_plan`), so the target is what
-    the node holds, which need not be all that there is. ``partial`` is that of a backfill of some
-    collections: then ``state`` is only where the stream begins.
+    the node holds, which need not be all that there is. ``partial`` is what a backfill of some
+    collections reads before.
     """
 
     state: VbucketProgress
@@ -94,10 +99,11 @@ class StreamPlan:
         """The vbucket."""
         return self.state.vbucket
 
-    @property
-    def epoch_state(self) -> VbucketProgress:
-        """The vbucket's state before its rows; where an epoch begins, that is its beginning."""
-        return self.state if self.partial is None else self.partial.state
+    def after_collections(self, read: CollectionsRead) -> "StreamPlan":
+        """Return the stream when its collections were read."""
+        assert self.partial is not None, "expected a backfill of some collections"
+        target, partial = max(self.target_seqno, read.seqno), replace(self.partial, read=read)
+        return replace(self, target_seqno=target, partial=partial)
 
     @property
     def least_complete_seqno(self) -> int:
@@ -107,13 +113,14 @@ class StreamPlan:
         rollback_plan` says why), and a partial backfill is worth nothing before.
         """
         if self.partial is not None:
-            return self.partial.complete_seqno
+            return self.partial.read.seqno
         return int(self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0)
 
     @property
     def backlog(self) -> int:
         """Seqnos between here and the target: the most rows that can be missing."""
-        return max(0, self.target_seqno - self.state.position.seqno)
+        above = max(0, self.target_seqno - self.state.position.seqno)
+        return above if self.partial is None else self.partial.high_seqno + above
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,8 @@ class TaskPlan:
     have been; ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
     where all its streams are a backfill's, with the task's part of the rate. ``seeds`` are the
     nodes of the cluster when it was planned, which it may ask for a newer map. Of its streams goes
-    to the lake what passes ``document_filter``.
+    to the lake what passes ``document_filter``. ``collections`` are the only ones that it reads,
+    from seqno 0 (`PartialBackfill`); none: all.
     """
 
     index: int
@@ -136,6 +144,34 @@ class TaskPlan:
     backfill: BackfillSource | None = None
     seeds: tuple[NodeAddress, ...] = ()
     document_filter: DocumentFilter = EVERYTHING
+    collections: frozenset[int] = frozenset()
+
+    @property
+    def collections_first(self) -> "TaskPlan | None":
+        """The task that reads some collections, before this one; None: no stream asks for it."""
+        partial = [(each, each.partial) for each in self.streams if each.partial is not None]
+        if not partial:
+            return None
+        return replace(
+            self,
+            streams=tuple(
+                replace(stream, node=reads.copy, target_seqno=reads.high_seqno)
+                for stream, reads in partial
+                if reads.high_seqno
+            ),
+            collections=partial[0][1].collections,
+            carried=(),
+            left_out=(),
+            applied=(),
+        )
+
+    def after_collections(self, read: Mapping[int, CollectionsRead]) -> "TaskPlan":
+        """Return the task when these vbuckets' collections were read; it goes on by the map."""
+        streams = tuple(
+            stream.after_collections(read.get(stream.vbucket, CollectionsRead()))
+            for stream in self.streams
+        )
+        return replace(self, streams=streams, backfill=None)
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -239,7 +275,7 @@ def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
     begins: dict[str, list[int]] = {}
     for stream in streams:
         if stream.begins_epoch:
-            position = stream.epoch_state.position
+            position = stream.state.position
             text = f"epoch {stream.state.epoch} begins at seqno {position.seqno}"
             text += f" (branch {position.vb_uuid:016x})" if position.seqno else ""
             begins.setdefault(text, []).append(stream.vbucket)

@@ -53,7 +53,7 @@ class StreamResult:
     """The stage that the window then waited for, most of the time."""
     order: RollbackOrder | None = None
     is_void: bool = False
-    """True if a partial backfill met another history than the lake's, or one with gaps."""
+    """True if a partial backfill read too little, or another history than the lake's."""
     ended_collections: set[int] = field(default_factory=set)
     """The collections that were dropped while it read."""
     outcome: Outcome | None = None
@@ -86,21 +86,20 @@ class StreamResult:
 
     def state(self, round_number: int) -> VbucketProgress:
         """Return the vbucket's state after the round."""
-        partial = self.plan.partial
-        if partial is not None and self.has_failed:
-            return partial.failed()
+        begun = self.plan.state
+        if self.has_failed:
+            return begun.beginning_epoch(begun.position.complete_seqno, begun.position.vb_uuid)
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
             # Never the target itself: a node may have lost it, and write other data at its seqnos.
-            caught_up = max(self.position.complete_seqno, self.plan.epoch_state.caught_up_seqno)
-        begun = self.plan.epoch_state
+            caught_up = max(self.position.complete_seqno, begun.caught_up_seqno)
         if self.start_seqno is not None:
             begun = replace(begun, start_seqno=self.start_seqno)
         state = begun.advanced(
             round_number,
             self.position,
             brought_rows=self.rows > 0,
-            brought_collections=self.brought_collections or partial is not None,
+            brought_collections=self.brought_collections or self.plan.partial is not None,
             failover_log=self.failover_log,
             caught_up_seqno=caught_up,
             purge_seqno=self.purge_seqno,

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 
-from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
+from dcp.client.addresses import NodeAddress
+from dcp.client.probe import ClusterView, VbucketHolder, collection_seqnos, probe_replicas
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
@@ -41,6 +42,7 @@ from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
 from dcp.suggestions import did_you_mean
+from dcp.wire.vocabulary import VbucketState
 
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"
@@ -80,7 +82,6 @@ class Backfills:
         self._observer = observer
         self._request: BackfillRequest | None = None
         self._counts = _Counts()
-        self._first_seqnos: Mapping[int, int] = {}
         self._resting: Mapping[int, LeftOut] = {}
 
     @property
@@ -101,7 +102,7 @@ class Backfills:
             elif self._request is None or self._request.id != action.id:
                 self._request = self._begun(action, states, newest, cluster, wanted)
                 self._counts = _Counts()
-                self._first_seqnos, self._resting = {}, {}
+                self._resting = {}
             if self._request is not None:
                 plan = self._plan(action, self._request, states, newest, cluster)
                 if plan is not None:
@@ -118,7 +119,8 @@ class Backfills:
                 continue
             counts.documents += each.rows
             counts.frame_bytes += each.frame_bytes
-            counts.seqnos += max(0, each.seqno - before[each.vbucket].position.seqno)
+            start = 0 if each.vbucket in partial else before[each.vbucket].position.seqno
+            counts.seqnos += max(0, each.seqno - start)
             counts.failures.pop(each.vbucket, None)
             if each.reason:
                 counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
@@ -160,12 +162,6 @@ class Backfills:
         self._control.write(action, ActionState.BEGUN, newest, detail)
         return replace(request, begun_round=newest, new_vbuckets=new)
 
-    def _first(self, cluster: ClusterView) -> Mapping[int, int]:
-        """Return what the active nodes held when this process saw them first, or now if less."""
-        highs = cluster.high_seqnos
-        self._first_seqnos = {**highs, **self._first_seqnos}
-        return {vb: min(seqno, highs.get(vb, seqno)) for vb, seqno in self._first_seqnos.items()}
-
     def _refuse_damaged(self, request: BackfillRequest) -> None:
         """Refuse to bring a collection anew into a table that others wrote to: it takes no apply.
 
@@ -192,15 +188,17 @@ class Backfills:
             detail = f"collections were dropped meanwhile: ids {number_ranges(gone)}"
             self._end(action, ActionState.INCOMPLETE, newest, detail)
             return None
-        progress, first = progress_of(self._lake, request, states, newest), self._first(cluster)
+        progress = progress_of(self._lake, request, states, newest)
         if request.collections is not None:  # where a node has nothing, there is nothing to bring
-            empty = (vb for vb in progress.waiting - states.keys() if first.get(vb) == 0)
+            highs = cluster.high_seqnos
+            empty = (vb for vb in progress.waiting - states.keys() if highs.get(vb) == 0)
             progress = progress.without(empty)
         if not progress.waiting and not progress.reading:
             self._end(action, ActionState.DONE, newest)
             return None
         copies = self._copies(cluster, request)
-        plan = plan_backfill(request, progress, states, cluster, copies, first, self._resting)
+        seqnos = held_seqnos(cluster, self._access, request)
+        plan = plan_backfill(request, progress, states, cluster, copies, seqnos, self._resting)
         counts = self._counts
         moving = progress.reading if request.collections is None else progress.waiting
         read = sum(states[vb].position.seqno for vb in moving if vb in states)
@@ -362,6 +360,18 @@ def copies_of(
         for vb, owner in owners.items()
         if owner is not None
     }
+
+
+def held_seqnos(
+    cluster: ClusterView, access: SourceAccess, request: BackfillRequest
+) -> Mapping[NodeAddress, Mapping[int, int]]:
+    """Return the seqnos of the newest items of a request's collections, by node and vbucket."""
+    if request.collections is None:
+        return {}
+    nodes = [node for node in cluster.map.addresses if node not in cluster.unreachable]
+    state = VbucketState.REPLICA if request.source.reads_replicas else VbucketState.ACTIVE
+    connection, credentials = access.consumer.connection, access.source.credentials()
+    return collection_seqnos(nodes, connection, credentials, state, request.collections)
 
 
 def backfill_options(

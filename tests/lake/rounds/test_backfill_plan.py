@@ -20,7 +20,7 @@ from dcp.lake.rounds.backfill_plan import (
     plan_backfill,
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
-from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan
+from dcp.lake.rounds.round_plan import BackfillSource, CollectionsRead, LeftOut, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -56,12 +56,14 @@ def planned(
     states: Mapping[int, VbucketProgress],
     cluster: ClusterView,
     copies: Mapping[int, Sequence[VbucketHolder]],
-    first: Mapping[int, int] | None = None,
+    held: Mapping[int, int] | None = None,
     resting: Mapping[int, LeftOut] | None = None,
 ) -> BackfillPlan:
-    """The plan where all was read long ago, and nothing failed, unless it is said."""
-    held = dict.fromkeys(range(8), 0) if first is None else first
-    return plan_backfill(asked, progress, states, cluster, copies, held, resting or {})
+    """The plan where nothing failed; ``held`` are the newest items of collections in copies."""
+    if held is None:
+        held = {vb: max(each.high_seqno for each in some) for vb, some in copies.items() if some}
+    told = dict.fromkeys((FIRST, SECOND), held)
+    return plan_backfill(asked, progress, states, cluster, copies, told, resting or {})
 
 
 def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
@@ -189,23 +191,26 @@ def known(vbucket: int, seqno: int) -> VbucketProgress:
 
 
 @pytest.mark.parametrize(
-    ("first_seqno", "branch", "waits", "reads"),
+    ("lake_seqno", "held", "branch", "waits", "reads"),
     [
-        (80, log(OLD), "", True),
-        (81, log(OLD), "not read yet", False),
-        (0, log(OLD), "", True),
-        (80, log(NEW, OLD), "", False),  # the active node must be asked first
+        (80, {0: 70}, log(OLD), "", True),
+        (80, {0: 0}, log(OLD), "", True),  # there is nothing of them: all their rows go
+        (80, {}, log(OLD), "no high seqno", False),
+        (0, {0: 70}, log(OLD), "not read yet", False),
+        (80, {0: 70}, log(NEW, OLD), "", False),  # the active node must be asked first
     ],
 )
-def test_collections_are_read_from_0_beside_what_the_lake_has(
-    first_seqno: int, branch: FailoverLog, waits: str, *, reads: bool
+def test_collections_are_read_from_0_before_the_vbucket_goes_on(
+    lake_seqno: int, held: Mapping[int, int], branch: FailoverLog, waits: str, *, reads: bool
 ) -> None:
     asked = replace(request(0), collections=frozenset({8, 9}))
-    states, cluster = {0: known(0, 80)}, view(branch=branch)
+    states, cluster = {0: known(0, lake_seqno)}, view(branch=branch)
     progress = BackfillProgress.of_collections(asked, states, {0: [8]})
+    if not lake_seqno:
+        progress = BackfillProgress(frozenset({0}), frozenset(), frozenset())
     assert progress.waiting == {0}
     copies = {0: [copy(FIRST, 95, branch)]}
-    backfill = planned(asked, progress, states, cluster, copies, {0: first_seqno})
+    backfill = planned(asked, progress, states, cluster, copies, held)
     assert [each.reason for each in backfill.waiting_for.values()] == [waits] * bool(waits)
     position = LakePosition("lake-1", 3, states, backfill=backfill)
     plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), 1)
@@ -213,12 +218,20 @@ def test_collections_are_read_from_0_beside_what_the_lake_has(
     [stream] = plan.streams
     assert stream.is_backfill is reads
     if reads:
-        assert stream.partial is not None
-        assert stream.partial.collections == {8, 9}
-        assert (stream.state.position.seqno, stream.target_seqno) == (0, 95)
-        assert (stream.epoch_state.epoch, stream.epoch_state.complete_seqno) == (1, 80)
-        assert stream.partial.failed().epoch == 2
+        assert (stream.state.epoch, stream.state.position.seqno, stream.node) == (1, 80, ACTIVE)
+        assert stream.target_seqno == 100
         assert "epoch 1 begins at seqno 80" in str(plan)
+        [task] = plan.tasks
+        assert (first := task.collections_first) is not None
+        assert first.collections == {8, 9}
+        assert first.backfill is not None
+        assert [(each.node, each.target_seqno) for each in first.streams] == [(FIRST, 70)] * (
+            held[0] > 0
+        )
+        after = task.after_collections({0: CollectionsRead(130, OLD)} if held[0] else {})
+        assert after.backfill is None, "it goes on from the active node"
+        assert after.streams[0].least_complete_seqno == (130 if held[0] else 0)
+        assert after.streams[0].target_seqno == (130 if held[0] else 100)
 
 
 def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
@@ -245,8 +258,6 @@ def test_a_vbucket_that_failed_leaves_its_place_to_others_for_a_round() -> None:
     plan = planned(asked, progress, states, view(3, large), copies, resting=failed)
     assert (list(plan.streams), plan.waiting_for) == ([1], failed)
     assert plan.read(0) is None, "its active node is read"
-    plan = planned(asked, progress, states, view(3, large), copies, first={1: 10})
-    assert (list(plan.streams), sorted(plan.waiting_for)) == ([1], [0, 2])
 
 
 def test_what_is_read_to_its_end_in_a_round_fits_the_rate() -> None:
