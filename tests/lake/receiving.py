@@ -17,9 +17,10 @@ from dcp.lake.config.settings import (
     Settings,
     SourceSettings,
 )
-from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.receive import SourceAccess, TaskReceiver, task_batches
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
@@ -81,11 +82,15 @@ class RoundsInProcess:
         self.round = 0
         self.rows: list[dict[str, Any]] = []
 
-    def plan(self) -> RoundPlan | None:
+    def plan(self, backfill: BackfillPlan | None = None) -> RoundPlan | None:
         cluster = query_cluster(self.access)
         document_filter = DocumentFilter.resolve(self.settings.filter, cluster.manifest)
         position = LakePosition(
-            "0123456789abcdef", self.round, self.states, document_filter=document_filter
+            "0123456789abcdef",
+            self.round,
+            self.states,
+            backfill=backfill,
+            document_filter=document_filter,
         )
         flow = self.settings.flow_control
         plan = plan_round(position, cluster, self.settings.round, flow, self.slots)
@@ -95,7 +100,12 @@ class RoundsInProcess:
         """Run one round; return its rows. Its positions are checked for being whole."""
         plan = plan or self.plan()
         assert plan is not None, "found nothing to do, expected a round"
-        batches = [batch for task in plan.tasks for batch in self.receiver(plan, task).batches()]
+        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
+        batches = [
+            batch
+            for index in range(len(plan.tasks))
+            for batch, _ in task_batches(plan, index, budget, self.access, f"test-r{plan.round}")
+        ]
         return self.keep(plan, batches)
 
     def keep(self, plan: RoundPlan, batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
