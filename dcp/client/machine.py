@@ -20,6 +20,7 @@ from dcp.protocol.negotiation import CHANGE_STREAMS, OUT_OF_ORDER
 from dcp.protocol.window import FlowSettings
 
 _NONCE_BYTES: Final = 24
+_OUT_OF_ORDER: Final = control_request(OUT_OF_ORDER, "true_with_seqno_advanced")
 
 
 def new_machine(
@@ -31,7 +32,7 @@ def new_machine(
         ConfigError: settings that the protocol has no room for.
     """
     history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
-    by_key = (control_request(OUT_OF_ORDER, "true"),) if settings.out_of_order_snapshots else ()
+    by_key = (_OUT_OF_ORDER,) if settings.out_of_order_snapshots else ()
     tag = settings.receiver_group_tag
     group = () if tag is None else (group_control(tag),)
     try:

@@ -174,12 +174,12 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         since=(7, 2),
     ),
     OUT_OF_ORDER: ControlTerm(
-        "true",
+        "true_with_seqno_advanced",
         "by a backfill of one collection",
         "a node reads a small collection by its keys, not all of the vbucket's disk; what was read "
         "counts at the end of that snapshot only",
         "nothing but time: the node reads the whole vbucket, and sends of it the collection",
-        since=(7, 0),
+        since=(7, 1),
     ),
     GROUP_TAG: ControlTerm(
         "`source.receiver_group_tag`",

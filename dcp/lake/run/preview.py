@@ -29,7 +29,7 @@ from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.run.backfill import BackfillWish, refuse_wrong
-from dcp.lake.run.backfills import copies_of
+from dcp.lake.run.backfills import copies_of, held_seqnos
 from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.tables.collections import collections_in, collections_of
@@ -181,6 +181,7 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         states = positions_at(lake, newest)
         bytes_per_document = _bytes_per_document(lake, newest)
     copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
+    held = held_seqnos(cluster, access, request)
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(request.vbuckets):
@@ -189,7 +190,7 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         if isinstance(found, LeftOut):
             left_out.append(found)
         else:
-            seqnos[found.node] += found.high_seqno
+            seqnos[found.node] += held.get(found.node, {}).get(vbucket, found.high_seqno)
     return BackfillEstimate(
         len(request.vbuckets),
         seqnos,
