@@ -3,6 +3,8 @@
 Everything here runs on the application's thread, inside ``next``: reader threads only fill one
 queue. So a position is always that of what ``next`` has returned, and a stream that is asked for
 again resumes exactly there, inside a snapshot too: no row is delivered twice, none is skipped.
+Inside an out-of-order snapshot there is no such position: who loses a stream there gives up its
+vbucket.
 A node that is slow to connect, dead or hung delays no other, since nobody waits for it.
 
 ``stream_keeper.py`` opens streams again. A vbucket without progress for ``node_deadline_seconds``

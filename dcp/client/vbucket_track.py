@@ -81,6 +81,8 @@ class VbucketTrack:
     progressed: bool = False
     rollback: RollbackOrdered | None = None
     purge_seqno: int | None = None
+    has_unplaced_rows: bool = False
+    """Whether rows came of an out-of-order snapshot that has not ended."""
 
     @classmethod
     def begin(cls, start: StreamStart, now: float) -> "VbucketTrack":

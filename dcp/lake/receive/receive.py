@@ -8,8 +8,7 @@ another sent. Only a refused password or bucket fails the task: no other node wo
 differently.
 
 A task of a backfill of some collections (`PartialBackfill`) reads those first, by streams that
-bring nothing else. A node may send them in the order of their keys: then the stream's position
-stays where it began until all are here, and a stream that ends before counts for nothing.
+bring nothing else. What came of a stream that ends before it has all of them counts for nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -413,8 +412,6 @@ class TaskReceiver:
         position = plan.state.position
         if log.uuid_at(position.seqno) != position.vb_uuid:
             return _ELSEWHERE, f"{plan.node} lacks what the lake has read"
-        if self._wanted.has_documents(plan.vbucket) and not result.position.seqno:
-            return "stream ended", "inside an out-of-order snapshot, which counts as a whole only"
         return None
 
     def collections_read(self) -> dict[int, CollectionsRead]:

@@ -57,8 +57,6 @@ class WantedRows:
         """
         self._last = np.full(U16_MAX + 1, U64_MAX, np.uint64)
         """By vbucket, the last seqno of which anything is wanted."""
-        self._seen = np.zeros(U16_MAX + 1, np.bool_)
-        """Of each vbucket, whether documents came."""
         for stream in streams:
             position = stream.state.position
             if is_old_only:  # up to here a table's rows are exchanged
@@ -69,7 +67,6 @@ class WantedRows:
 
     def documents(self, columns: DataColumns) -> DataColumns:
         """Return the documents that are wanted, in their order."""
-        self._seen[columns.vbucket] = True
         if self._is_everything:
             return columns
         passes = self._passes(columns)
@@ -84,10 +81,6 @@ class WantedRows:
     def drop_up_to(self, vbucket: int, seqno: int) -> None:
         """Want nothing of a vbucket at or below ``seqno``, before the documents of its stream."""
         self._start[vbucket] = seqno
-
-    def has_documents(self, vbucket: int) -> bool:
-        """Return whether documents of a vbucket came."""
-        return bool(self._seen[vbucket])
 
     def learn(self, event: SnapshotStarted | SystemEventReceived) -> None:
         """Learn of what begins, before the documents of the same delivery."""

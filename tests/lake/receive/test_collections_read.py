@@ -105,7 +105,7 @@ def test_a_stream_that_ends_inside_an_out_of_order_snapshot_counts_for_nothing(
 ) -> None:
     scene.cluster.snapshot_cut_after(7)
     rows = scene.rounds.run(scene.plan(scene.small))
-    assert "inside an out-of-order snapshot" in status(rows)["detail"]
+    assert "no part of an out-of-order snapshot can be" in status(rows)["detail"]
     state = scene.rounds.states[0]
     assert (state.epoch, state.is_whole) == (2, True), "no row of epoch 1 counts"
     assert kinds(rows, "rollback", "backfill") == ["rollback", "rollback"]
