@@ -162,7 +162,7 @@ def _read(text: str) -> _Part:
         written_scheme, mark, rest = text.strip().partition("://")
         scheme, rest = (written_scheme, rest) if mark else ("", written_scheme)
         if mark and scheme not in ("couchbase", "couchbases"):
-            raise ValueError(f"found {scheme}://, expected couchbase:// or nothing")
+            raise ValueError(f"found {scheme}://, expected couchbase://, couchbases:// or nothing")
         end = min((rest.index(sign) for sign in "/?" if sign in rest), default=len(rest))
         behind = rest[end:]
         if mark and behind.partition("?")[0] == "/":

@@ -55,9 +55,8 @@ def load_settings(
     _take_environment(os.environ if environment is None else environment, given)
     for name, value in (overrides or {}).items():
         section, _, key = name.partition(".")
-        where = f"option {name}"
-        _require_known(section, key, where)
-        given[section][key] = _Given(value, where, isinstance(value, str))
+        _require_known(section, key, f"option {name}")
+        given[section][key] = _Given(value, "options", isinstance(value, str))
     return Settings(**{name: _build(name, keys) for name, keys in given.items()})
 
 

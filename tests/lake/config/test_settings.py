@@ -343,7 +343,7 @@ def test_secrets_of_the_environment_and_of_options_are_not_shown(tmp_path: Path)
     with pytest.raises(ConfigError, match=told) as caught:
         load(tmp_path, "", DCPLAKE_SPARK_CONF=f"k=a,{_SECRET}")
     assert _SECRET not in str(caught.value)
-    with pytest.raises(ConfigError, match=r"option spark\.conf: .*a value of type str") as caught:
+    with pytest.raises(ConfigError, match=r"options: spark\.conf: .*a value of type str") as caught:
         load_settings(None, {}, {"spark.conf": _SECRET})
     assert _SECRET not in str(caught.value)
 
