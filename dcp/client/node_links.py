@@ -108,15 +108,19 @@ class NodeLinks:
         return None
 
     def ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
-        """Note that a link's connection ended; the next attempt waits."""
+        """Note that a link's connection ended; the next attempt waits.
+
+        Attempts that fail alike are a warning once.
+        """
         if now - link.ready_at >= self._backoff.cap_seconds:
             link.failures = 0
         link.connection = None
-        link.error = str(error or "closed")
+        told, link.error = link.error, str(error or "closed")
         link.ready_at = inf
         link.retry_at = now + self._backoff.delay_seconds(link.failures)
         link.failures += 1
-        _log.warning(
+        _log.log(
+            logging.DEBUG if link.error == told else logging.WARNING,
             "connection to %s ended (%s), next attempt in %.2f s",
             link.address,
             error,

@@ -124,6 +124,7 @@ class Reader:
         self._closing = False
         self._leaves_at = inf
         self._ended: DcplakeError | None = None
+        self._is_connecting = False
         self._limit_bytes = settings.held_limit_bytes(settings.window_bytes)
         self._read_at = -inf
         self._paused = self._is_woken = False
@@ -136,6 +137,7 @@ class Reader:
     def start(self, on_step: Callable[[SetUpStep], None] | None = None) -> None:
         """Begin to connect; ``on_step`` hears of each step as it begins, in the thread."""
         self._on_step = on_step
+        self._is_connecting = True
         self._thread.start()
 
     def stop(self) -> None:
@@ -146,6 +148,8 @@ class Reader:
 
     def join(self) -> None:
         """Wait for the thread's end; only a connection attempt under way outlasts that, unheard."""
+        if self._is_connecting:
+            return
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
 
@@ -238,6 +242,7 @@ class Reader:
             on_step=self._begin_step,
         )
         self._transport = transport
+        self._is_connecting = False
         try:
             self._machine.start(monotonic())
             self._begin_step(self._machine.set_up_step)

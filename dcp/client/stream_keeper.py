@@ -139,6 +139,7 @@ class StreamKeeper:
             elif track.phase is Phase.WAITING and now >= track.retry_at:
                 if track.address is None:
                     self.links.want_map(now)
+                    track.retry_at = now + self._settings.retry_cap_seconds
                 else:
                     due.setdefault(track.address, []).append(track)
         for address, tracks in due.items():
@@ -162,7 +163,7 @@ class StreamKeeper:
 
     def _attempt_at(self, track: VbucketTrack) -> float:
         if track.address is None:
-            return inf  # the map's arrival will wake it
+            return track.retry_at  # asks for a map again, unless one names its node before
         link = self.links.link(track.address)
         if link.is_ready:
             return track.retry_at
@@ -264,7 +265,9 @@ class StreamKeeper:
                     track.has_unplaced_rows = not moved
 
     def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
-        if isinstance(error, AuthenticationError | BucketError | NoRelayError | LocalProtocolError):
+        if isinstance(error, NoRelayError | LocalProtocolError):
+            raise error
+        if isinstance(error, AuthenticationError | BucketError) and not self._only_awaits(link):
             raise error
         self.links.ended(link, error, now)
         self.links.want_map(now)
@@ -279,6 +282,11 @@ class StreamKeeper:
             elif track.phase is not Phase.STOPPED:
                 self._trouble(track, reason, str(error), now, link.retry_at)
         self.act_at = now
+
+    def _only_awaits(self, link: NodeLink) -> bool:
+        """Return whether a node has only vbuckets that it need not serve: it may be starting."""
+        there = [each for each in self.tracks.values() if each.address == link.address]
+        return bool(there) and all(each.is_awaited for each in there)
 
     def _trouble(
         self, track: VbucketTrack, reason: StopReason, detail: str, now: float, retry_at: float

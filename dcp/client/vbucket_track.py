@@ -29,7 +29,8 @@ class StreamStart:
     """A vbucket to stream: the node (None: by the cluster map), and the position to start after.
 
     ``failover_log`` is the one accepted with the data up to ``position``, where it is known;
-    ``purge_seqno`` the newest that a marker told with that data.
+    ``purge_seqno`` the newest that a marker told with that data. ``is_awaited``: no node is known
+    to serve it yet, so until its first stream opens it has no deadline, and fails nothing.
     """
 
     vbucket: int
@@ -38,6 +39,7 @@ class StreamStart:
     failover_log: FailoverLog | None = None
     end_seqno: int = END_OF_TIME
     purge_seqno: int | None = None
+    is_awaited: bool = False
 
 
 class Phase(Enum):
@@ -93,15 +95,21 @@ class VbucketTrack:
             start.position,
             start.failover_log,
             start.end_seqno,
-            trouble_since=now,
+            trouble_since=inf if start.is_awaited else now,
             purge_seqno=start.purge_seqno,
         )
+
+    @property
+    def is_awaited(self) -> bool:
+        """True until the first stream opens of a vbucket that nobody may serve."""
+        return self.trouble_since == inf
 
     def opened(self, failover_log: FailoverLog, now: float) -> None:
         """Note that the stream was accepted."""
         self.phase = Phase.STREAMING
         self.failover_log = failover_log
         self.opened_at = now
+        self.trouble_since = min(self.trouble_since, now)
 
     def advance(self, position: Position) -> None:
         """Note the position behind the delivered events."""

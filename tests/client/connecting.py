@@ -17,12 +17,19 @@ def settings(**changes: object) -> ConnectionSettings:
     return ConnectionSettings(**{"bucket": "default", **changes})  # type: ignore[arg-type]
 
 
+def connecting(
+    cluster: ProducerCluster, name: str = "test", node: int = 0, **changes: object
+) -> NodeConnection:
+    """Return a connection that is not begun."""
+    address = NodeAddress.parse(cluster.seeds[node])
+    return NodeConnection(address, settings(**changes), CREDENTIALS, name)
+
+
 @contextmanager
 def connected(
     cluster: ProducerCluster, name: str = "test", node: int = 0, **changes: object
 ) -> Iterator[NodeConnection]:
-    address = NodeAddress.parse(cluster.seeds[node])
-    connection = NodeConnection(address, settings(**changes), CREDENTIALS, name)
+    connection = connecting(cluster, name, node, **changes)
     connection.open()
     try:
         yield connection

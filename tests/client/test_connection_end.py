@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from dcp.client import reader
+from dcp.client.transport import Transport
 from dcp.errors import LocalProtocolError, NodeUnavailableError
 from tests.client.conftest import MakeCluster
-from tests.client.connecting import START, connected
+from tests.client.connecting import START, connected, connecting
 from tests.client.cut_off import no_stream_cut_off
 from tests.client.drained import PATIENCE_SECONDS, Drained, caught_up, fill, wait_for
 
@@ -105,3 +107,28 @@ def test_close_does_not_wait_for_a_node_that_hangs(make_cluster: MakeCluster) ->
         assert monotonic() - began < 5, "the reader's bound, and not the NOOPs'"
         assert not connection._reader._thread.is_alive()
         cluster.restore_node(0)
+
+
+def test_close_does_not_wait_for_a_connection_attempt(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that is gone answers nothing: the attempt lasts, and nobody hears of it."""
+    cluster = make_cluster()
+    connect, begun, answers = Transport.connect, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **settings: Any) -> Transport:
+        begun.set()
+        assert answers.wait(PATIENCE_SECONDS)
+        return connect(*arguments, **settings)
+
+    monkeypatch.setattr(Transport, "connect", slow)
+    monkeypatch.setattr(reader, "_JOIN_SECONDS", PATIENCE_SECONDS)
+    connection = connecting(cluster)
+    connection.start()
+    assert begun.wait(PATIENCE_SECONDS)
+    began = monotonic()
+    connection.close()
+    assert monotonic() - began < PATIENCE_SECONDS / 2
+    answers.set()
+    connection._reader._thread.join(PATIENCE_SECONDS)
+    assert not connection._reader._thread.is_alive(), "it ends when it may"

@@ -4,6 +4,7 @@ It does what ``dcp.lake.run.driver.Driver`` does, whose own code is bound to Spa
 product's. A driver dies at a step, or stands still there while another one works, and wakes.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -25,6 +26,7 @@ from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan, TaskPlan
 from dcp.lake.run.backfills import held_seqnos
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import DOCS as DOCS_TABLE
 from tests.lake.memory_lake import Row
 from tests.simulation.delta_tables import CHANGES, RowsToWrite, TablesInMemory
@@ -92,6 +94,13 @@ class Driver:
         crew.reached("apply.planned")
         run_apply(tables.handle, plan, self.writer_id)
         return True
+
+
+def _came(plan: RoundPlan, rows: list[Row]) -> int:
+    """Count what was read though the plan had left it out."""
+    awaited = {vbucket for task in plan.tasks for vbucket in task.awaited}
+    told = [row["detail"] for row in rows if row["kind"] == "status" and row["vbucket"] in awaited]
+    return sum(json.loads(detail)["outcome"] != Outcome.LEFT_OUT for detail in told)
 
 
 class Crew:
@@ -236,6 +245,7 @@ class Crew:
         rows: list[Row] = pa.Table.from_batches(batches).to_pylist()
         brought = sum(row["kind"] == "backfill" for row in rows)
         partial = sum(stream.partial is not None for stream in plan.streams)
+        self.counts.add("awaited vbucket came", _came(plan, rows))
         self.counts.add("collection brought anew", brought)
         self.counts.add("backfill of a collection in vain", partial - brought)
         return rows

@@ -11,7 +11,7 @@ A task of a backfill of some collections (`PartialBackfill`) reads those first, 
 bring nothing else. What came of a stream that ends before it has all of them counts for nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from socket import gethostname
 from time import monotonic, sleep
@@ -191,7 +191,10 @@ class TaskReceiver:
         self.results = {
             stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
         }
-        """The results by vbucket; each has its outcome when ``stream`` has ended."""
+        """The results by vbucket; each has its outcome when ``stream`` has ended.
+
+        Vbuckets that are awaited have one from when they come on.
+        """
         self._open = set(self.results)
         self._server_logs: dict[int, FailoverLog] = {}
         flow, branches = access.flow_control, BranchLookup()
@@ -203,10 +206,9 @@ class TaskReceiver:
             system_xattrs=plan.document_filter.rules.system_xattrs,
             counts=counts,
         )
-        self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
-        self._wanted = WantedRows(
-            plan.document_filter, plan.streams, is_old_only=bool(plan.collections)
-        )
+        streams = (*plan.streams, *plan.awaited.values())
+        self._rows = ChangeRows(streams, self._batches, branches, access.dropped)
+        self._wanted = WantedRows(plan.document_filter, streams, is_old_only=bool(plan.collections))
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -221,18 +223,12 @@ class TaskReceiver:
 
     @property
     def done(self) -> StreamProgress:
-        """The progress of its vbuckets."""
-        started = (
-            {}
-            if self._plan.collections
-            else {
-                vbucket: result.plan.state.position.seqno
-                for vbucket, result in self.results.items()
-            }
-        )
+        """The progress of its vbuckets: seqnos are those that its plan knew of."""
+        reads_anew = bool(self._plan.collections)
         seqnos = sum(
-            result.position.seqno - started.get(vbucket, 0)
-            for vbucket, result in self.results.items()
+            result.position.seqno - (0 if reads_anew else result.plan.state.position.seqno)
+            for result in self.results.values()
+            if result.plan.awaits is None
         )
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
@@ -268,7 +264,10 @@ class TaskReceiver:
         backfill = self._plan.backfill
         reads_replicas = backfill is not None and backfill.reads_replicas
         return Consumer(
-            [self._stream_start(stream) for stream in self._plan.streams],
+            [
+                self._stream_start(stream)
+                for stream in (*self._plan.streams, *self._plan.awaited.values())
+            ],
             [str(node) for node in self._plan.seeds],
             replace(
                 settings,
@@ -289,6 +288,7 @@ class TaskReceiver:
             stream.state.position,
             stream.state.failover_log,
             purge_seqno=stream.state.purge_seqno,
+            is_awaited=stream.awaits is not None,
         )
 
     def _credentials(self) -> Credentials:
@@ -358,6 +358,8 @@ class TaskReceiver:
                 self._learn(event, delivery.node)
                 if isinstance(event, StreamOpened):
                     moved.add(event.vbucket)  # to be accepted may be all that was wanted
+                elif isinstance(event, SeqnosReceived):
+                    moved |= self._given_targets(delivery.node, dict(event.seqnos))
             self._policy.moved(delivery.node, delivery.positions)
         for event in delivery.events:
             if isinstance(event, Items):
@@ -371,6 +373,10 @@ class TaskReceiver:
 
     def _learn(self, event: Event, node: NodeAddress) -> None:
         """Note what an event tells of streams, nodes and collections, before rows are taken."""
+        if isinstance(event, StreamOpened | RollbackOrdered) and event.vbucket not in self.results:
+            came = self._plan.awaited[event.vbucket]
+            self.results[event.vbucket] = StreamResult(came, self._consumer.position)
+            self._open.add(event.vbucket)
         match event:
             case StreamOpened() if event.vbucket in self._open:
                 self._opened(event, node)
@@ -383,6 +389,14 @@ class TaskReceiver:
                 self._policy.snapshot_started(event.vbucket, event.flags)
             case SystemEventReceived():
                 self._wanted.learn(event)
+
+    def _given_targets(self, node: NodeAddress, seqnos: Mapping[int, int]) -> set[int]:
+        """Return the vbuckets that came without a target, and have what their node holds as one."""
+        waiting = (self.results[vbucket] for vbucket in self._open & seqnos.keys())
+        found = [each for each in waiting if each.lacks_target and each.node == node]
+        for each in found:
+            each.plan = replace(each.plan, target_seqno=seqnos[each.plan.vbucket])
+        return {each.plan.vbucket for each in found}
 
     def _add_documents(self, columns: DataColumns) -> None:
         wanted = self._wanted.documents(columns)
@@ -398,7 +412,7 @@ class TaskReceiver:
         result.start_seqno = start_seqno_on(result.plan.state, event.failover_log)
         self._wanted.drop_up_to(event.vbucket, result.start_seqno or 0)
         result.node = node
-        self._policy.opened(node, event.vbucket)
+        self._policy.opened(node, event.vbucket, lacks_target=result.lacks_target)
         self._rows.accepted(event.vbucket, event.failover_log)
 
     def _partial_trouble(self, result: StreamResult, log: FailoverLog) -> tuple[str, str] | None:
@@ -511,11 +525,13 @@ class TaskReceiver:
                 self._add_beginning(result)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
-            detail = left_out_status(left)
-            self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
+            if left.vbucket not in self.results:  # otherwise it was awaited, and came
+                detail = left_out_status(left)
+                self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
         yield from self._batches.flush()
         states = [result.state(self._round) for result in self.results.values()]
-        yield states_to_batch([*states, *self._plan.carried], self._round)
+        states += [each for each in self._plan.carried if each.vbucket not in self.results]
+        yield states_to_batch(states, self._round)
         if self._plan.applied:
             yield applied_to_batch(self._plan.applied, self._round)
 

@@ -3,6 +3,13 @@
 ``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
 vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
 round and no commit.
+
+Vbuckets that no node can serve at that moment (there is none, it does not answer, or does not tell
+what it holds) are left out, and do not make a round. Where there is one, its tasks await them: as
+long as a task has streams to read, its consumer tries to open theirs as well, by the newest map. A
+stream that opens is one of the task's, and is to reach what its node says it holds; of the others
+the round says what the plan said. So a failover, or a node that comes back, counts in the round
+under way, and no round is longer for what does not come.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +26,6 @@ from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.rounds.backfill_plan import ROUND_SECONDS, BackfillPlan, BackfillStream
 from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import (
-    BackfillSource,
     Idle,
     LeftOut,
     PartialBackfill,
@@ -29,6 +35,7 @@ from dcp.lake.rounds.round_plan import (
 )
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.types import END_OF_TIME
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -124,8 +131,7 @@ def plan_round(
     position.refuse_late_start()
     goals = cluster.high_seqnos if targets is None else targets
     backfill = position.backfill
-    source = None if backfill is None else backfill.source
-    streams: list[StreamPlan] = []
+    plans: list[StreamPlan] = []
     left_out: list[LeftOut] = []
     for vbucket in range(cluster.map.vbucket_count):
         state = position.state(vbucket)
@@ -157,24 +163,24 @@ def plan_round(
                 skip or {},
                 begins_epoch=restarted is not None,
             )
+        left = planned if isinstance(planned, LeftOut) else planned.awaits
+        if left is not None:
+            left_out.append(left)
         if isinstance(planned, StreamPlan):
-            streams.append(_passing(planned, position.document_filter))
-        else:
-            left_out.append(planned)
+            plans.append(_passing(planned, position.document_filter))
+    streams = [plan for plan in plans if plan.awaits is None]
     if not streams:
         return Idle(position.lake_id, position.latest_round, tuple(left_out))
     slots = slots if isinstance(slots, int) else slots()
     if slots < 0:
         raise ValueError(f"slots: found {slots}, expected 0 or more")
-    streamed = {stream.vbucket for stream in streams}
-    vbuckets = {*range(cluster.map.vbucket_count), *position.states}
-    carried = [position.state(vbucket) for vbucket in sorted(vbuckets - streamed)]
+    awaited = [plan for plan in plans if plan.awaits and position.has_started(plan.vbucket)]
     shares = _shares(streams, slots, settings.tasks)
     most_seconds = ROUND_SECONDS if any(each.is_backfill for each in streams) else inf
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_tasks(cluster, shares, carried, left_out, flow, source, position.document_filter),
+        tasks=_tasks(position, cluster, shares, left_out, awaited, flow),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=min(settings.target_seconds, most_seconds),
@@ -267,6 +273,8 @@ def _partial_stream(
     planned = _stream_or_reason(state.vbucket, begun, goal, cluster, skip, begins_epoch=True)
     if isinstance(planned, LeftOut):
         return planned
+    if planned.awaits is not None:  # its collections wait for that, too
+        return replace(planned, state=state, begins_epoch=False)
     partial = PartialBackfill(read.collections, read.node, read.collections_seqno)
     return replace(planned, is_backfill=True, partial=partial)
 
@@ -302,14 +310,16 @@ def _stream_or_reason(
     if isinstance(state, BlockedRollback):
         return LeftOut(vbucket, state.reason, state.detail)
     node = cluster.map.owner(vbucket)
+    target_seqno = END_OF_TIME if goal is None else goal
+    awaits = None
     if node is None:
-        return LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
-    if node in cluster.unreachable:
-        return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
-    if goal is None:
+        awaits = LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
+    elif node in cluster.unreachable:
+        awaits = LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
+    elif goal is None:
         detail = f"{node} did not tell its high seqno, or its branch"
-        return LeftOut(vbucket, "no high seqno", detail)
-    return StreamPlan(state, node, goal, begins_epoch)
+        awaits = LeftOut(vbucket, "no high seqno", detail)
+    return StreamPlan(state, node, target_seqno, begins_epoch, awaits=awaits)
 
 
 def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:
@@ -325,38 +335,53 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
 
 
 def _tasks(
+    position: LakePosition,
     cluster: "ClusterView",
     shares: Sequence[tuple[StreamPlan, ...]],
-    carried: Sequence[VbucketProgress],
     left_out: Sequence[LeftOut],
+    awaited: Sequence[StreamPlan],
     flow: FlowControlSettings,
-    source: BackfillSource | None,
-    document_filter: DocumentFilter,
 ) -> tuple[TaskPlan, ...]:
     """Give each task its streams, its part of what is only written down, and its windows.
 
-    These are sized as if all tasks ran at once in one executor.
+    These are sized as if all tasks ran at once in one executor, and all that they await came. The
+    last ones, where a backfill has some besides others, carry and await nothing.
     """
-    connections = sum(map(_connections, shares))
+    streamed = {stream.vbucket for share in shares for stream in share}
+    known = {*range(cluster.map.vbucket_count), *position.states}
+    carried = [position.state(vbucket) for vbucket in sorted(known - streamed)]
+    live = sum(not share[0].is_backfill for share in shares)
+    carriers = live or len(shares)
+    carries = [
+        tuple(carried[index::carriers]) if index < carriers else () for index in range(len(shares))
+    ]
+    vbuckets = [{state.vbucket for state in each} for each in carries]
+    awaits = [
+        {stream.vbucket: stream for stream in awaited if live and stream.vbucket in each}
+        for each in vbuckets
+    ]
+    connections = sum(
+        _connections((*share, *more.values())) for share, more in zip(shares, awaits, strict=True)
+    )
     windows = WindowPlan.of(flow, connections)
+    source = None if position.backfill is None else position.backfill.source
     backfill = source and source.shared_by(sum(share[0].is_backfill for share in shares))
     seeds = tuple(node for node in cluster.map.addresses if node not in cluster.unreachable)
     tasks = []
     for index, share in enumerate(shares):
-        carries = tuple(carried[index :: len(shares)])
-        vbuckets = {state.vbucket for state in carries}
-        misses = tuple(left for left in left_out if left.vbucket in vbuckets)
+        misses = tuple(left for left in left_out if left.vbucket in vbuckets[index])
         reads = backfill if share[0].is_backfill else None
         tasks.append(
             TaskPlan(
                 index,
                 share,
-                carries,
+                carries[index],
                 windows,
                 misses,
                 backfill=reads,
                 seeds=seeds,
-                document_filter=document_filter,
+                document_filter=position.document_filter,
+                awaited=awaits[index],
             )
         )
     return tuple(tasks)
@@ -370,7 +395,7 @@ def _connections(share: Sequence[StreamPlan]) -> int:
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
     """Return the streams by backlog, largest first; nodes alternate among equals."""
-    turn: dict[NodeAddress, int] = {}
+    turn: dict[NodeAddress | None, int] = {}
     ranked = []
     for stream in sorted(streams, key=lambda stream: (-stream.backlog, stream.vbucket)):
         turn[stream.node] = turn.get(stream.node, 0) + 1

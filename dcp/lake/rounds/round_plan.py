@@ -4,7 +4,7 @@ Pure data. It holds no secret.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -85,14 +85,18 @@ class StreamPlan:
     ``is_backfill``: a backfill reads it (`dcp.lake.rounds.backfill_plan`), so the target is what
     the node holds, which need not be all that there is. ``partial`` is what a backfill of some
     collections reads before.
+
+    ``awaits`` says why it cannot be opened yet (`dcp.lake.rounds.planning`): then ``node`` may be
+    None, there was none, and ``target_seqno`` ``END_OF_TIME``, nobody told what it holds.
     """
 
     state: VbucketProgress
-    node: NodeAddress
+    node: NodeAddress | None
     target_seqno: int
     begins_epoch: bool = False
     is_backfill: bool = False
     partial: PartialBackfill | None = None
+    awaits: "LeftOut | None" = None
 
     @property
     def vbucket(self) -> int:
@@ -128,11 +132,12 @@ class TaskPlan:
     """One Spark task: what it streams, and its share of what the round only writes down.
 
     ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
-    have been; ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
-    where all its streams are a backfill's, with the task's part of the rate. ``seeds`` are the
-    nodes of the cluster when it was planned, which it may ask for a newer map. Of its streams goes
-    to the lake what passes ``document_filter``. ``collections`` are the only ones that it reads,
-    from seqno 0 (`PartialBackfill`); none: all.
+    have been, and ``awaited``, by vbucket, the streams of those of these that may come yet: what
+    does come is neither carried nor left out. ``applied`` are replica versions that the log does
+    not list yet. ``backfill`` is set where all its streams are a backfill's, with the task's part
+    of the rate. ``seeds`` are the nodes of the cluster when it was planned, which it may ask for a
+    newer map. Of its streams goes to the lake what passes ``document_filter``. ``collections`` are
+    the only ones that it reads, from seqno 0 (`PartialBackfill`); none: all.
     """
 
     index: int
@@ -145,6 +150,7 @@ class TaskPlan:
     seeds: tuple[NodeAddress, ...] = ()
     document_filter: DocumentFilter = EVERYTHING
     collections: frozenset[int] = frozenset()
+    awaited: Mapping[int, StreamPlan] = field(default_factory=dict)
 
     @property
     def collections_first(self) -> "TaskPlan | None":
@@ -163,6 +169,7 @@ class TaskPlan:
             carried=(),
             left_out=(),
             applied=(),
+            awaited={},
         )
 
     def after_collections(self, read: Mapping[int, CollectionsRead]) -> "TaskPlan":
@@ -175,8 +182,8 @@ class TaskPlan:
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
-        """The nodes it connects to, one connection each."""
-        return tuple(sorted({stream.node for stream in self.streams}))
+        """The nodes it connects to, one connection each; those of what it awaits aside."""
+        return tuple(sorted({stream.node for stream in self.streams if stream.node is not None}))
 
     @property
     def backlog(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.lake.rounds.round_plan import LeftOut, left_out_json, left_out_lines
+from dcp.lake.rounds.round_plan import LeftOut, RoundPlan, left_out_json, left_out_lines
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
 from dcp.lake.task_monitor.task_stats import SLOWEST
 from dcp.printable import number_ranges
@@ -21,6 +21,15 @@ class RoundReport:
     seconds: float
     vbuckets: tuple[VbucketReport, ...]
     left_out: tuple[LeftOut, ...]
+
+    @classmethod
+    def of(
+        cls, plan: RoundPlan, version: int, seconds: float, vbuckets: tuple[VbucketReport, ...]
+    ) -> "RoundReport":
+        """Return the report of a plan's round; what was awaited, and came, is not left out."""
+        came = {report.vbucket for report in vbuckets}
+        left_out = tuple(left for left in plan.left_out if left.vbucket not in came)
+        return cls(plan.round, version, seconds, vbuckets, left_out)
 
     @property
     def rows(self) -> int:
@@ -93,7 +102,7 @@ class RoundReport:
             f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
         )
         lines = [head, *left_out_lines(self.incomplete)]
-        again = [each for each in self.vbuckets if each.rollback_seqno == 0]
+        again = [each for each in self.vbuckets if each.rollback_seqno == 0 and each.target_seqno]
         if documents := sum(each.target_seqno for each in again):
             lines.append(
                 f"  ordered back to 0: vbuckets {number_ranges(each.vbucket for each in again)}: "

@@ -53,13 +53,8 @@ def run_round(
     ):
         commit = append_round(lake, rows, plan.round, writer_id)
     reached("round.read_back")
-    return RoundReport(
-        plan.round,
-        commit.version,
-        monotonic() - begin,
-        streamed_reports(lake, plan.round),
-        plan.left_out,
-    )
+    seconds = monotonic() - begin
+    return RoundReport.of(plan, commit.version, seconds, streamed_reports(lake, plan.round))
 
 
 def _rows(lake: LakeTables, tasks: int, receive: BatchFunction) -> DataFrame | TaskFiles:

@@ -100,7 +100,8 @@ def read_function(
         for batch in indices:
             for index in batch.column(0).to_pylist():
                 name = f"dcplake-verify-{lake_id[:8]}-t{index}"
-                receiver = TaskReceiver(tasks[index], _NO_ROUND, UNLIMITED, access, name)
+                task = replace(tasks[index], awaited={})  # nothing can be said of these
+                receiver = TaskReceiver(task, _NO_ROUND, UNLIMITED, access, name)
                 for rows in receiver.stream():
                     yield narrow_rows(rows)
                     if progress is not None:

@@ -120,11 +120,13 @@ class Watch(Observer):
         self.failures: list[str] = []
         self._cluster = cluster
         self._planned: set[int] = set()
+        self._left_out: set[int] = set()
         self._high = dict.fromkeys(range(VBUCKETS), 0)
 
     def planned(self, plan: RoundPlan, progress: object) -> None:
         self._planned = {stream.vbucket for stream in plan.streams}
-        told = self._planned | {left.vbucket for left in plan.left_out}
+        self._left_out = {left.vbucket for left in plan.left_out}
+        told = self._planned | self._left_out
         for task in plan.tasks:
             for state in task.carried:
                 vbucket = state.vbucket
@@ -139,8 +141,9 @@ class Watch(Observer):
     def committed(self, report: RoundReport) -> None:
         told = {each.vbucket: each for each in report.vbuckets}
         told_of = {left.vbucket for left in report.left_out}
-        for vbucket in self._planned ^ (told.keys() - told_of):
-            self.failures.append(f"round {report.round}: vbucket {vbucket} has no outcome")
+        lost = (told.keys() ^ told_of) ^ (self._planned | self._left_out)
+        for vbucket in lost | (self._planned - told.keys()):
+            self.failures.append(f"round {report.round}: vbucket {vbucket} has no outcome, or two")
         for each in report.vbuckets:
             if each.failed and not each.reason:
                 self.failures.append(f"round {report.round}: {each}")

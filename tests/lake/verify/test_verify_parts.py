@@ -1,7 +1,7 @@
 """The parts of a verification that need no Spark; the streams are real."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,9 @@ def cluster() -> Iterator[ProducerCluster]:
         yield cluster
 
 
-def stream(cluster: ProducerCluster, folder: Path) -> list[dict[str, Any]]:
+def stream(
+    cluster: ProducerCluster, folder: Path, on_plan: Callable[[RoundPlan], None] = lambda _: None
+) -> list[dict[str, Any]]:
     """Read all vbuckets in one task, as an executor does; return its rows."""
     settings = settings_for(cluster, folder, flow_control=SMALL_FLOW)
     access = metadata_access(source_access(settings))
@@ -45,6 +47,7 @@ def stream(cluster: ProducerCluster, folder: Path) -> list[dict[str, Any]]:
         LakePosition("lake", 0), query_cluster(access), settings.round, settings.flow_control, 1
     )
     assert isinstance(plan, RoundPlan)
+    on_plan(plan)
     read = read_function("0123456789abcdef", plan.tasks, access)
     batches = list(read(iter([pa.record_batch({"id": [0]})])))
     assert all(batch.schema == SOURCE_ROWS for batch in batches)
@@ -101,6 +104,19 @@ def test_a_task_says_which_vbuckets_it_could_not_read(
     for vbucket in (0, 1, 3):  # one was cut, and went on where it stood: nothing comes twice
         seqnos = [int(row["seqno"]) for row in rows if row["vbucket"] == vbucket and row["seqno"]]
         assert seqnos == list(range(1, cluster.high_seqno(vbucket) + 1))
+
+
+def test_what_has_no_node_when_a_look_is_planned_is_not_read_in_it(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """Even if it has one by then: it was reported as not compared."""
+    with cluster.batch():
+        for number in range(4000):
+            cluster.set(b"key-%d" % number, b"{}")
+    planned = {vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 0}
+    cluster.kill_node(1)
+    rows = stream(cluster, tmp_path, on_plan=lambda _: cluster.failover(1))
+    assert {row["vbucket"] for row in rows} == planned
 
 
 OTHER = ReplicaTable("docs__s__c__8", 8)
