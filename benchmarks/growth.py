@@ -26,8 +26,7 @@ from deltalake import DeltaTable
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import MIB, session, settings_for
 from benchmarks.rounds import Cost, Meter
-from dcp.lake.receive.receive import SourceAccess
-from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver

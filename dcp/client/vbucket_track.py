@@ -66,6 +66,8 @@ class VbucketTrack:
     """The mutable state of one vbucket; only ``StreamKeeper`` changes it.
 
     Written from outside: the stream keeper moves it by what it hears.
+
+    More than 15 attributes: all that decides what becomes of one vbucket.
     """
 
     vbucket: int

@@ -21,8 +21,8 @@ from dcp.lake.log.log_slice import (
     Role,
     Undo,
 )
-from dcp.lake.receive.receive import SourceAccess, TaskReceiver
-from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import BlockedRollback, RollbackPolicy, plan_rollback

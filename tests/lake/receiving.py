@@ -17,8 +17,9 @@ from dcp.lake.config.settings import (
     Settings,
     SourceSettings,
 )
-from dcp.lake.receive.receive import SourceAccess, TaskReceiver, task_batches
-from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.round_tasks import task_batches
+from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round

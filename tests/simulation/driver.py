@@ -17,8 +17,8 @@ from dcp.errors import FencedError, LakeError, SourceError
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import append_round
-from dcp.lake.receive.receive import SourceAccess, task_batches
-from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.receive.round_tasks import task_batches
+from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillRequest, BackfillStream
 from dcp.lake.rounds.planning import LakePosition, plan_round

@@ -14,8 +14,7 @@ from unittest.mock import patch
 
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
-from dcp.lake.receive.receive import SourceAccess
-from dcp.lake.receive.source_access import source_access
+from dcp.lake.receive.source_access import SourceAccess, source_access
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.delta_tables import TablesInMemory, tables_behind
 from tests.simulation.driver import Crew

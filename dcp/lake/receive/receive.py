@@ -6,60 +6,48 @@ may send only the rest of the window (``batch_flusher.py``). Whatever goes wrong
 a vbucket with a ``status`` row and never the task, so that one dead node does not discard what
 another sent. Only a refused password or bucket fails the task: no other node would answer
 differently.
-
-A task of a backfill of some collections (`PartialBackfill`) reads those first, by streams that
-bring nothing else. What came of a stream that ends before it has all of them counts for nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from socket import gethostname
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Final
 
 import pyarrow as pa
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
-from dcp.client.settings import ConsumerSettings
-from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError, ConfigError
-from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import worker_bytes
-from dcp.lake.config.settings import SourceSettings
 from dcp.lake.log.applied import applied_to_batch
 from dcp.lake.log.stop_points import reached
-from dcp.lake.receive.arrow_memory import return_freed_memory
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.change_rows import ChangeRows
-from dcp.lake.receive.dropped_policies import DroppedPolicies
+from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import (
     LONGEST_WAIT_SECONDS,
-    UNLIMITED,
     StopPolicy,
     TaskBudget,
     VbucketStop,
 )
 from dcp.lake.receive.system_events import collection_of
+from dcp.lake.receive.task_consumer import task_consumer
 from dcp.lake.receive.vbucket_counts import VbucketCounts
 from dcp.lake.receive.wanted_rows import WantedRows
-from dcp.lake.rounds.progress import RoundProgress, StreamProgress
+from dcp.lake.rounds.progress import StreamProgress
 from dcp.lake.rounds.rollback_plan import start_seqno_on
-from dcp.lake.rounds.round_plan import CollectionsRead, RoundPlan, StreamPlan, TaskPlan
+from dcp.lake.rounds.round_plan import TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult, left_out_status
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import states_to_batch
 from dcp.lake.task_monitor.live_board import live_board
-from dcp.lake.task_monitor.live_place import LivePlace
 from dcp.lake.task_monitor.task_stats import NodeStreams, TaskStats
 from dcp.lake.task_monitor.task_watcher import TaskState, TaskWatcher
-from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     Event,
     FailoverLogReceived,
@@ -70,87 +58,13 @@ from dcp.protocol.events import (
     StreamOpened,
     SystemEventReceived,
 )
-from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 from dcp.wire.columns import DataColumns
 from dcp.wire.system_event import CollectionEnded
 
-_LEAST_WINDOW_BYTES: Final = 64 * 1024
 _ELSEWHERE: Final = "replica on another branch"
 PARTIAL_BACKFILL: Final = "backfill of collections"
 """The reason of an epoch that such a backfill begins."""
-_HERE: Final = (
-    "; tasks read the password where they run: docs/operations.md, How tasks get the password"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceAccess:
-    """The connection settings that a task needs besides its plan.
-
-    The password is not among them: the task reads it where it runs, since Spark serves task data.
-    ``seeds`` are as the settings have them: the driver finds nodes by them, tasks by their plan.
-    """
-
-    seeds: tuple[str, ...]
-    consumer: ConsumerSettings
-    source: SourceSettings
-    flow_control: FlowControlSettings
-    quiet_seconds: float
-    dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
-    live: LivePlace | None = None
-    """The folder of the tasks' live files; None: there are none."""
-
-    def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
-        """Return the same for one bucket: what was made anew under its name is refused."""
-        connection = replace(self.consumer.connection, bucket_uuid=bucket_uuid)
-        return replace(self, consumer=replace(self.consumer, connection=connection))
-
-
-def receive_function(
-    plan: RoundPlan, access: SourceAccess, progress: RoundProgress | None = None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
-    budget = TaskBudget(plan.target_bytes, plan.target_seconds)
-
-    def receive(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return_freed_memory()
-        for batch in indices:
-            for index in batch.column(0).to_pylist():
-                name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}-t{index}.{_attempt()}"
-                for rows, done in task_batches(plan, index, budget, access, name):
-                    yield rows
-                    if progress is not None:
-                        progress.note(index, done)
-
-    return receive
-
-
-def task_batches(
-    plan: RoundPlan, index: int, budget: TaskBudget, access: SourceAccess, name: str
-) -> Iterator[tuple[pa.RecordBatch, StreamProgress]]:
-    """Yield what a task of a round writes, and how far it is behind each batch.
-
-    Raises:
-        TaskError: as for `TaskReceiver.stream`.
-
-    """
-    task, counts = plan.tasks[index], VbucketCounts()
-    if (first := task.collections_first) is not None:
-        reading = TaskReceiver(first, plan.round, UNLIMITED, access, f"{name}.c", counts)
-        for rows in reading.stream():
-            yield rows, reading.done
-        task = task.after_collections(reading.collections_read())
-    receiver = TaskReceiver(task, plan.round, budget, access, name, counts)
-    for rows in receiver.batches():
-        yield rows, receiver.done
-
-
-def _attempt() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return 0 if context is None else context.attemptNumber()
 
 
 class TaskReceiver:
@@ -185,7 +99,7 @@ class TaskReceiver:
             budget, access.quiet_seconds, access.consumer.node_deadline_seconds
         )
         try:
-            self._consumer = self._new_consumer()
+            self._consumer = task_consumer(plan, access, name)
         except ConfigError as error:
             raise TaskError(error) from None
         self.results = {
@@ -252,50 +166,6 @@ class TaskReceiver:
                 self._note_flow(watcher.stats())
         finally:
             self._consumer.close()
-
-    def _new_consumer(self) -> Consumer:
-        settings = self._access.consumer
-        window_bytes = self._plan.windows.window_bytes
-        if self._rate is not None:  # at most a second ahead: what is under way at the end is lost
-            window_bytes = min(window_bytes, max(_LEAST_WINDOW_BYTES, int(self._rate)))
-        connection = replace(settings.connection, window_bytes=window_bytes)
-        if self._plan.collections:
-            connection = replace(connection, change_streams=False, out_of_order_snapshots=True)
-        backfill = self._plan.backfill
-        reads_replicas = backfill is not None and backfill.reads_replicas
-        return Consumer(
-            [
-                self._stream_start(stream)
-                for stream in (*self._plan.streams, *self._plan.awaited.values())
-            ],
-            [str(node) for node in self._plan.seeds],
-            replace(
-                settings,
-                connection=connection,
-                reads_replicas=reads_replicas,
-                collections=self._plan.collections,
-            ),
-            self._credentials(),
-            self._name,
-        )
-
-    def _stream_start(self, stream: StreamPlan) -> StreamStart:
-        if self._plan.collections:
-            return StreamStart(stream.vbucket, stream.node, Position.beginning())
-        return StreamStart(
-            stream.vbucket,
-            stream.node,
-            stream.state.position,
-            stream.state.failover_log,
-            purge_seqno=stream.state.purge_seqno,
-            is_awaited=stream.awaits is not None,
-        )
-
-    def _credentials(self) -> Credentials:
-        try:
-            return self._access.source.credentials()
-        except ConfigError as error:
-            raise type(error)(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
 
     def _consume(self) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())
@@ -427,18 +297,6 @@ class TaskReceiver:
         if log.uuid_at(position.seqno) != position.vb_uuid:
             return _ELSEWHERE, f"{plan.node} lacks what the lake has read"
         return None
-
-    def collections_read(self) -> dict[int, CollectionsRead]:
-        """Return what came of the vbuckets whose collections were read."""
-        read = {}
-        for vbucket, result in self.results.items():
-            seqno, log = result.position.complete_seqno, result.failover_log
-            if result.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP) and log is not None:
-                read[vbucket] = CollectionsRead(seqno, log.uuid_at(seqno))
-            else:
-                reason = result.reason or "stream ended"
-                read[vbucket] = CollectionsRead(reason=reason, detail=result.detail)
-        return read
 
     def _take_event(self, event: Event) -> None:
         """Take an event of a vbucket that is open."""

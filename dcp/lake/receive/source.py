@@ -28,8 +28,8 @@ from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.receive.current_documents import DOCUMENTS, current_documents
-from dcp.lake.receive.receive import SourceAccess, TaskReceiver
-from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, TaskPlan, left_out_lines

@@ -1,14 +1,36 @@
-"""Derives client settings from the lake's, and asks the cluster for its map before a round."""
+"""Derives from the lake's settings how driver and tasks connect; asks the cluster for its map."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
-from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.task_monitor.live_place import LivePlace
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccess:
+    """The connection settings that a task needs besides its plan.
+
+    The password is not among them: the task reads it where it runs, since Spark serves task data.
+    ``seeds`` are as the settings have them: the driver finds nodes by them, tasks by their plan.
+    """
+
+    seeds: tuple[str, ...]
+    consumer: ConsumerSettings
+    source: SourceSettings
+    flow_control: FlowControlSettings
+    quiet_seconds: float
+    dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
+    live: LivePlace | None = None
+    """The folder of the tasks' live files; None: there are none."""
+
+    def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
+        """Return the same for one bucket: what was made anew under its name is refused."""
+        connection = replace(self.consumer.connection, bucket_uuid=bucket_uuid)
+        return replace(self, consumer=replace(self.consumer, connection=connection))
 
 
 def source_access(settings: Settings, *, change_streams: bool = True) -> SourceAccess:

@@ -18,7 +18,7 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
     MOST_MEGABYTES_PER_SECOND,

@@ -29,8 +29,7 @@ from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
-from dcp.lake.receive.receive import SourceAccess
-from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.planning import plan_round

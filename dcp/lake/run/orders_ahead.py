@@ -15,7 +15,7 @@ from typing import Final
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.vbucket_track import StreamStart
-from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.printable import number_ranges

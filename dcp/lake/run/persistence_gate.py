@@ -25,7 +25,7 @@ from dcp.errors import (
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress

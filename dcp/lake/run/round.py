@@ -9,7 +9,8 @@ from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.changes import append_round
 from dcp.lake.log.round_records import round_record
 from dcp.lake.log.stop_points import reached
-from dcp.lake.receive.receive import SourceAccess, receive_function
+from dcp.lake.receive.round_tasks import receive_function
+from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.planning import SEQNOS_OF_A_TASK
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.receive import SourceAccess
-from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.lake_position import require_same_bucket, tasks_at_once
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.progress import RoundProgress, round_progress

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from dcp.lake.receive.arrow_memory import return_freed_memory
 from dcp.lake.receive.dropped_policies import DroppedPolicies
-from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import TaskPlan

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillRequest, BackfillStream
-from dcp.lake.rounds.round_plan import BackfillSource, CollectionsRead, RoundPlan
+from dcp.lake.rounds.round_plan import BackfillSource, CollectionsRead, RoundPlan, StreamPlan
 from dcp.lake.run.backfills import held_seqnos
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.manifest import DEFAULT_ID
@@ -128,13 +127,13 @@ def test_what_the_active_node_does_not_have_counts_for_nothing(
     detail: str,
 ) -> None:
     """The copy was ahead of its active node, or on the branch of one that failed."""
-    collections_read = TaskReceiver.collections_read
+    after_collections = StreamPlan.after_collections
 
-    def read(task: TaskReceiver) -> dict[int, CollectionsRead]:
-        [found] = collections_read(task).values()
-        return {0: CollectionsRead(found.seqno + more_seqnos, found.vb_uuid ^ other_branch)}
+    def after(stream: StreamPlan, read: CollectionsRead) -> StreamPlan:
+        other = CollectionsRead(read.seqno + more_seqnos, read.vb_uuid ^ other_branch)
+        return after_collections(stream, other)
 
-    monkeypatch.setattr(TaskReceiver, "collections_read", read)
+    monkeypatch.setattr(StreamPlan, "after_collections", after)
     rows = scene.rounds.run(scene.plan(scene.small))
     assert detail in status(rows)["detail"]
     assert scene.rounds.states[0].epoch == 2

@@ -1,0 +1,67 @@
+"""Makes the consumer of a task: its streams, its window, and the password where it runs."""
+
+from dataclasses import replace
+from socket import gethostname
+from typing import Final
+
+from dcp.client.consumer import Consumer
+from dcp.client.vbucket_track import StreamStart
+from dcp.errors import ConfigError
+from dcp.lake.receive.source_access import SourceAccess
+from dcp.lake.rounds.round_plan import StreamPlan, TaskPlan
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.position import Position
+
+_LEAST_WINDOW_BYTES: Final = 64 * 1024
+_HERE: Final = (
+    "; tasks read the password where they run: docs/operations.md, How tasks get the password"
+)
+
+
+def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
+    """Return a task's consumer; nothing is asked of the source yet.
+
+    Raises:
+        ConfigError: the password is not here.
+
+    """
+    settings, backfill = access.consumer, plan.backfill
+    window_bytes = plan.windows.window_bytes
+    if backfill is not None and (rate := backfill.bytes_per_second) is not None:
+        # At most a second ahead: what is under way at the end is lost.
+        window_bytes = min(window_bytes, max(_LEAST_WINDOW_BYTES, int(rate)))
+    connection = replace(settings.connection, window_bytes=window_bytes)
+    if plan.collections:
+        connection = replace(connection, change_streams=False, out_of_order_snapshots=True)
+    return Consumer(
+        [_stream_start(plan, stream) for stream in (*plan.streams, *plan.awaited.values())],
+        [str(node) for node in plan.seeds],
+        replace(
+            settings,
+            connection=connection,
+            reads_replicas=backfill is not None and backfill.reads_replicas,
+            collections=plan.collections,
+        ),
+        _credentials(access),
+        name,
+    )
+
+
+def _stream_start(plan: TaskPlan, stream: StreamPlan) -> StreamStart:
+    if plan.collections:
+        return StreamStart(stream.vbucket, stream.node, Position.beginning())
+    return StreamStart(
+        stream.vbucket,
+        stream.node,
+        stream.state.position,
+        stream.state.failover_log,
+        purge_seqno=stream.state.purge_seqno,
+        is_awaited=stream.awaits is not None,
+    )
+
+
+def _credentials(access: SourceAccess) -> Credentials:
+    try:
+        return access.source.credentials()
+    except ConfigError as error:
+        raise type(error)(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
