@@ -9,10 +9,10 @@ A producer that does not know the branch of a request orders a rollback to 0. Ne
 common history all the same, so the first retry is at the newest common ancestor of both logs, with
 its uuid. (kv_engine's own replication does the like, ``dcp/passive_stream.cc``.)
 
-A producer that has purged tombstones may order every consumer back to 0 that resumes inside the
-first snapshot, and so again and again if that snapshot is larger than a round. Such an order is
-fruitless, too: after it the vbucket is read to its first snapshot's end in one round, whatever the
-budget.
+A producer that has purged tombstones may order every consumer back to 0 that resumes below the
+newest of them, and so again and again if a round brings less. Such an order, to a vbucket that was
+never caught up with since it began at 0, is fruitless, too: after it the vbucket is read up to what
+its node holds in one round, whatever the budget.
 """
 
 from collections.abc import Iterable
@@ -142,7 +142,7 @@ def _begun(state: VbucketProgress, seqno: int, vb_uuid: int) -> VbucketProgress 
     order = state.order
     assert order is not None
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
-    is_fruitless = is_refused_again or seqno == state.complete_seqno == 0
+    is_fruitless = is_refused_again or seqno == state.caught_up_seqno == 0
     if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
         return BlockedRollback(
             "rollback without progress",

@@ -113,12 +113,13 @@ class StreamPlan:
     def least_complete_seqno(self) -> int:
         """The complete seqno that no budget ends it below; 0: it may end anywhere.
 
-        A first snapshot that ended rollbacks must be read as a whole (`dcp.lake.rounds.
-        rollback_plan` says why), and a partial backfill is worth nothing before.
+        After fruitless rollbacks it must be read up to its target (`dcp.lake.rounds.rollback_plan`
+        says why), and a partial backfill is worth nothing before what its copy had.
         """
         if self.partial is not None:
             return self.partial.read.seqno
-        return int(self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0)
+        is_whole = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
+        return self.target_seqno if is_whole else 0
 
     @property
     def backlog(self) -> int:

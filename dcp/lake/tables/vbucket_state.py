@@ -46,7 +46,7 @@ class VbucketProgress:
     below it was there before the lake, and is not the lake's. None: it is read from seqno 0.
     ``order`` is a rollback that was ordered and not yet followed; ``fruitless_rollbacks`` counts
     those in a row after which nothing was gained: they led to the request that was refused, or to 0
-    inside the first snapshot.
+    before it was caught up with.
     """
 
     vbucket: int

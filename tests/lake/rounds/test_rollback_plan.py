@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.rollback_plan import (
     BlockedRollback,
     RollbackPolicy,
@@ -12,6 +13,7 @@ from dcp.lake.rounds.rollback_plan import (
     rollback_target,
     start_seqno_on,
 )
+from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -137,6 +139,19 @@ def test_a_rollback_without_progress_is_tried_once_more_then_reported() -> None:
     assert isinstance(reported, BlockedRollback)
     assert reported.reason == "rollback without progress"
     assert "dcplake resync --vbuckets 5" in reported.detail
+
+
+@pytest.mark.parametrize(("caught_up_seqno", "least"), [(0, 90), (40, 0)])
+def test_what_was_never_caught_up_with_is_read_as_a_whole_after_a_rollback_to_0(
+    caught_up_seqno: int, least: int
+) -> None:
+    """A node that has purged tombstones orders it back from wherever a round ends below them."""
+    state = replace(ordered(60, 0, log((A, 0)), log((A, 0))), caught_up_seqno=caught_up_seqno)
+    begun = plan_rollback(state, [0, 20, 50], REWRITE)
+    assert isinstance(begun, VbucketProgress)
+    assert begun.position.seqno == 0
+    node = NodeAddress("node", 11210)
+    assert StreamPlan(begun, node, 90, begins_epoch=True).least_complete_seqno == least
 
 
 def test_progress_forgets_what_was_fruitless() -> None:
