@@ -44,9 +44,11 @@ from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
 from dcp.lake.apply.first_apply import first_files, insert_rows
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
+from dcp.lake.apply.typed_documents import see_documents
 from dcp.lake.apply.typed_plan import ColumnChange, add_columns, typed_plan, with_documents
-from dcp.lake.config.contracts import Contract
-from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
+from dcp.lake.apply.typed_rows import see_rows, typed_sql, typed_table
+from dcp.lake.config.contracts import Contract, ContractMode
+from dcp.lake.config.memory import DOCUMENT_BYTES, arrow_settings
 from dcp.lake.log.applied import (
     AppliedVersion,
     ReplicaStatus,
@@ -75,7 +77,7 @@ from dcp.lake.tables.transaction import (
     session_settings_for_a_while,
     transaction,
 )
-from dcp.lake.tables.typed_columns import DOC, TypedColumns, typed_sql
+from dcp.lake.tables.typed_columns import DOC, TypedColumns
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds that brought a table no row, an apply without rows moves it on."""
@@ -155,21 +157,28 @@ def plan_apply(
         if log_slice.restored or typed.rewrites
         else largest_document_bytes(lake, range(log_slice.first_round, to_round + 1)),
     )
-    if contract is None or not contract.mode.tells_new_fields:
+    if contract is None or contract.mode is not ContractMode.EVOLVE:
         return plan
-    plan = _with_documents(lake, plan, contract)
+    plan = _with_documents(lake, plan)
     if plan.typed.rewrites and not typed.rewrites:  # a column widens: of all rows, then
         plan = replace(plan, largest_bytes=DOCUMENT_BYTES)
-        plan = _with_documents(lake, plan, contract)
+        plan = _with_documents(lake, plan)
     return plan if brings_rows or plan.typed.rewrites else None
 
 
-def _with_documents(lake: LakeTables, plan: ApplyPlan, contract: Contract) -> ApplyPlan:
+def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
     """Return a plan with the typed columns for the documents that it writes."""
-    reader = reader_settings(plan.largest_bytes)
-    with session_settings_for_a_while(lake.spark, reader), plan_source(lake, plan) as source:
-        written = written_sql(source, plan, lake.table_sql(plan.table))
-        return replace(plan, typed=with_documents(lake.spark, plan.typed, contract, written))
+    columns = plan.typed.columns
+    if columns is None:
+        return plan
+    if plan.rows is not None and not plan.typed.rewrites:
+        seen = see_documents(columns, plan.rows.to_batches())
+    else:
+        arrow = arrow_settings(plan.largest_bytes)
+        with session_settings_for_a_while(lake.spark, arrow), plan_source(lake, plan) as source:
+            rows = written_sql(source, plan, lake.table_sql(plan.table))
+            seen = see_rows(lake.spark, rows, columns)
+    return replace(plan, typed=with_documents(plan.typed, columns, seen))
 
 
 def _empty_slice(applied: AppliedVersion) -> LogSlice:
@@ -426,11 +435,10 @@ def _commit(
 def _merge(
     lake: LakeTables, plan: ApplyPlan, fence: tuple[str, int], metadata: Mapping[str, Any]
 ) -> None:
-    reader = reader_settings(plan.largest_bytes)
     # Without deletion vectors it writes whole files anew: then one task is too few.
     is_little = plan.rows is not None and has_deletion_vectors(lake.table(plan.table))
-    also = reader | FEW_JOBS_TO_JOIN if is_little else reader
-    with transaction(lake.spark, *fence, metadata, also), plan_source(lake, plan) as source:
+    also = FEW_JOBS_TO_JOIN if is_little else {}
+    with transaction(lake.spark, *fence, metadata, also), typed_source(lake, plan) as source:
         lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, plan)).collect()
 
 
@@ -445,10 +453,12 @@ def _rewrite(
         for name, value in properties
         if not name.startswith(_TOLD_BY_DELTA)
     )
-    reader = reader_settings(plan.largest_bytes)
+    reader = arrow_settings(plan.largest_bytes)
     with transaction(lake.spark, *fence, metadata, reader), plan_source(lake, plan) as source:
         rows = written_sql(source, plan, table_sql)
-        frame = lake.spark.sql(f"SELECT * FROM {typed_sql(rows, columns) if columns else rows}")
+        if columns is not None:
+            rows = typed_sql(lake.spark, rows, columns)
+        frame = lake.spark.sql(f"SELECT * FROM {rows}")
         if columns is not None:
             frame = frame.withMetadata(DOC, {"comment": columns.fingerprint})
         frame.createOrReplaceTempView(_NEW_ROWS)
@@ -471,6 +481,16 @@ def plan_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
         return
     with memory_view(lake.spark, f"dcplake_rows_of_{plan.table}", plan.rows) as view:
         yield view
+
+
+@contextmanager
+def typed_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
+    """Give the same with the typed columns that the plan writes."""
+    columns, arrow = plan.typed.columns, arrow_settings(plan.largest_bytes)
+    if columns is not None and plan.rows is not None:
+        plan, columns = replace(plan, rows=typed_table(plan.rows, columns)), None
+    with session_settings_for_a_while(lake.spark, arrow), plan_source(lake, plan) as source:
+        yield source if columns is None else typed_sql(lake.spark, source, columns)
 
 
 def _read_back(

@@ -8,7 +8,6 @@ from dcp.lake.apply.apply_plan import ApplyPlan, Winner
 from dcp.lake.log.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, TYPED
 from dcp.lake.tables.sql import i64, integer_list, quoted, string, string_list, u64
-from dcp.lake.tables.typed_columns import typed_sql
 
 ITEM_KINDS_SQL: Final = string_list(ITEM_KINDS)
 
@@ -82,17 +81,18 @@ def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner
 
 
 def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
-    """Return the MERGE. Only literals prune the target: its vbuckets, and its keys where that pays.
+    """Return the MERGE of a source that has the typed columns as well.
 
-    The first one only inserts: Delta then reads its source once, and shuffles it not at all for a
-    join with a table that has no rows.
+    Only literals prune the target: its vbuckets, and its keys where that pays. The first one only
+    inserts: Delta then reads its source once, and shuffles it not at all for a join with a table
+    that has no rows.
     """
     pruning = f"t.vbucket IN ({integer_list(plan.vbuckets)})" if plan.vbuckets else "false"
     if plan.keys and plan.names_keys:
         pruning += f" AND t.key IN ({string_list(plan.keys.names)})"
     names, evolution = _NAMES, ""
-    if (columns := plan.typed.columns) is not None:
-        source, names = typed_sql(source, columns), [*_NAMES, *TYPED.names]
+    if plan.typed.columns is not None:
+        names = [*_NAMES, *TYPED.names]
         evolution = " WITH SCHEMA EVOLUTION" if plan.typed.extends else ""
     assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
     matched = f"""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.apply.apply_sql import source_sql
+from dcp.lake.apply.typed_rows import typed_batch
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import Operation, commit_files, takes_files
@@ -19,7 +20,6 @@ from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import session_settings_for_a_while
-from dcp.lake.tables.typed_columns import typed_sql
 
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task holds no window of a connection: there is room for row groups that read well."""
@@ -36,15 +36,19 @@ def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
         return None
     if not takes_files(table.folder):
         return None
-    schema, source = REPLICA, source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
-    if (columns := plan.typed.columns) is not None:
-        schema, source = columns.replica_schema, typed_sql(source, columns)
-    names = ", ".join(quoted(name) for name in schema.names)
+    source, columns = (
+        source_sql(lake.table_sql(plan.table), lake.changes_sql, plan),
+        plan.typed.columns,
+    )
+    schema = REPLICA if columns is None else columns.replica_schema
+    names = ", ".join(map(quoted, REPLICA.names))
     rows = lake.spark.sql(f"SELECT {names} FROM {source} WHERE NOT deleted")
     contents = FileContents(schema, REPLICA_STATISTICS, _ROW_GROUP_BYTES, ("vbucket", "key"))
 
     def as_in_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (batch.cast(schema) for batch in batches)  # elements of arrays have other names
+        for batch in batches:
+            known = batch.cast(REPLICA)  # elements of arrays have other names
+            yield known if columns is None else typed_batch(known, columns)
 
     return TaskFiles(rows, as_in_files, table.folder, contents)
 

@@ -1,22 +1,20 @@
 """Decides which typed columns an apply writes, and what that asks of the table.
 
-By its contract and the columns that the table has; with the modes ``evolve`` and ``freeze`` also by
-a look at the documents that the apply brings.
+By its contract and the columns that the table has; with the mode ``evolve`` also by a look at the
+documents that the apply brings.
 """
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dcp.lake.apply.evolution import compared, see_documents
-from dcp.lake.config.contracts import Contract, ContractMode
+from dcp.lake.apply.evolution import grown
+from dcp.lake.apply.seen_values import Seen
+from dcp.lake.config.contracts import Contract
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.sql import string
 from dcp.lake.tables.typed_columns import DOC, TypedColumns, paths_of, typed_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class ColumnChange(StrEnum):
@@ -74,23 +72,17 @@ def typed_plan(table: LakeTable, contract: Contract | None, *, is_applied: bool)
     return TypedPlan(replace(wanted, document=found.kind), is_typed=True)
 
 
-def with_documents(
-    spark: "SparkSession", plan: TypedPlan, contract: Contract, rows: str
-) -> TypedPlan:
-    """Return the plan for the documents of a query: all that the apply writes."""
-    columns, evolves = plan.columns, contract.mode is ContractMode.EVOLVE
-    if columns is None:
-        return plan
-    seen = see_documents(spark, rows, columns.document)
-    found = compared(columns.document, seen, adds=evolves)
-    if not found.document.num_fields:  # no document has a field: there is no column to write
+def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedPlan:
+    """Return the plan for all documents that the apply writes, and what was seen in them."""
+    document = grown(columns.document, seen)
+    if not document.num_fields:  # no document has a field: there is no column to write
         return replace(plan, columns=None) if plan.is_typed else UNTYPED
+    made = replace(columns, document=document)
     change = plan.change
-    if change is ColumnChange.NONE and found.document != columns.document:
-        is_wider = not _values(columns) <= _values(replace(columns, document=found.document))
+    if change is ColumnChange.NONE and document != columns.document:
+        is_wider = not _values(columns) <= _values(made)
         change = ColumnChange.REWRITE if is_wider else ColumnChange.EXTEND
-    columns = replace(columns, document=found.document, unknown=found.unknown)
-    return replace(plan, columns=columns, change=change)
+    return replace(plan, columns=made, change=change)
 
 
 def _values(columns: TypedColumns) -> set[tuple[str, str]]:

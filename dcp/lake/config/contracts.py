@@ -40,6 +40,8 @@ _STEP: Final = re.compile(
 )
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS: Final = 38
+MOST_LEVELS: Final = 50
+"""Steps of a path: Arrow sends types of no more than 64 levels."""
 _NO_COLUMN: Final = re.compile(r"[ ,;{}()\r\n\t=]")
 """Characters that Parquet has in no column's name (Delta: "Column Mapping" would change them)."""
 
@@ -197,6 +199,11 @@ def _steps(path: str, where: str) -> tuple[Step, ...]:
         raise ConfigError(
             f"{where}: columns: found {path!r}, expected a JSON path to a field, as $.name, "
             "$.address.city, $.lines[*].price, $['a name'] or $.prices.*"
+        )
+    if len(steps) > MOST_LEVELS:
+        raise ConfigError(
+            f"{where}: columns: found {path!r} of {len(steps)} steps, expected no more than "
+            f"{MOST_LEVELS}; an object or array in a column of type string is its JSON"
         )
     for step in steps:
         if isinstance(step, FieldName) and not can_be_column(step.name):

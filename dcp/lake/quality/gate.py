@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import QualityError
-from dcp.lake.apply.apply import plan_source
+from dcp.lake.apply.apply import typed_source
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
@@ -15,7 +15,6 @@ from dcp.lake.quality.quality_suite import QualitySuite, load_suite
 from dcp.lake.tables.schema import REPLICA, TYPED
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.typed_columns import typed_sql
 
 INSTALLED: Final = "installed"
 """The value of ``quality.gate`` that stands for the installed suite; others are files."""
@@ -82,7 +81,7 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
 
     held = HeldVersion(plan.base_version, plan.to_round, plan.log_slice.stale)
     row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
-    with plan_source(lake, plan) as source:
+    with typed_source(lake, plan) as source:
         rows = ReplicaVersion(
             table=plan.table,
             version=plan.base_version,
@@ -97,10 +96,8 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
 
 
 def _rows_sql(source: str, plan: ApplyPlan) -> str:
-    if (columns := plan.typed.columns) is None:
-        return f"SELECT {_COLUMNS} FROM {source} WHERE NOT deleted"
-    typed = ", ".join(TYPED.names)
-    return f"SELECT {_COLUMNS}, {typed} FROM {typed_sql(source, columns)} WHERE NOT deleted"
+    columns = _COLUMNS if plan.typed.columns is None else ", ".join([_COLUMNS, *TYPED.names])
+    return f"SELECT {columns} FROM {source} WHERE NOT deleted"
 
 
 def _broken(report: QualityReport) -> set[str]:

@@ -4,13 +4,13 @@ Counts values, not documents: an array has many at one path.
 """
 
 import json
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import LakeError
+from dcp.lake.apply.json_documents import parse_object
+from dcp.lake.apply.seen_values import NUMBERS, Seen
 from dcp.lake.config.contracts import (
     FieldName,
     Step,
@@ -28,18 +28,11 @@ _MAP_FIELDS: Final = 50
 _MAP_SHARE: Final = 0.1
 """An object with more fields, most of which few objects have, is proposed as a map."""
 
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_TIMESTAMP: Final = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?"
-)
-_INT_BITS: Final = 63
-_DECIMAL_DIGITS: Final = 38
-
 _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset({"boolean"}),
-    "bigint": frozenset({"bigint"}),
-    "decimal(38,0)": frozenset({"bigint", "decimal(38,0)"}),
-    "double": frozenset({"bigint", "decimal(38,0)", "double"}),
+    "bigint": frozenset(NUMBERS[:2]),
+    "decimal(38,0)": frozenset(NUMBERS[:3]),
+    "double": frozenset(NUMBERS),
     "date": frozenset({"date"}),
     "timestamp": frozenset({"timestamp"}),
     "string": frozenset({"date", "timestamp", "string"}),
@@ -121,89 +114,26 @@ def _json_of(row: Mapping[str, Any]) -> bytes:
 
 def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedContract:
     """Return a contract that fits most of some documents; what is no JSON may be among them."""
-    root, count, others = _Seen(), 0, 0
+    root, count, others = Seen(), 0, 0
     for document in documents:
         count += 1
-        try:
-            content = json.loads(document, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            content = None
-        if isinstance(content, dict):
-            root.add(content)
-        else:
-            others += 1
+        content = parse_object(document)
+        root.add(content)
+        others += content is None
     columns: list[ProposedColumn] = []
     unnamed: list[str] = []
     _propose(root, (), columns, unnamed)
     return ProposedContract(collection, count, others, tuple(columns), tuple(unnamed))
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The values at one path: how many of each kind, and what is in them."""
-
-    kinds: Counter[str] = field(default_factory=Counter)
-    fields: dict[str, "_Seen"] = field(default_factory=dict)
-    elements: "_Seen | None" = None
-
-    def add(self, value: Any) -> None:
-        match value:
-            case None:
-                return
-            case dict():
-                self.kinds["object"] += 1
-                for name, each in value.items():
-                    self.fields.setdefault(name, _Seen()).add(each)
-            case list():
-                self.kinds["array"] += 1
-                self.elements = self.elements or _Seen()
-                for each in value:
-                    self.elements.add(each)
-            case _:
-                self.kinds[_kind(value)] += 1
-
-    def merge(self, other: "_Seen") -> None:
-        self.kinds += other.kinds
-        for name, each in other.fields.items():
-            self.fields.setdefault(name, _Seen()).merge(each)
-        if other.elements is not None:
-            self.elements = self.elements or _Seen()
-            self.elements.merge(other.elements)
-
-    @property
-    def is_map(self) -> bool:
-        told = sum(each.kinds.total() for each in self.fields.values())
-        most = _MAP_SHARE * self.kinds["object"] * len(self.fields)
-        return len(self.fields) > _MAP_FIELDS and told < most
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case int():
-            if -(2**_INT_BITS) <= value < 2**_INT_BITS:
-                return "bigint"
-            return "decimal(38,0)" if abs(value) < 10**_DECIMAL_DIGITS else "double"
-        case float():
-            return "double"
-        case _:
-            return _kind_of_text(value)
-
-
-def _refuse_constant(name: str) -> None:
-    """Take NaN and the infinities for what they are: no JSON."""
-    raise ValueError(name)
-
-
-def _kind_of_text(text: str) -> str:
-    if _DATE.fullmatch(text):
-        return "date"
-    return "timestamp" if _TIMESTAMP.fullmatch(text) else "string"
+def _is_map(seen: Seen) -> bool:
+    told = sum(each.kinds.total() for each in seen.fields.values())
+    most = _MAP_SHARE * seen.kinds["object"] * len(seen.fields)
+    return len(seen.fields) > _MAP_FIELDS and told < most
 
 
 def _propose(
-    seen: _Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: list[str]
+    seen: Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: list[str]
 ) -> None:
     """Add the columns for what was seen at a path."""
     total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
@@ -224,12 +154,12 @@ def _propose(
     columns.append(ProposedColumn(path, kind, total, {} if kind == "string" else misfits))
 
 
-def _below(seen: _Seen, total: int, path: str, unnamed: list[str]) -> Iterator[tuple[Step, _Seen]]:
+def _below(seen: Seen, total: int, path: str, unnamed: list[str]) -> Iterator[tuple[Step, Seen]]:
     """Give the steps further down, where most of what is at a path are objects, or arrays."""
     if seen.kinds["array"] >= _DOMINANT * total and seen.elements and seen.elements.kinds:
         yield Wildcard.ELEMENTS, seen.elements
-    elif seen.kinds["object"] >= _DOMINANT * total and seen.is_map:
-        values = _Seen()
+    elif seen.kinds["object"] >= _DOMINANT * total and _is_map(seen):
+        values = Seen()
         for each in seen.fields.values():
             values.merge(each)
         yield Wildcard.VALUES, values

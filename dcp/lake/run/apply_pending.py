@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dcp.lake.apply.applier import Applier
-from dcp.lake.config.contracts import load_contracts
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
@@ -18,7 +17,6 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.large_load import is_large_parse
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.tables.horizon import Horizon
@@ -48,10 +46,7 @@ def apply_pending(
         sending_lineage(observer, settings) as told,
         lake_locked(settings, "dcplake apply") as location,
     ):
-        folder = settings.apply.contracts_folder
-        parses = bool(folder and load_contracts(folder))
-        start_spark = spark_of(settings, spark, is_long=lambda: parses and is_large_parse(location))
-        lake = open_lake(start_spark, location)
+        lake = open_lake(spark_of(settings, spark), location)
         guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
         guard.check()
         rule = replace(settings.apply, when="every_round")

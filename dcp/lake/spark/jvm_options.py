@@ -2,8 +2,7 @@
 
 Measured (benchmarks/README.md): Java's optimising compiler takes 40 % of the CPU of a run that
 brings 100 changes; at a million documents it has paid for itself, and a run that brings three
-million takes a quarter longer without it. An apply that reads JSON for typed columns breaks even
-between 400,000 documents and 600,000; one without them needs it less.
+million takes a quarter longer without it. An apply needs it less.
 """
 
 import shlex
@@ -14,9 +13,6 @@ from dcp.lake.spark.install_paths import data_folder
 
 MANY_CHANGES: Final = 1_000_000
 """From so many changes on that a run has to bring, code that is compiled well pays."""
-
-MANY_DOCUMENTS: Final = 500_000
-"""From so many documents on to read for typed columns."""
 
 # C1 alone. It would get a code cache of 48 MB: Spark fills that, then compiles in circles.
 _QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m"

@@ -1,57 +1,138 @@
-"""How many fields become columns, and which are told: by the types of documents alone."""
+"""The fields that become columns, and the numbers for which columns widen, by documents alone."""
+
+import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from dcp.lake.apply.evolution import MOST_COLUMNS, SeenDocuments, compared
-from dcp.lake.config.contracts import Contract, ContractMode
-from dcp.lake.tables.typed_columns import fingerprint_of, paths_of
+from dcp.lake.apply.evolution import MOST_COLUMNS, grown
+from dcp.lake.apply.json_documents import parse_object
+from dcp.lake.apply.seen_values import Seen
+from dcp.lake.apply.typed_documents import see_documents
+from dcp.lake.config.contracts import Contract, ContractMode, document_type
+from dcp.lake.tables.typed_columns import TypedColumns, fingerprint_of, paths_of
+from dcp.wire.vocabulary import Datatype
+from tests.lake.apply.json_texts import WITH_MAP, at_once, documents
 
 NONE = pa.struct([])
 
 
-def _objects(*levels: str, fields: int) -> StructType:
-    kind = StructType([StructField(f"f{number}", LongType()) for number in range(fields)])
+def evolved(known: pa.StructType, *documents: bytes) -> pa.StructType:
+    columns = TypedColumns(known, "", tells_new_fields=True)
+    flags = pa.array([int(Datatype.JSON)] * len(documents), pa.int32())
+    rows = {"datatype": flags, "value": pa.array(documents, pa.binary())}
+    return grown(known, see_documents(columns, [pa.RecordBatch.from_pydict(rows)]))
+
+
+def one_by_one(known: pa.StructType, *documents: bytes) -> pa.StructType:
+    seen = Seen().expect(known)
+    for document in documents:
+        seen.add(parse_object(document))
+    return grown(known, seen)
+
+
+@given(
+    documents=st.lists(documents, min_size=1, max_size=5),
+    known=st.sampled_from([NONE, WITH_MAP]),
+    size=st.sampled_from([1, 256]),
+)
+@example(documents=[b'{"a": 1}', b'{"a": 2, "b": {}}', b'{"a": "x"}'], known=NONE, size=1)
+@example(documents=[b'{"a": [null]}', b'{"a": [{"b": null}]}', b'{"a": [0]}'], known=NONE, size=1)
+def test_read_together_they_say_what_they_say_one_by_one(
+    documents: list[bytes], known: pa.StructType, size: int
+) -> None:
+    with at_once(size):
+        assert evolved(known, *documents) == one_by_one(known, *documents)
+
+
+@pytest.mark.parametrize(
+    ("known", "values", "wanted"),
+    [
+        (None, "1 -2147483649", "bigint"),
+        (None, "1 9223372036854775808", "decimal(38,0)"),
+        (None, "1 0.5", "double"),
+        (None, "1.0", "double"),
+        (None, "1" + "0" * 38, "double"),
+        (None, '1 "x"', "string"),
+        (None, "[] 1", "string"),
+        (None, '"2026-01-31T10:00:00Z"', "string"),
+        (None, "null []", None),
+        ("int", "2147483647 null", "int"),
+        ("int", '2147483648 "x"', "bigint"),
+        ("int", "1.0", "double"),
+        ("bigint", "-9223372036854775809", "decimal(38,0)"),
+        ("decimal(6,2)", '9999.99 1.500 "1.255"', "decimal(6,2)"),
+        ("decimal(6,2)", "10000", "decimal(38,2)"),
+        ("decimal(6,2)", "0.001", "decimal(38,3)"),
+        ("decimal(6,2)", "1e37", "double"),
+        ("double", "1e999", "double"),
+        ("string", "1", "string"),
+    ],
+)
+@pytest.mark.parametrize("step", [".y", "[*]", ".*"])
+def test_types_for_what_was_seen(
+    known: str | None, values: str, wanted: str | None, step: str
+) -> None:
+    if step == ".*" and known is None:
+        return  # a contract says so, or nobody
+    columns = NONE if known is None else document_type({f"$.x[*]{step}": known}, "a test")
+    one = "[%s]" if step == "[*]" else '{"y": %s}'
+    texts = [b'{"x": [%s]}' % (one % value).encode() for value in values.split()]
+    expected = NONE if wanted is None else document_type({f"$.x[*]{step}": wanted}, "a test")
+    assert evolved(columns, b"{}", *texts) == expected
+
+
+def test_a_document_that_is_no_json_says_nothing_of_the_columns() -> None:
+    """The server's flag may be wrong."""
+    known = document_type({"$.n": "int"}, "a test")
+    texts = [b'{"n": 1}', b'{"n": 2, "new": true}', b'{"n": ', b"[1]", b"", b'{"n": 3e9, }']
+    assert evolved(known, *texts) == document_type({"$.n": "int", "$.new": "boolean"}, "a test")
+
+
+def _objects(*levels: str, fields: int) -> dict[str, Any]:
+    content: dict[str, Any] = {f"f{number}": 1 for number in range(fields)}
     for name in reversed(levels):
-        kind = StructType([StructField(name, kind)])
-    return kind
+        content = {name: content}
+    return content
+
+
+def _evolved(content: dict[str, Any]) -> pa.StructType:
+    return evolved(NONE, json.dumps(content).encode())
 
 
 @pytest.mark.parametrize("levels", [(), ("a",), ("a", "b", "c")])
 @pytest.mark.parametrize("over", [0, 1])
 def test_as_many_fields_become_columns_at_any_depth(levels: tuple[str, ...], over: int) -> None:
-    seen = SeenDocuments(_objects(*levels, fields=MOST_COLUMNS + over), frozenset())
-    found = compared(NONE, [seen], adds=True)
-    assert sum(1 for _ in paths_of(found.document)) == MOST_COLUMNS
-    expected = [f"$.{'.'.join((*levels, f'f{MOST_COLUMNS}'))}"] if over else []
-    assert [str(path) for path in found.unknown] == expected
+    found = _evolved(_objects(*levels, fields=MOST_COLUMNS + over))
+    assert sum(1 for _ in paths_of(found)) == MOST_COLUMNS
 
 
 def test_what_is_in_a_field_that_gets_no_column_takes_no_room() -> None:
-    refused = StructField("a b", _objects(fields=MOST_COLUMNS))
-    seen = StructType([refused, *_objects(fields=MOST_COLUMNS).fields])
-    found = compared(NONE, [SeenDocuments(seen, frozenset())], adds=True)
-    assert sum(1 for _ in paths_of(found.document)) == MOST_COLUMNS
-    assert [str(path) for path in found.unknown] == ["$['a b']"]
+    found = _evolved({"a b": _objects(fields=MOST_COLUMNS), **_objects(fields=MOST_COLUMNS)})
+    assert sum(1 for _ in paths_of(found)) == MOST_COLUMNS
+    assert found.get_field_index("a b") < 0
 
 
 def test_an_object_whose_names_are_data_leaves_others_their_columns() -> None:
-    wide = StructField("m", _objects(fields=MOST_COLUMNS + 100))
-    seen = StructType([wide, StructField("n", LongType())])
-    found = compared(NONE, [SeenDocuments(seen, frozenset())], adds=True)
-    assert found.document.field("n").type == pa.int64()
-    assert found.document.field("m").type.num_fields == MOST_COLUMNS - 1
-    assert len(found.unknown) == 101
+    found = _evolved({"m": _objects(fields=MOST_COLUMNS + 100), "n": 1})
+    assert found.field("n").type == pa.int64()
+    assert found.field("m").type.num_fields == MOST_COLUMNS - 1
 
 
-def test_without_new_columns_each_field_is_told() -> None:
-    seen = SeenDocuments(_objects("a", "b", fields=2), frozenset())
-    found = compared(NONE, [seen], adds=False)
-    assert (found.document, [str(each) for each in found.unknown]) == (
-        NONE,
-        ["$.a.b.f0", "$.a.b.f1"],
-    )
+def test_of_names_that_are_data_so_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dcp.lake.apply.seen_values.MOST_FIELDS", 10)
+    known = document_type({"$.z": "int", "$.map.*": "int"}, "a test")
+    content = {
+        **{f"f{number}": number for number in range(20)},
+        "map": {"a": 1, "b": 0.5},
+        "z": 0.5,
+    }
+    found = evolved(known, json.dumps(content).encode())
+    assert found.field("z").type == found.field("map").type.item_type == pa.float64()
+    assert found.num_fields == 10
 
 
 def test_the_order_of_a_contracts_columns_does_not_matter() -> None:

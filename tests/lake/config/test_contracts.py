@@ -54,6 +54,7 @@ def test_paths_become_types(tmp_path: Path, columns: str, expected: str) -> None
         (f'{HEAD}[columns]\n"$" = "int"', "columns: found '$', expected a JSON path"),
         (f'{HEAD}[columns]\n"$[*]" = "int"', "expected a JSON path to a field"),
         (f'{HEAD}[columns]\n"$.a[0]" = "int"', "expected a JSON path to a field"),
+        (f'{HEAD}[columns]\n"$.a{"[*]" * 50}" = "int"', "of 51 steps, expected no more than 50"),
         (f'{HEAD}[columns]\n"$[\'a b\']" = "int"', "expected names without any of the characters"),
         (f'{HEAD}[columns]\n"$.a" = "long"', r"$.a: found 'long', expected one of boolean, int"),
         (f'{HEAD}[columns]\n"$.a" = 1', "$.a: found 1, expected one of"),

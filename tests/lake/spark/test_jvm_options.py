@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.observer import Observer
 from dcp.lake.run import large_load
-from dcp.lake.run.apply_pending import apply_pending
 from dcp.lake.run.backfill import BackfillWish
-from dcp.lake.run.large_load import is_large_load, is_large_parse
+from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.run import run
 from dcp.lake.spark import jvm_options as options
 from dcp.lake.tables.opening import lake_location
@@ -75,7 +73,6 @@ def test_a_backfill_reads_its_vbuckets_from_their_beginning(
 )
 def test_what_a_lake_elsewhere_lacks_is_not_known(elsewhere: LakeLocation) -> None:
     assert not is_large_load(elsewhere, view(2_000_000).high_seqnos)
-    assert not is_large_parse(elsewhere)
 
 
 def test_what_a_lake_holds_already_does_not_count(
@@ -98,26 +95,3 @@ def test_what_a_lake_holds_already_does_not_count(
         assert not is_large()
         cluster.set(b"another", b"1")
         assert is_large()
-
-
-def test_what_a_table_has_already_does_not_count(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(large_load, "MANY_DOCUMENTS", 30)
-    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=1)) as cluster:
-        settings = settings_for(cluster, tmp_path, apply={"when": "never"})
-        location = lake_location(settings)
-        assert not is_large_parse(location), "there is none"
-
-        def receive(count: int) -> None:
-            for number in range(count):
-                cluster.set(b"key-%d" % number, b"1")
-            run(settings, once=True, spark=spark)
-
-        receive(30)
-        assert is_large_parse(location)
-        apply_pending(settings, observer=Observer(), spark=spark)
-        receive(29)
-        assert not is_large_parse(location)
-        receive(1)
-        assert is_large_parse(location)

@@ -1,0 +1,112 @@
+"""Reads JSON documents one by one: the definition of what is in them.
+
+A document is an object in UTF-8 by RFC 8259. Of a name that comes twice the last value counts. Half
+of a surrogate pair is no character: it is read as U+FFFD. Numbers are kept as they stand there, as
+``bytes``, so that none loses a digit.
+"""
+
+import json
+import re
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+import numpy as np
+
+_WHITESPACE: Final = b" \t\r\n"
+
+MOST_NESTED: Final = 400
+"""Levels of objects and arrays in a document that is read; values are walked by recursion."""
+
+DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+TIMESTAMP: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?)?"
+    r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?"
+)
+"""Texts that a column for days or times takes, if the calendar has them."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def parse_object(document: bytes) -> dict[str, Any] | None:
+    """Return the content of a document; None where it is no JSON object."""
+    if not looks_like_object(document):
+        return None
+    try:
+        content = json.loads(
+            document.decode(),
+            parse_int=str.encode,
+            parse_float=str.encode,
+            parse_constant=_refuse_constant,
+        )
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _refuse_constant(name: str) -> None:
+    """Take NaN and the infinities for what they are: no JSON."""
+    raise ValueError(name)
+
+
+def looks_like_object(document: bytes) -> bool:
+    """Return whether a document may be an object, by its ends, of no more than `MOST_NESTED`."""
+    text = document.strip(_WHITESPACE)
+    return text[:1] == b"{" and text[-1:] == b"}" and not _is_too_deep(text)
+
+
+def _is_too_deep(document: bytes) -> bool:
+    if len(document) <= 2 * MOST_NESTED:
+        return False
+    if document.count(b"{") + document.count(b"[") <= MOST_NESTED:
+        return False
+    unescaped = document.replace(rb"\\", b"").replace(rb"\"", b"")
+    text = np.frombuffer(unescaped, np.uint8)
+    is_outside = np.cumsum(text == ord('"'), dtype=np.uint8) & 1 == 0  # of strings
+    folded = text[is_outside] | 0x20  # [ is {, ] is }
+    brackets = folded[(folded == ord("{")) | (folded == ord("}"))]
+    levels = np.cumsum(np.where(brackets == ord("{"), 1, -1), dtype=np.int32)
+    return bool(levels.max(initial=0) > MOST_NESTED)
+
+
+def text_of(value: Any) -> str:
+    """Return a text as it is, and any other value as its JSON."""
+    if isinstance(value, str):
+        return clean(value)
+    parts: list[str] = []
+    _write(value, parts)
+    return clean("".join(parts))
+
+
+def clean(text: str) -> str:
+    """Return a text without halves of surrogate pairs."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def holds_value(value: Any) -> bool:
+    """Return whether there is more than null in a value: a column of it would have something."""
+    if isinstance(value, dict):
+        return any(map(holds_value, value.values()))
+    return any(map(holds_value, value)) if isinstance(value, list) else value is not None
+
+
+def _write(value: Any, parts: list[str]) -> None:
+    match value:
+        case None | bool():
+            parts.append(json.dumps(value))
+        case bytes():
+            parts.append(value.decode())
+        case str():
+            parts.append(encode_basestring(value))
+        case list():
+            parts.append("[")
+            for number, each in enumerate(value):
+                parts.append("," if number else "")
+                _write(each, parts)
+            parts.append("]")
+        case dict():
+            parts.append("{")
+            for number, (name, each) in enumerate(value.items()):
+                parts.append(("," if number else "") + encode_basestring(name) + ":")
+                _write(each, parts)
+            parts.append("}")

@@ -1,0 +1,120 @@
+"""Looks at JSON documents: which values there are at which path. No Spark."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Context, Decimal, DecimalException
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from dcp.lake.apply.json_documents import DATE, TIMESTAMP
+from dcp.lake.config.contracts import MOST_LEVELS
+
+MOST_FIELDS: Final = 100_000
+"""Fields that are looked at: of objects whose names are data there may be any number."""
+
+MOST_DIGITS: Final = 38
+"""Digits of the largest decimal."""
+
+NUMBERS: Final = ("int", "bigint", "decimal(38,0)", "double")
+"""Kinds of numbers: whole ones by the narrowest type that holds them, and all others."""
+
+_LARGEST: Final = Context(prec=1000)
+
+
+@dataclass(slots=True)
+class Seen:
+    """The values at one path: how many of each kind, and what is in them.
+
+    ``whole_digits`` and ``fraction_digits`` are the most that numbers have before and behind the
+    point. ``elements`` are those of arrays or, where ``names_are_data``, the values of objects. The
+    paths of a document share ``room``, the number of fields that may still be added.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    whole_digits: int = 0
+    fraction_digits: int = 0
+    fields: dict[str, Self] = field(default_factory=dict)
+    elements: Self | None = None
+    names_are_data: bool = False
+    room: list[int] = field(default_factory=lambda: [MOST_FIELDS])
+
+    def expect(self, kind: pa.DataType) -> Self:
+        """Make place for what a column has, and return itself."""
+        if pa.types.is_struct(kind):
+            for each in kind:
+                self._field(each.name).expect(each.type)
+        elif pa.types.is_list(kind) or pa.types.is_map(kind):
+            self.names_are_data = pa.types.is_map(kind)
+            self._element().expect(kind.item_type if self.names_are_data else kind.value_type)
+        return self
+
+    def add(self, value: Any, level: int = 1) -> None:
+        """Add a value, as `parse_object` gives it."""
+        match value:
+            case None:
+                return
+            case dict() | list() if level > MOST_LEVELS:
+                self.kinds["string"] += 1
+            case dict():
+                self.kinds["object"] += 1
+                for name, each in value.items():
+                    self._field(name).add(each, level + 1)
+            case list():
+                self.kinds["array"] += 1
+                for each in () if self.names_are_data else value:
+                    self._element().add(each, level + 1)
+            case bool():
+                self.kinds["boolean"] += 1
+            case bytes():
+                self._add_number(value)
+            case _:
+                is_day, is_time = DATE.fullmatch(value), TIMESTAMP.fullmatch(value)
+                self.kinds["date" if is_day else "timestamp" if is_time else "string"] += 1
+
+    def merge(self, other: Self) -> None:
+        """Add what another look has seen."""
+        self.kinds += other.kinds
+        self.whole_digits = max(self.whole_digits, other.whole_digits)
+        self.fraction_digits = max(self.fraction_digits, other.fraction_digits)
+        for name, each in other.fields.items():
+            self._field(name).merge(each)
+        if other.elements is not None:
+            self._element().merge(other.elements)
+
+    def _field(self, name: str) -> Self:
+        """Return a field; where there is no room for it, one that is forgotten."""
+        if self.names_are_data:
+            return self._element()
+        found = self.fields.get(name)
+        if found is None:
+            found = type(self)(room=self.room)
+            if self.room[0] > 0:
+                self.room[0] -= 1
+                self.fields[name] = found
+        return found
+
+    def _element(self) -> Self:
+        if self.elements is None:
+            self.elements = type(self)(room=self.room)
+        return self.elements
+
+    def _add_number(self, text: bytes) -> None:
+        try:
+            number = Decimal(text.decode()).normalize(_LARGEST)
+        except DecimalException:
+            self.kinds["double"] += 1
+            return
+        _, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int), "JSON has no infinity"
+        whole = max(0, len(digits) + exponent) if number else 0
+        self.whole_digits = max(self.whole_digits, whole)
+        self.fraction_digits = max(self.fraction_digits, -exponent)
+        is_whole = whole <= MOST_DIGITS and text.lstrip(b"-").isdigit()
+        self.kinds[_whole_kind(int(number)) if is_whole else "double"] += 1
+
+
+def _whole_kind(number: int) -> str:
+    if -(2**31) <= number < 2**31:
+        return "int"
+    return "bigint" if -(2**63) <= number < 2**63 else "decimal(38,0)"

@@ -1,0 +1,431 @@
+"""Makes typed columns of JSON documents. No Spark.
+
+The columns are a function of the document and its contract, nothing else. So they are computed of
+whatever rows an apply writes, those that a rollback brings back included.
+
+There are two ways. The rules are those of `Rules`, which takes documents one by one. Where
+documents fit, pyarrow reads many of them at once with a tenth of the work (`Together`), and
+that gives the same. Where it says no, fewer are tried together, and in the end one by one.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date
+from decimal import ROUND_HALF_UP, Context, Decimal
+from itertools import count
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from dcp.lake.apply.evolution import grown
+from dcp.lake.apply.json_documents import (
+    DATE,
+    TIMESTAMP,
+    clean,
+    holds_value,
+    looks_like_object,
+    parse_object,
+    text_of,
+)
+from dcp.lake.apply.seen_values import Seen
+from dcp.lake.config.contracts import FieldName, Step, Wildcard
+from dcp.lake.tables.schema import TYPED, spark_type
+from dcp.lake.tables.typed_columns import VIOLATIONS, JsonPath, TypedColumns, paths_of
+from dcp.wire.vocabulary import Datatype
+
+MOST_VIOLATIONS: Final = 1000
+"""Violations that are told of one document."""
+
+_FOUND_MAX: Final = 200
+"""Characters of what was found that a violation shows."""
+
+_AT_ONCE: Final = 256
+"""Documents that are read together: as much work as a call of pyarrow is reading 50 small ones."""
+_ONE_BY_ONE: Final = 16
+"""So few documents are read one by one where they do not all fit."""
+_PARTS: Final = 4
+
+_UNIX_EPOCH: Final = date(1970, 1, 1)
+_FIRST_SECOND: Final = -62_135_596_800
+_LAST_SECOND: Final = 253_402_300_799
+"""The years 1 to 9999: few readers of the tables take others."""
+_DAY: Final = 86_400
+_LARGEST: Final = sys.float_info.max
+
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_ONLY_PYARROW: Final = (b"NaN", b"Inf")
+"""Numbers that pyarrow reads, and that JSON does not have."""
+
+_Read = TypeVar("_Read")
+_Kind = TypeVar("_Kind")
+_Number = TypeVar("_Number", int, float)
+
+
+def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -> list[pa.Array]:
+    """Return the columns ``doc`` and ``violations`` of some rows, in their order."""
+    kind = TYPED.field(VIOLATIONS).type
+    together, rules = Together(columns), Rules(columns)
+    candidates = json_objects(datatypes, values)
+    objects = [each for each in candidates if each is not None]
+    made, told = [pa.array([], columns.document)], [pa.array([], kind)]
+    for part, found in in_parts(objects, together):
+        if found is not None:
+            made.append(found)
+            told.append(pa.nulls(len(part), kind))
+            continue
+        contents = [parse_object(each) for each in part]
+        documents, violations = zip(*map(rules.of_document, part, contents), strict=True)
+        fitting = zip(contents, violations, strict=True)
+        together.learn([each for each, misfits in fitting if misfits is None])
+        made.append(pa.array(documents, columns.document))
+        told.append(pa.array(violations, kind))
+    if len(objects) == len(candidates):
+        return [pa.concat_arrays(made), pa.concat_arrays(told)]
+    # The others follow, and then each is brought to its place; they have no column.
+    rows = zip(candidates, datatypes.to_pylist(), values.to_pylist(), strict=True)
+    others = [rules.no_object(flag, value or b"") for each, flag, value in rows if each is None]
+    made.append(pa.nulls(len(others), columns.document))
+    told.append(pa.array(others, kind))
+    first, second = count(), count(len(objects))
+    order = pa.array([next(second if each is None else first) for each in candidates], pa.int64())
+    return [pa.concat_arrays(each).take(order) for each in (made, told)]
+
+
+def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> Seen:
+    """Look at the documents of some rows: what their columns lack is in what is returned."""
+    together = Together(columns, evolves=True)
+    for batch in batches:
+        objects = [each for each in json_objects(batch["datatype"], batch["value"]) if each]
+        for part, found in in_parts(objects, together):
+            if found is None:
+                together.learn([parse_object(each) for each in part])
+    return together.seen
+
+
+def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
+    """Return the documents of some rows that look like JSON objects, None for all others."""
+    return [
+        value
+        if datatype == Datatype.JSON and value is not None and looks_like_object(value)
+        else None
+        for datatype, value in zip(datatypes.to_pylist(), values.to_pylist(), strict=True)
+    ]
+
+
+def in_parts(
+    documents: Sequence[bytes], read: Callable[[Sequence[bytes]], _Read | None]
+) -> Iterator[tuple[Sequence[bytes], _Read | None]]:
+    """Give documents in parts, each with what ``read`` makes of it; None: one by one, then."""
+    waiting = _parts(documents, _AT_ONCE)
+    while waiting:
+        part = waiting.pop()
+        found = read(part)
+        if found is None and len(part) > _ONE_BY_ONE:
+            waiting += _parts(part, -(-len(part) // _PARTS))
+        else:
+            yield part, found
+
+
+def _parts(documents: Sequence[bytes], size: int) -> list[Sequence[bytes]]:
+    """Return documents in parts, the last one first."""
+    return [documents[begin : begin + size] for begin in range(0, len(documents), size)][::-1]
+
+
+def _read_together(
+    documents: Sequence[bytes], schema: pa.Schema, unexpected: str
+) -> pa.RecordBatch | None:
+    """Return what pyarrow reads in documents that look like objects, a row for each; None: not all.
+
+    Each begins with ``{`` and ends with ``}``: so what is cut in one cannot go on in the next one.
+    """
+    joined = b"\n".join(documents)
+    if joined.count(b"\n") >= len(documents):  # a tab is allowed where a newline is
+        joined = b"\n".join(each.replace(b"\n", b"\t") for each in documents)
+    if any(number in joined for number in _ONLY_PYARROW):
+        return None
+    try:
+        joined.decode()
+        table = pj.read_json(
+            pa.BufferReader(joined),
+            pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),
+            pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+        )
+    except (ValueError, pa.ArrowException):
+        return None
+    # One block is one batch. There are more rows where a document is several.
+    return table.to_batches()[0] if table.num_rows == len(documents) else None
+
+
+def _pyarrow_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which pyarrow reads what becomes another: it has no dates in JSON."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _pyarrow_type(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_pyarrow_type(kind.value_type))
+    return pa.string() if pa.types.is_date(kind) else kind
+
+
+class Together:
+    """Reads many documents at once, where all of them fit their columns.
+
+    Where a field without a column matters, those that documents have without a value are learnt
+    from the ones that were read one by one, and with ``evolves`` the columns that they shall get.
+    """
+
+    def __init__(self, columns: TypedColumns, *, evolves: bool = False) -> None:
+        self.seen = Seen().expect(columns.document)
+        self._columns, self._evolves = columns, evolves
+        self._is_strict = columns.tells_new_fields
+        self._unexpected = "error" if self._is_strict else "ignore"
+        self._learnt, self._next = 0, 1
+        # pyarrow reads no maps: the fields that have some are read one by one.
+        self._walks = {
+            each.name: _of_type(
+                each.type, (FieldName(each.name),), is_strict=columns.tells_new_fields
+            )
+            for each in columns.document
+            if _has_map(each.type)
+        }
+        self._expect(columns.document)
+
+    def _expect(self, document: pa.StructType) -> None:
+        plain = [each for each in document if each.name not in self._walks]
+        self._expected = document
+        self._schema = pa.schema([each.with_type(_pyarrow_type(each.type)) for each in plain])
+
+    def __call__(self, documents: Sequence[bytes]) -> pa.StructArray | None:
+        """Return the column ``doc`` of documents that look like objects; None: not all fit."""
+        batch = _read_together(documents, self._schema, self._unexpected)
+        parsed = [parse_object(each) for each in documents] if self._walks and batch else []
+        contents = [each for each in parsed if each is not None]
+        if batch is None or len(contents) < len(parsed):
+            return None
+        notes: _Notes = {}
+        mapped = {
+            name: [walk(each.get(name), notes) for each in contents]
+            for name, walk in self._walks.items()
+        }
+        if notes:
+            return None
+        kind = self._expected if self._evolves else self._columns.document
+        try:
+            columns = [
+                pa.array(mapped[each.name], each.type)
+                if each.name in mapped
+                else _fitted(batch[each.name], each.type)
+                for each in kind
+            ]
+        except ValueError:
+            return None
+        for name in self._walks if self._evolves else ():
+            for each in contents:
+                self.seen.fields[name].add(each.get(name), 2)
+        return pa.StructArray.from_arrays(columns, fields=list(kind))
+
+    def learn(self, contents: Sequence[dict[str, Any] | None]) -> None:
+        """Expect of further documents what was in some that were read one by one.
+
+        Whenever those are twice as many: of objects whose names are data there is much to expect.
+        """
+        if not self._is_strict:
+            return
+        for each in contents:
+            self.seen.add(each)
+        self._learnt += len(contents)
+        if self._learnt >= self._next:
+            self._next = 2 * self._learnt
+            known = self._columns.document
+            self._expect(grown(known, self.seen, adds=self._evolves, keeps_empty=True))
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_map(each.type) for each in kind)
+    return bool(pa.types.is_map(kind)) or (pa.types.is_list(kind) and _has_map(kind.value_type))
+
+
+def _fitted(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return what pyarrow has read as another type.
+
+    Raises:
+        ValueError: something in it does not fit.
+
+    """
+    if pa.types.is_struct(kind):
+        columns = [_fitted(found.field(each.name), each.type) for each in kind]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=found.is_null())
+    if pa.types.is_list(kind):
+        values = _fitted(found.values, kind.value_type)
+        return pa.ListArray.from_arrays(found.offsets, values, kind, mask=found.is_null())
+    if pa.types.is_decimal(kind):
+        found.validate(full=True)  # more digits are let pass where others are missing behind them
+        return found
+    if pa.types.is_floating(kind):
+        return _all_within(found, found, -_LARGEST, _LARGEST)
+    if pa.types.is_date(kind):
+        found = found.cast(kind)
+        days = (_FIRST_SECOND // _DAY, _LAST_SECOND // _DAY)
+        return _all_within(found, found.view(pa.int32()), *days)
+    if pa.types.is_timestamp(kind):
+        micros = (_FIRST_SECOND * 1_000_000, _LAST_SECOND * 1_000_000 + 999_999)
+        return _all_within(found, found.view(pa.int64()), *micros)
+    return found
+
+
+def _all_within(values: pa.Array, numbers: pa.Array, least: float, most: float) -> pa.Array:
+    """Return values, if the numbers that stand for them are within a type's bounds."""
+    found = pc.min_max(numbers).as_py()
+    _within(least, found["min"] or 0, most)
+    _within(least, found["max"] or 0, most)
+    return values
+
+
+_Notes = dict[str, tuple[Any, str]]
+"""What does not fit, and what was expected, by path: the first value of each."""
+
+_Walk = Callable[[Any, _Notes], Any]
+"""Returns what is made of a value, None where it does not fit, which is noted."""
+
+
+class Rules:
+    """The rules by which documents become typed columns: takes them one by one."""
+
+    def __init__(self, columns: TypedColumns) -> None:
+        self._tells = columns.tells_violations
+        self._walk = _of_type(columns.document, (), is_strict=columns.tells_new_fields)
+
+    def no_object(self, datatype: int | None, value: bytes) -> list[dict[str, str]] | None:
+        """Return the violation of a document that is no JSON object."""
+        found = f"{len(value)} bytes that are no JSON"
+        if datatype == Datatype.JSON:
+            found = value[: 4 * _FOUND_MAX].decode(errors="replace")
+        return self._told({"$": (found, "a JSON object")})
+
+    def of_document(
+        self, document: bytes, content: dict[str, Any] | None
+    ) -> tuple[dict[str, Any] | None, list[dict[str, str]] | None]:
+        """Return the typed columns of a document with the JSON flag: ``doc`` and ``violations``."""
+        if content is None:
+            return None, self.no_object(Datatype.JSON, document)
+        notes: _Notes = {}
+        return self._walk(content, notes), self._told(notes)
+
+    def _told(self, notes: _Notes) -> list[dict[str, str]] | None:
+        if not notes or not self._tells:
+            return None
+        return [
+            {"path": path, "found": text_of(found)[:_FOUND_MAX], "expected": expected}
+            for path, (found, expected) in notes.items()
+        ]
+
+
+def _of_type(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
+    """Return what makes a value at a path a column's; ``is_strict``: further fields are noted."""
+    leaves = [(str(path), spark_type(path.kind).lower()) for path in paths_of(kind, steps)]
+    make = _maker(kind, steps, is_strict=is_strict)
+
+    def walk(value: Any, notes: _Notes) -> Any:
+        try:
+            return None if value is None else make(value, notes)
+        except (ValueError, ArithmeticError):
+            for path, expected in leaves:
+                _note(notes, path, value, expected)
+            return None
+
+    return walk
+
+
+def _note(notes: _Notes, path: str, found: Any, expected: str) -> None:
+    if len(notes) < MOST_VIOLATIONS:
+        notes.setdefault(path, (found, expected))
+
+
+def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
+    """Return the same for a value that is not null; of a misfit it raises one of two errors."""
+    if pa.types.is_struct(kind):
+        paths = {each.name: (*steps, FieldName(each.name)) for each in kind}
+        walks = {
+            each.name: _of_type(each.type, paths[each.name], is_strict=is_strict) for each in kind
+        }
+
+        def make_object(value: Any, notes: _Notes) -> Any:
+            content = _a(dict, value)
+            made = {name: walk(content.get(name), notes) for name, walk in walks.items()}
+            for name, each in content.items() if is_strict else ():
+                if name not in walks and holds_value(each):
+                    path = JsonPath((*steps, FieldName(clean(name))), pa.string())
+                    _note(notes, str(path), each, "no such field")
+            return made
+
+        return make_object
+    if pa.types.is_list(kind):
+        element = _of_type(kind.value_type, (*steps, Wildcard.ELEMENTS), is_strict=is_strict)
+        return lambda value, notes: [element(each, notes) for each in _a(list, value)]
+    if pa.types.is_map(kind):
+        item = _of_type(kind.item_type, (*steps, Wildcard.VALUES), is_strict=is_strict)
+        return lambda value, notes: [
+            (clean(name), item(each, notes)) for name, each in _a(dict, value).items()
+        ]
+    scalar = _scalar(kind)
+    return lambda value, _: scalar(value)
+
+
+def _scalar(kind: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_decimal(kind):
+        digits = Context(prec=kind.precision, rounding=ROUND_HALF_UP)
+        unit = Decimal(1).scaleb(-kind.scale)
+        return lambda value: Decimal(_decimal_text(value)).quantize(unit, context=digits)
+    if pa.types.is_integer(kind):
+        most = 2 ** (kind.bit_width - 1)
+        return lambda value: _within(-most, int(_a(bytes, value)), most - 1)
+    if pa.types.is_floating(kind):
+        return lambda value: _within(-_LARGEST, float(_a(bytes, value)), _LARGEST)
+    if pa.types.is_boolean(kind):
+        return lambda value: _a(bool, value)
+    if pa.types.is_date(kind):
+        return lambda value: date.fromisoformat(_match(DATE, value)[0])
+    return _micros if pa.types.is_timestamp(kind) else text_of
+
+
+def _a(kind: type[_Kind], value: Any) -> _Kind:
+    """Return a value of this type."""
+    if not isinstance(value, kind):
+        raise ValueError("a value of another kind")
+    return value
+
+
+def _within(least: float, value: _Number, most: float) -> _Number:
+    if not least <= value <= most:
+        raise ValueError("a number beyond the type")
+    return value
+
+
+def _match(pattern: re.Pattern[str], value: Any) -> re.Match[str]:
+    found = pattern.fullmatch(_a(str, value))
+    if found is None:
+        raise ValueError("another text")
+    return found
+
+
+def _decimal_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else _match(_DECIMAL, value)[0]
+
+
+def _micros(value: Any) -> int:
+    """Return a time in microseconds since 1970."""
+    if isinstance(value, bytes):
+        return _within(_FIRST_SECOND, int(value), _LAST_SECOND) * 1_000_000
+    found = _match(TIMESTAMP, value)
+    hour, minute, second, zone_hour, zone_minute = (
+        int(found[group] or 0) for group in (2, 3, 4, 7, 8)
+    )
+    _within(0, max(hour, zone_hour), 23)
+    _within(0, max(minute, second, zone_minute), 59)
+    days = (date.fromisoformat(found[1]) - _UNIX_EPOCH).days
+    ahead = (zone_hour * 60 + zone_minute) * (-60 if found[6] == "-" else 60)
+    seconds = days * _DAY + hour * 3600 + minute * 60 + second - ahead
+    micros = int((found[5] or "").ljust(6, "0")[:6])
+    return _within(_FIRST_SECOND, seconds, _LAST_SECOND) * 1_000_000 + micros
