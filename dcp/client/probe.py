@@ -150,7 +150,7 @@ def collection_seqnos(
 ) -> dict[NodeAddress, dict[int, int]]:
     """Return, by node and vbucket, the seqno of the newest item of some collections there.
 
-    A node that does not answer, or does not know one of them, is left out.
+    A node that does not answer is left out, and so are vbuckets in which it does not know them all.
 
     Raises:
         AuthenticationError: user or password refused.
@@ -159,7 +159,7 @@ def collection_seqnos(
 
     def question(connection: NodeConnection) -> dict[int, int]:
         told = [connection.all_vb_seqnos(state=state, collection_id=each) for each in collections]
-        return {vb: max(each.get(vb, 0) for each in told) for vb in set().union(*told)}
+        return {vb: max(each[vb] for each in told) for vb in set.intersection(*map(set, told))}
 
     answers = ask_nodes(nodes, settings, credentials, question)
     return {node: answer for node, answer in answers.items() if not isinstance(answer, str)}

@@ -285,7 +285,11 @@ class StreamKeeper:
 
     def _only_awaits(self, link: NodeLink) -> bool:
         """Return whether a node has only vbuckets that it need not serve: it may be starting."""
-        there = [each for each in self.tracks.values() if each.address == link.address]
+        there = [
+            each
+            for each in self.tracks.values()
+            if each.address == link.address and each.phase not in (Phase.CLOSING, Phase.STOPPED)
+        ]
         return bool(there) and all(each.is_awaited for each in there)
 
     def _trouble(
@@ -399,11 +403,11 @@ class StreamKeeper:
                 self._stop(track, StopReason.FINISHED, detail)
             case Reaction.STOP:
                 self._stop(track, reason, f"{track.address}: {detail}")
-            case Reaction.FAIL_BUCKET:
+            case Reaction.FAIL_BUCKET if not track.is_awaited:
                 raise BucketError(
                     f"{track.address}: vbucket {track.vbucket}: {detail}; {ROLE_CURE}"
                 )
-            case Reaction.RETRY:
+            case Reaction.RETRY | Reaction.FAIL_BUCKET:
                 self._trouble(track, reason, detail, now, now + delay_seconds)
             case Reaction.REOPEN:
                 # At once, but not in a tight loop: only the first time since things went well.

@@ -53,7 +53,7 @@ class Phase(Enum):
     STOPPED = auto()
 
 
-_AWAITED: Final = {
+_ANSWERS: Final = {
     Phase.REQUESTED: "the answer to the stream request",
     Phase.ROLLING_BACK: "the failover log after a rollback",
     Phase.CLOSING: "the answer to closing the stream",
@@ -143,7 +143,7 @@ class VbucketTrack:
         ``connects`` says that the connection to its node is being set up.
         """
         reason, detail = self.reason, self.detail
-        awaited = _AWAITED.get(self.phase, "the connection to be set up" if connects else None)
+        awaited = _ANSWERS.get(self.phase, "the connection to be set up" if connects else None)
         if awaited is not None and self.failures == 0:
             reason, detail = StopReason.NODE_UNAVAILABLE, f"waiting for {awaited}"
         elif awaited is not None:  # what went wrong before tells more than what is tried now

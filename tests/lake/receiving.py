@@ -23,6 +23,7 @@ from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_a
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.progress import StreamProgress
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.schema import CHANGES
@@ -82,6 +83,8 @@ class RoundsInProcess:
         self.states: dict[int, VbucketProgress] = {}
         self.round = 0
         self.rows: list[dict[str, Any]] = []
+        self.done: list[StreamProgress] = []
+        """How far the last round was behind each batch, task by task."""
 
     def plan(self, backfill: BackfillPlan | None = None) -> RoundPlan | None:
         cluster = query_cluster(self.access)
@@ -102,12 +105,13 @@ class RoundsInProcess:
         plan = plan or self.plan()
         assert plan is not None, "found nothing to do, expected a round"
         budget = TaskBudget(plan.target_bytes, plan.target_seconds)
-        batches = [
-            batch
+        found = [
+            each
             for index in range(len(plan.tasks))
-            for batch, _ in task_batches(plan, index, budget, self.access, f"test-r{plan.round}")
+            for each in task_batches(plan, index, budget, self.access, f"test-r{plan.round}")
         ]
-        return self.keep(plan, batches)
+        self.done = [done for _, done in found]
+        return self.keep(plan, [batch for batch, _ in found])
 
     def keep(self, plan: RoundPlan, batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
         """Make what a round brought durable; return its rows."""

@@ -25,7 +25,12 @@ TIMESTAMP: Final = re.compile(
 )
 """Texts that a column for days or times takes, if the calendar has them."""
 
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_ESCAPES: Final = re.compile(
+    r"\\\\"
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""An escaped backslash, a surrogate pair, or half of one: UTF-8 itself has none."""
 
 
 def parse_object(document: bytes) -> dict[str, Any] | None:
@@ -33,8 +38,11 @@ def parse_object(document: bytes) -> dict[str, Any] | None:
     if not looks_like_object(document):
         return None
     try:
+        text = document.decode()
+        if rb"\ud" in document or rb"\uD" in document:
+            text = _ESCAPES.sub(_without_half, text)
         content = json.loads(
-            document.decode(),
+            text,
             parse_int=str.encode,
             parse_float=str.encode,
             parse_constant=_refuse_constant,
@@ -42,6 +50,10 @@ def parse_object(document: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
+
+
+def _without_half(escape: re.Match[str]) -> str:
+    return r"\ufffd" if len(escape[0]) == len(r"\ud83d") else escape[0]
 
 
 def _refuse_constant(name: str) -> None:
@@ -72,15 +84,10 @@ def _is_too_deep(document: bytes) -> bool:
 def text_of(value: Any) -> str:
     """Return a text as it is, and any other value as its JSON."""
     if isinstance(value, str):
-        return clean(value)
+        return value
     parts: list[str] = []
     _write(value, parts)
-    return clean("".join(parts))
-
-
-def clean(text: str) -> str:
-    """Return a text without halves of surrogate pairs."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+    return "".join(parts)
 
 
 def holds_value(value: Any) -> bool:

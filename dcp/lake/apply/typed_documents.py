@@ -24,7 +24,6 @@ from dcp.lake.apply.evolution import grown
 from dcp.lake.apply.json_documents import (
     DATE,
     TIMESTAMP,
-    clean,
     holds_value,
     looks_like_object,
     parse_object,
@@ -356,7 +355,7 @@ def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _W
             made = {name: walk(content.get(name), notes) for name, walk in walks.items()}
             for name, each in content.items() if is_strict else ():
                 if name not in walks and holds_value(each):
-                    path = JsonPath((*steps, FieldName(clean(name))), pa.string())
+                    path = JsonPath((*steps, FieldName(name)), pa.string())
                     _note(notes, str(path), each, "no such field")
             return made
 
@@ -367,7 +366,7 @@ def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _W
     if pa.types.is_map(kind):
         item = _of_type(kind.item_type, (*steps, Wildcard.VALUES), is_strict=is_strict)
         return lambda value, notes: [
-            (clean(name), item(each, notes)) for name, each in _a(dict, value).items()
+            (name, item(each, notes)) for name, each in _a(dict, value).items()
         ]
     scalar = _scalar(kind)
     return lambda value, _: scalar(value)

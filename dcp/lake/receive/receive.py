@@ -138,12 +138,11 @@ class TaskReceiver:
     @property
     def done(self) -> StreamProgress:
         """The progress of its vbuckets: seqnos are those that its plan knew of."""
-        reads_anew = bool(self._plan.collections)
-        seqnos = sum(
-            result.position.seqno - (0 if reads_anew else result.plan.state.position.seqno)
-            for result in self.results.values()
-            if result.plan.awaits is None
-        )
+        known = [each for each in self.results.values() if each.plan.awaits is None]
+        if self._plan.collections:  # from seqno 0, and no further than is asked
+            seqnos = sum(min(each.position.seqno, each.plan.target_seqno) for each in known)
+        else:
+            seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in known)
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:

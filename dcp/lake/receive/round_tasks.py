@@ -47,15 +47,17 @@ def task_batches(
         TaskError: as for `TaskReceiver.stream`.
 
     """
-    task, counts = plan.tasks[index], VbucketCounts()
+    task, counts, before = plan.tasks[index], VbucketCounts(), 0
     if (first := task.collections_first) is not None:
         reading = TaskReceiver(first, plan.round, UNLIMITED, access, f"{name}.c", counts)
         for rows in reading.stream():
             yield rows, reading.done
+        before = reading.done.seqnos
         task = task.after_collections(_collections_read(reading.results))
     receiver = TaskReceiver(task, plan.round, budget, access, name, counts)
     for rows in receiver.batches():
-        yield rows, receiver.done
+        done = receiver.done
+        yield rows, StreamProgress(before + done.seqnos, done.frame_bytes)
 
 
 def _attempt() -> int:

@@ -35,11 +35,14 @@ MOST_MEGABYTES_PER_SECOND: Final = 1e6
 SEQNOS_OF_A_ROUND: Final = 500_000
 """A round begins vbuckets that hold so many seqnos together, or one that holds more."""
 
-_DOCUMENT_BYTES: Final = 1000
-"""What a document is taken for on the wire, before one was read."""
-
 ROUND_SECONDS: Final = 5.0
-"""The most that a round with a backfill takes: all other vbuckets wait for its end."""
+"""What a round with a backfill is to take: all other vbuckets wait for its end.
+
+It ends then, but for collections that are read anew: what has begun of these is read to its end.
+"""
+
+FIRST_VBUCKETS: Final = 8
+"""The first round of a backfill of some collections begins so many vbuckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +172,27 @@ class BackfillPlan:
         return self.streams.get(vbucket) or self.left_out.get(vbucket)
 
 
+@dataclass(frozen=True, slots=True)
+class CollectionsTurn:
+    """The part of a backfill of some collections that the next round may begin.
+
+    ``seqnos`` has, by node and vbucket, that of the newest item of the collections. ``resting`` are
+    vbuckets that the last round left in vain, and why: others come first. The round begins
+    ``most_vbuckets``.
+    """
+
+    seqnos: Mapping[NodeAddress, Mapping[int, int]] = field(default_factory=dict)
+    resting: Mapping[int, LeftOut] = field(default_factory=dict)
+    most_vbuckets: int = FIRST_VBUCKETS
+
+
 def plan_backfill(
     request: BackfillRequest,
     progress: BackfillProgress,
     states: Mapping[int, VbucketProgress],
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
-    collections: Mapping[NodeAddress, Mapping[int, int]],
-    resting: Mapping[int, LeftOut],
+    turn: "CollectionsTurn",
 ) -> BackfillPlan:
     """Choose what the next round reads; see the module's text.
 
@@ -186,15 +202,13 @@ def plan_backfill(
         states: their newest states; one that is missing was never read.
         cluster: what the active nodes hold.
         copies: what may be read of each vbucket (`copies_of`).
-        collections: of a backfill of some, the seqno of their newest item in each vbucket that a
-            node holds.
-        resting: vbuckets that it left in vain in the last round, and why; not begun in this one.
+        turn: of a backfill of some collections, what the round may begin.
 
     """
     streams: dict[int, BackfillStream] = {}
     left_out: dict[int, LeftOut] = {}
     waiting_for: dict[int, LeftOut] = {}
-    seqnos, most = 0, _seqnos_of_a_round(request)
+    seqnos = 0
     for vbucket in sorted(progress.reading):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)
@@ -205,33 +219,46 @@ def plan_backfill(
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
-        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
-        held_seqno = None
-        if request.collections is not None and not isinstance(found, LeftOut):
-            held_seqno = collections.get(found.node, {}).get(vbucket)
-            found = resting.get(vbucket) or _not_ready(request, state, found, held_seqno) or found
+        found = copy_to_read(request, state, cluster, copies.get(vbucket, ()), turn.seqnos)
+        found = turn.resting.get(vbucket, found)
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
-            continue
-        read_seqnos = found.high_seqno if held_seqno is None else held_seqno
-        if not seqnos or seqnos + read_seqnos <= most:
-            streams[vbucket] = BackfillStream(
-                found.node, found.high_seqno, True, request.collections, held_seqno or 0
-            )
-            seqnos += read_seqnos
+        elif request.collections is not None:
+            if len(streams) < turn.most_vbuckets:
+                streams[vbucket] = BackfillStream(
+                    found.node,
+                    found.high_seqno,
+                    begins_epoch=True,
+                    collections=request.collections,
+                    collections_seqno=turn.seqnos[found.node][vbucket],
+                )
+        elif not seqnos or seqnos + found.high_seqno <= SEQNOS_OF_A_ROUND:
+            streams[vbucket] = BackfillStream(found.node, found.high_seqno, begins_epoch=True)
+            seqnos += found.high_seqno
     return BackfillPlan(request.source, streams, left_out, waiting_for)
 
 
-def _seqnos_of_a_round(request: BackfillRequest) -> int:
-    """Return how many seqnos the vbuckets that begin in a round may hold together.
+def copy_to_read(
+    request: BackfillRequest,
+    state: VbucketProgress,
+    cluster: "ClusterView",
+    copies: Sequence["VbucketHolder"],
+    seqnos: Mapping[NodeAddress, Mapping[int, int]],
+) -> "VbucketHolder | LeftOut":
+    """Return the copy that a request can begin a vbucket with, or why it cannot yet.
 
-    Those whose collections are brought anew are read to their end in it, which takes the longer the
-    lower the rate is.
+    ``seqnos`` are those of `CollectionsTurn`. What the lake did not have is read for the first
+    time, by the rounds as ever.
     """
-    rate = request.source.bytes_per_second
-    if request.collections is None or rate is None:
-        return SEQNOS_OF_A_ROUND
-    return min(SEQNOS_OF_A_ROUND, int(rate * ROUND_SECONDS / _DOCUMENT_BYTES))
+    found = copy_to_begin_with(state, cluster, copies, request.source)
+    if request.collections is None or isinstance(found, LeftOut):
+        return found
+    if state.vbucket in request.new_vbuckets or not state.complete_seqno:
+        return LeftOut(state.vbucket, "not read yet", "expected its first whole state first")
+    if state.vbucket not in seqnos.get(found.node, {}):
+        detail = f"{found.node} does not tell its newest item of the collections"
+        return LeftOut(state.vbucket, "no high seqno", detail)
+    return found
 
 
 def copy_to_begin_with(
@@ -264,24 +291,6 @@ def copy_to_begin_with(
         detail = f"{best.node} holds seqnos up to {best.high_seqno}, the lake up to {complete}"
         return LeftOut(vbucket, "replica behind", detail)
     return best
-
-
-def _not_ready(
-    request: BackfillRequest,
-    state: VbucketProgress,
-    copy: "VbucketHolder",
-    held_seqno: int | None,
-) -> LeftOut | None:
-    """Return why some collections of a vbucket cannot be read yet; None where they can.
-
-    What the lake did not have is read for the first time, by the rounds as ever.
-    """
-    if state.vbucket in request.new_vbuckets or not state.complete_seqno:
-        return LeftOut(state.vbucket, "not read yet", "expected its first whole state first")
-    if held_seqno is None:
-        detail = f"{copy.node} does not tell its newest item of the collections"
-        return LeftOut(state.vbucket, "no high seqno", detail)
-    return None
 
 
 def _no_copy(vbucket: int, source: BackfillSource) -> LeftOut:

@@ -61,7 +61,8 @@ class BackfillReport:
 class BackfillEstimate:
     """The work of a backfill, estimated before it begins.
 
-    ``seqnos`` are what each node holds of it: at least as many as documents.
+    ``seqnos`` are what each node holds of it: at least as many as documents. Where it
+    ``counts_rows`` of some collections, they are the rows that the lake has of these instead.
     ``bytes_per_document`` is what those of the lake's newest rounds took; None: there were none.
     ``left_out`` are vbuckets that could not begin now.
     """
@@ -71,10 +72,11 @@ class BackfillEstimate:
     bytes_per_document: float | None
     bytes_per_second: float | None
     left_out: tuple[LeftOut, ...]
+    counts_rows: bool = False
 
     @property
     def documents(self) -> int:
-        """The most documents that it reads."""
+        """The documents that it reads, at most or, where it counts rows, about."""
         return sum(self.seqnos.values())
 
     @property
@@ -101,7 +103,8 @@ class BackfillEstimate:
         }
 
     def __str__(self) -> str:
-        told = f"backfill of {self.vbuckets} vbuckets: at most {self.documents:,} documents"
+        many = "about" if self.counts_rows else "at most"
+        told = f"backfill of {self.vbuckets} vbuckets: {many} {self.documents:,} documents"
         if self.frame_bytes:
             told += f", about {self.frame_bytes / 1e6:,.1f} MB"
         if self.seconds:

@@ -14,7 +14,7 @@ from dcp.lake.rounds.outlook import Outlook
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, printable
-from dcp.types import FailoverLog
+from dcp.types import END_OF_TIME, FailoverLog
 
 _LISTED: Final = 10
 
@@ -98,6 +98,13 @@ class StreamPlan:
     partial: PartialBackfill | None = None
     awaits: "LeftOut | None" = None
 
+    def __post_init__(self) -> None:
+        """Reject what no task could open."""
+        if self.awaits is None and self.node is None:
+            raise ValueError(f"vbucket {self.vbucket}: found no node, expected one to stream from")
+        if self.awaits is not None and self.partial is not None:
+            raise ValueError(f"vbucket {self.vbucket}: found collections of an awaited stream")
+
     @property
     def vbucket(self) -> int:
         """The vbucket."""
@@ -119,7 +126,7 @@ class StreamPlan:
         if self.partial is not None:
             return self.partial.read.seqno
         is_whole = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
-        return self.target_seqno if is_whole else 0
+        return self.target_seqno if is_whole and self.target_seqno != END_OF_TIME else 0
 
     @property
     def backlog(self) -> int:
@@ -164,7 +171,6 @@ class TaskPlan:
             streams=tuple(
                 replace(stream, node=reads.copy, target_seqno=reads.high_seqno)
                 for stream, reads in partial
-                if reads.high_seqno
             ),
             collections=partial[0][1].collections,
             carried=(),

@@ -20,13 +20,16 @@ from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
+    FIRST_VBUCKETS,
     LEAST_MEGABYTES_PER_SECOND,
     MOST_MEGABYTES_PER_SECOND,
     REPLICAS,
+    ROUND_SECONDS,
     SOURCES,
     BackfillPlan,
     BackfillProgress,
     BackfillRequest,
+    CollectionsTurn,
     is_new,
     plan_backfill,
 )
@@ -83,6 +86,7 @@ class Backfills:
         self._request: BackfillRequest | None = None
         self._counts = _Counts()
         self._resting: Mapping[int, LeftOut] = {}
+        self._most_vbuckets = FIRST_VBUCKETS
 
     @property
     def is_open(self) -> bool:
@@ -102,7 +106,7 @@ class Backfills:
             elif self._request is None or self._request.id != action.id:
                 self._request = self._begun(action, states, newest, cluster, wanted)
                 self._counts = _Counts()
-                self._resting = {}
+                self._resting, self._most_vbuckets = {}, FIRST_VBUCKETS
             if self._request is not None:
                 plan = self._plan(action, self._request, states, newest, cluster)
                 if plan is not None:
@@ -124,7 +128,11 @@ class Backfills:
             counts.failures.pop(each.vbucket, None)
             if each.reason:
                 counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
-        # For a round these are read from their active nodes, and leave their place to others.
+        if partial and report.seconds > ROUND_SECONDS:
+            self._most_vbuckets = max(1, self._most_vbuckets // 2)
+        elif partial and report.seconds < ROUND_SECONDS / 2:
+            self._most_vbuckets *= 2
+        # Once these leave their place to others; their active nodes are read meanwhile.
         self._resting = {vb: left for vb, left in counts.failures.items() if vb in partial}
 
     def _oldest_open(self) -> Action | None:
@@ -196,9 +204,12 @@ class Backfills:
         if not progress.waiting and not progress.reading:
             self._end(action, ActionState.DONE, newest)
             return None
-        copies = self._copies(cluster, request)
+        # In this order: what is no copy any more, being read again, then holds less than the lake.
         seqnos = held_seqnos(cluster, self._access, request)
-        plan = plan_backfill(request, progress, states, cluster, copies, seqnos, self._resting)
+        copies = self._copies(cluster, request)
+        turn = CollectionsTurn(seqnos, self._resting, self._most_vbuckets)
+        self._resting = {}
+        plan = plan_backfill(request, progress, states, cluster, copies, turn)
         counts = self._counts
         moving = progress.reading if request.collections is None else progress.waiting
         read = sum(states[vb].position.seqno for vb in moving if vb in states)
@@ -242,7 +253,7 @@ class Backfills:
             for vb, stream in plan.streams.items()
             if vb in progress.reading and vb in states
         )
-        # What waits will be read from its beginning; what it holds is about what the lake has.
+        # What waits will be read from its beginning: at most what the lake has.
         waiting = sum(states[vb].complete_seqno for vb in progress.waiting if vb in states)
         return BackfillReport(
             request.id,

@@ -16,7 +16,7 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.backfill_plan import copy_to_begin_with
+from dcp.lake.rounds.backfill_plan import BackfillRequest, copy_to_read
 from dcp.lake.rounds.backfill_report import BackfillEstimate
 from dcp.lake.rounds.lake_position import (
     lake_position,
@@ -181,20 +181,34 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         states = positions_at(lake, newest)
         bytes_per_document = _bytes_per_document(lake, newest)
     copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
-    held = held_seqnos(cluster, access, request)
+    held, rows = held_seqnos(cluster, access, request), _rows_of(lake, request)
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(request.vbuckets):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
-        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
+        found = copy_to_read(request, state, cluster, copies.get(vbucket, ()), held)
         if isinstance(found, LeftOut):
             left_out.append(found)
         else:
-            seqnos[found.node] += held.get(found.node, {}).get(vbucket, found.high_seqno)
+            seqnos[found.node] += found.high_seqno if rows is None else rows[vbucket]
     return BackfillEstimate(
         len(request.vbuckets),
         seqnos,
         bytes_per_document,
         request.source.bytes_per_second,
         tuple(left_out),
+        counts_rows=rows is not None,
     )
+
+
+def _rows_of(lake: LakeTables | None, request: BackfillRequest) -> Counter[int] | None:
+    """Return how many rows of a request's collections a lake has, by vbucket; None: of all."""
+    if lake is None or request.collections is None:
+        return None
+    rows: Counter[int] = Counter()
+    for replica in replicas_in(lake):
+        if replica.collection_id in request.collections:
+            table = lake.table(replica.name)
+            for each in table.rows("vbucket, count(*) AS documents", "true GROUP BY vbucket"):
+                rows[each["vbucket"]] += each["documents"]
+    return rows

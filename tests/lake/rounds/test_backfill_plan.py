@@ -17,6 +17,7 @@ from dcp.lake.rounds.backfill_plan import (
     BackfillProgress,
     BackfillRequest,
     BackfillStream,
+    CollectionsTurn,
     plan_backfill,
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
@@ -57,13 +58,15 @@ def planned(
     cluster: ClusterView,
     copies: Mapping[int, Sequence[VbucketHolder]],
     held: Mapping[int, int] | None = None,
+    *,
     resting: Mapping[int, LeftOut] | None = None,
+    most_vbuckets: int = 8,
 ) -> BackfillPlan:
     """The plan where nothing failed; ``held`` are the newest items of collections in copies."""
     if held is None:
         held = {vb: max(each.high_seqno for each in some) for vb, some in copies.items() if some}
-    told = dict.fromkeys((FIRST, SECOND), held)
-    return plan_backfill(asked, progress, states, cluster, copies, told, resting or {})
+    turn = CollectionsTurn(dict.fromkeys((FIRST, SECOND), held), resting or {}, most_vbuckets)
+    return plan_backfill(asked, progress, states, cluster, copies, turn)
 
 
 def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
@@ -242,9 +245,7 @@ def test_collections_are_read_from_0_before_the_vbucket_goes_on(
         assert (first := task.collections_first) is not None
         assert first.collections == {8, 9}
         assert first.backfill is not None
-        assert [(each.node, each.target_seqno) for each in first.streams] == [(FIRST, 70)] * (
-            held[0] > 0
-        )
+        assert [(each.node, each.target_seqno) for each in first.streams] == [(FIRST, held[0])]
         after = task.after_collections({0: CollectionsRead(130, OLD)} if held[0] else {})
         assert after.backfill is None, "it goes on from the active node"
         assert after.streams[0].least_complete_seqno == (130 if held[0] else 0)
@@ -265,26 +266,15 @@ def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
     assert plan.waiting_for[4].reason == "not read yet"
 
 
-def test_a_vbucket_that_failed_leaves_its_place_to_others_for_a_round() -> None:
-    large = SEQNOS_OF_A_ROUND - 1
-    states = {vb: known(vb, 10) for vb in range(3)}
-    asked = replace(request(*states), collections=frozenset({8}))
-    copies = {vb: [copy(FIRST, large)] for vb in states}
-    progress = BackfillProgress.of_collections(asked, states, {})
-    failed = {0: LeftOut(0, "deletions purged", "")}
-    plan = planned(asked, progress, states, view(3, large), copies, resting=failed)
-    assert (list(plan.streams), plan.waiting_for) == ([1], failed)
-    assert plan.read(0) is None, "its active node is read"
-
-
-def test_what_is_read_to_its_end_in_a_round_fits_the_rate() -> None:
+def test_a_vbucket_that_failed_leaves_its_place_to_others_and_no_more_begin_than_is_said() -> None:
     states = {vb: known(vb, 10) for vb in range(4)}
-    slow = replace(SOURCE, bytes_per_second=2e6)
-    asked = replace(request(*states), source=slow, collections=frozenset({8}))
-    copies = {vb: [copy(FIRST, 5000)] for vb in states}
+    asked = replace(request(*states), collections=frozenset({8}))
+    copies = {vb: [copy(FIRST, SEQNOS_OF_A_ROUND)] for vb in states}
     progress = BackfillProgress.of_collections(asked, states, {})
-    plan = planned(asked, progress, states, view(4), copies)
-    assert list(plan.streams) == [0, 1], "10 MB in five seconds"
+    failed = {0: LeftOut(0, "node behind", "")}
+    plan = planned(asked, progress, states, view(4), copies, resting=failed, most_vbuckets=2)
+    assert (list(plan.streams), plan.waiting_for) == ([1, 2], failed)
+    assert plan.read(0) is None, "its active node is read"
 
 
 @pytest.mark.parametrize(
