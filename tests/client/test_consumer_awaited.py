@@ -145,3 +145,34 @@ def test_a_node_that_does_not_know_the_bucket_yet_fails_nothing(
         drained.run(consumer, caught_up(cluster))
     assert not refusals
     assert_same_state(cluster, drained)
+
+
+def test_a_node_whose_other_vbuckets_have_been_read_fails_nothing_either(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=4)
+    fill(cluster, 60)
+    wanted = awaiting(cluster)
+    [first, second] = [each.vbucket for each in wanted if each.is_awaited]
+    wanted = [replace(each, is_awaited=each.vbucket == second) for each in wanted]
+    cluster.refuse_stream(second, Status.EACCESS, times=10_000)  # no access to the bucket, yet
+    refusals = [Status.KEY_ENOENT] * 3
+    carry_out = Session._carry_out
+
+    def starting(session: Session, command: CommandHandler, frame: Frame, *more: Any) -> None:
+        if refusals and frame.opcode == Opcode.SELECT_BUCKET:
+            session.refuse(frame, refusals.pop())
+        else:
+            carry_out(session, command, frame, *more)
+
+    with consuming(cluster, wanted, IMPATIENT) as consumer:
+        others = [each.vbucket for each in wanted if each.vbucket != second]
+        drained = Drained().run(consumer, caught_up(cluster, *others))
+        consumer.stop_stream(first)
+        drained.run(consumer, lambda drained: first in drained.stopped)
+        monkeypatch.setattr(Session, "_carry_out", starting)
+        cluster.drop_connections(1)
+        listen(consumer, drained, 1.0)
+        assert not refusals
+        cluster.faults.clear()
+        drained.run(consumer, caught_up(cluster, second))

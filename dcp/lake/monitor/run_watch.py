@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, PassingObserver
+from dcp.lake.rounds.progress import StreamProgress
 
 if TYPE_CHECKING:
     from dcp.lake.log.applied import AppliedVersion
@@ -23,7 +24,8 @@ _START_SECONDS: Final = 60.0
 class Health:
     """The progress of a run: whether there is any, and what it waits for.
 
-    ``quiet_seconds`` is the time since a round ended or nothing was found to do.
+    ``quiet_seconds`` is the time since a round ended or nothing was found to do, or since the round
+    under way was seen to bring more.
     """
 
     is_well: bool
@@ -58,11 +60,15 @@ class RunWatch(PassingObserver):
         )
         self._moved_at = clock()
         self._reason = "its first round"
+        self._progress: RoundProgress | None = None
+        self._done = StreamProgress()
         self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.now(UTC))
         """The seqnos that the round under way is to reach, by vbucket, and when it was planned."""
 
     def health(self) -> Health:
         """Return whether the run makes progress."""
+        if self._progress is not None and (done := self._progress.total()) != self._done:
+            self._done, self._moved_at = done, self._clock()
         quiet_seconds = self._clock() - self._moved_at
         in_time = quiet_seconds < self._limit_seconds
         is_kept = self._reason and not self._reason.startswith((PAUSED, "its first round"))
@@ -72,11 +78,12 @@ class RunWatch(PassingObserver):
         """Note what the round is to reach."""
         targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
         self.under_way = targets, datetime.now(UTC)
+        self._progress, self._done = progress, StreamProgress()
         super().planned(plan, progress)
 
     def committed(self, report: "RoundReport") -> None:
         """Note progress; what the round left open is in the lake by now."""
-        self.under_way = {}, datetime.now(UTC)
+        self.under_way, self._progress = ({}, datetime.now(UTC)), None
         self._move()
         super().committed(report)
 

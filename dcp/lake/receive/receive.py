@@ -62,7 +62,7 @@ from dcp.types import FailoverLog
 from dcp.wire.columns import DataColumns
 from dcp.wire.system_event import CollectionEnded
 
-_ELSEWHERE: Final = "replica on another branch"
+_ELSEWHERE: Final = "another history"
 PARTIAL_BACKFILL: Final = "backfill of collections"
 """The reason of an epoch that such a backfill begins."""
 

@@ -172,6 +172,13 @@ class BackfillPlan:
         return self.streams.get(vbucket) or self.left_out.get(vbucket)
 
 
+def vbuckets_of_next(vbuckets: int, seconds: float) -> int:
+    """Return how many vbuckets a round may begin, after one that began so many, and its time."""
+    if seconds > ROUND_SECONDS:
+        return max(1, vbuckets // 2)
+    return vbuckets * 2 if seconds < ROUND_SECONDS / 2 else vbuckets
+
+
 @dataclass(frozen=True, slots=True)
 class CollectionsTurn:
     """The part of a backfill of some collections that the next round may begin.

@@ -24,7 +24,6 @@ from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
     MOST_MEGABYTES_PER_SECOND,
     REPLICAS,
-    ROUND_SECONDS,
     SOURCES,
     BackfillPlan,
     BackfillProgress,
@@ -32,6 +31,7 @@ from dcp.lake.rounds.backfill_plan import (
     CollectionsTurn,
     is_new,
     plan_backfill,
+    vbuckets_of_next,
 )
 from dcp.lake.rounds.backfill_report import BackfillReport
 from dcp.lake.rounds.observer import Observer
@@ -128,10 +128,8 @@ class Backfills:
             counts.failures.pop(each.vbucket, None)
             if each.reason:
                 counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
-        if partial and report.seconds > ROUND_SECONDS:
-            self._most_vbuckets = max(1, self._most_vbuckets // 2)
-        elif partial and report.seconds < ROUND_SECONDS / 2:
-            self._most_vbuckets *= 2
+        if partial:
+            self._most_vbuckets = vbuckets_of_next(len(partial), report.seconds)
         # Once these leave their place to others; their active nodes are read meanwhile.
         self._resting = {vb: left for vb, left in counts.failures.items() if vb in partial}
 

@@ -85,6 +85,14 @@ def test_types_for_what_was_seen(
     assert evolved(columns, b"{}", *texts) == expected
 
 
+def test_half_a_surrogate_pair_in_a_name_is_no_character() -> None:
+    document = rb'{"\ud83d": 1, "\ud83d\ude00": [{"x\uDE00": true}], "\\ud83d": "a"}'
+    kind = evolved(NONE, document)
+    assert kind.names == [r"\ud83d", "\ufffd", "\U0001f600"]
+    assert evolved(kind, document) == kind
+    assert kind.field("\U0001f600").type == pa.list_(pa.struct([("x\ufffd", pa.bool_())]))
+
+
 def test_a_document_that_is_no_json_says_nothing_of_the_columns() -> None:
     """The server's flag may be wrong."""
     known = document_type({"$.n": "int"}, "a test")

@@ -15,7 +15,8 @@ from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_server import RunServer, http_address
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
-from dcp.lake.rounds.round_plan import Idle
+from dcp.lake.rounds.progress import RoundProgress, StreamProgress
+from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.tables.tables import LakeLocation
 
 ROUNDS = RoundSettings(
@@ -82,6 +83,21 @@ def test_health_is_progress_not_life(server: RunServer, watch: RunWatch, clock: 
     paused = f"{PAUSED}: paused by ann"
     watch.waiting(5.0, paused)
     assert health() == (200, "ok", paused), "a pause is somebody's will"
+
+
+def test_a_round_that_brings_more_is_well_however_long_it_takes(
+    watch: RunWatch, clock: Clock, tmp_path: Path
+) -> None:
+    progress = RoundProgress(str(tmp_path))
+    plan = RoundPlan("lake-1", 1, (), (), 1, 20.0)
+    watch.idle(IDLE)
+    watch.planned(plan, progress)
+    for frame_bytes in (1000, 2000, 2000):
+        clock.now += LIMIT - 1
+        progress.note(0, StreamProgress(0, frame_bytes))
+        assert watch.health().is_well
+    clock.now += 1
+    assert not watch.health().is_well, "it has brought nothing since"
 
 
 def test_what_there_is_and_what_there_is_not(server: RunServer) -> None:

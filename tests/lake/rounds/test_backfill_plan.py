@@ -19,6 +19,7 @@ from dcp.lake.rounds.backfill_plan import (
     BackfillStream,
     CollectionsTurn,
     plan_backfill,
+    vbuckets_of_next,
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import BackfillSource, CollectionsRead, LeftOut, RoundPlan
@@ -275,6 +276,16 @@ def test_a_vbucket_that_failed_leaves_its_place_to_others_and_no_more_begin_than
     plan = planned(asked, progress, states, view(4), copies, resting=failed, most_vbuckets=2)
     assert (list(plan.streams), plan.waiting_for) == ([1, 2], failed)
     assert plan.read(0) is None, "its active node is read"
+
+
+@pytest.mark.parametrize(
+    ("vbuckets", "seconds", "following"),
+    [(8, 1.0, 16), (8, 4.0, 8), (8, 6.0, 4), (1, 60.0, 1)],
+)
+def test_as_many_vbuckets_begin_as_a_round_has_time_for(
+    vbuckets: int, seconds: float, following: int
+) -> None:
+    assert vbuckets_of_next(vbuckets, seconds) == following
 
 
 @pytest.mark.parametrize(

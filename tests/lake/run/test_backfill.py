@@ -59,8 +59,14 @@ class BackfillJob(Job):
     words = ("backfill.py", "--megabytes-per-second", str(RATE))
 
 
-def cluster_of(nodes: int, replicas: int) -> ProducerCluster:
-    chosen = ClusterSettings(nodes=nodes, vbuckets=VBUCKETS, replicas=replicas, seed=5)
+def cluster_of(nodes: int, replicas: int, checkpoint_items: int = 10_000) -> ProducerCluster:
+    chosen = ClusterSettings(
+        nodes=nodes,
+        vbuckets=VBUCKETS,
+        replicas=replicas,
+        seed=5,
+        checkpoint_items=checkpoint_items,
+    )
     return ProducerCluster(chosen)
 
 

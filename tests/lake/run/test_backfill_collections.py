@@ -118,7 +118,7 @@ class Inventory:
 def test_a_collection_is_made_right_and_no_other_table_is_touched(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    with cluster_of(2, 1) as cluster:
+    with cluster_of(2, 1, checkpoint_items=10) as cluster:
         lake = Inventory(cluster, tmp_path, spark)
         lake.falsify(HOTEL)
         lake.falsify(ROUTE)
@@ -132,7 +132,13 @@ def test_a_collection_is_made_right_and_no_other_table_is_touched(
         assert {vb: found[vb] == source[vb] for vb in range(VBUCKETS)} == {
             vb: vb < 2 for vb in range(VBUCKETS)
         }
-        assert lake.backfill(HOTEL) is ActionState.DONE
+        cluster.snapshot_cut_after(5)
+        assert lake.backfill(HOTEL) is ActionState.DONE, "one fails, and is tried again at once"
+        failed = spark.sql(
+            f"SELECT * FROM {lake.lake.changes_sql} "
+            "WHERE kind = 'status' AND detail LIKE '%out-of-order snapshot%'"
+        )
+        assert failed.count() == 1
         assert lake.rows(HOTEL) == source
         assert lake.rows(ROUTE) == wrong
         assert lake.version(ROUTE) == version
@@ -141,11 +147,10 @@ def test_a_collection_is_made_right_and_no_other_table_is_touched(
             "SELECT collection_id, count(*) AS rows, count(DISTINCT vbucket, key) AS keys "
             f"FROM {lake.lake.changes_sql} WHERE kind = 'mutation' GROUP BY ALL"
         ).collect()
-        assert {row["collection_id"]: (row["rows"], row["keys"]) for row in told} == {
-            0: (120, 120),
-            lake.ids[HOTEL]: (120 + 120 + rows_in(found, 0, 1), 120),
-            lake.ids[ROUTE]: (120, 120),
-        }, "of other collections nothing was kept"
+        kept = {row["collection_id"]: (row["rows"], row["keys"]) for row in told}
+        anew, _ = kept.pop(lake.ids[HOTEL])
+        assert 0 <= anew - (120 + 120 + rows_in(found, 0, 1)) <= 5, "and what was read in vain"
+        assert kept == {0: (120, 120), lake.ids[ROUTE]: (120, 120)}
 
         # What is written meanwhile, and after it, comes as ever; a rollback below it, too.
         cluster.pause_replication()
