@@ -321,7 +321,8 @@ class TaskReceiver:
     def _roll_back(self, event: RollbackOrdered) -> None:
         result = self.results[event.vbucket]
         if result.plan.partial is not None:  # the next round follows the order
-            self._end_void(result, _ELSEWHERE, f"it was ordered back to {event.seqno}")
+            told = f"{result.plan.node} ordered it back to {event.seqno}"
+            self._end_void(result, "rollback", told)
             return
         requested = event.requested
         order = RollbackOrder(
