@@ -85,6 +85,8 @@ class VbucketTrack:
     progressed: bool = False
     rollback: RollbackOrdered | None = None
     purge_seqno: int | None = None
+    is_awaited: bool = False
+    """Whether its first stream has not opened, and nobody may serve it."""
     has_unplaced_rows: bool = False
     """Whether rows came of an out-of-order snapshot that has not ended."""
 
@@ -97,21 +99,18 @@ class VbucketTrack:
             start.position,
             start.failover_log,
             start.end_seqno,
-            trouble_since=inf if start.is_awaited else now,
+            trouble_since=now,
             purge_seqno=start.purge_seqno,
+            is_awaited=start.is_awaited,
         )
-
-    @property
-    def is_awaited(self) -> bool:
-        """True until the first stream opens of a vbucket that nobody may serve."""
-        return self.trouble_since == inf
 
     def opened(self, failover_log: FailoverLog, now: float) -> None:
         """Note that the stream was accepted."""
         self.phase = Phase.STREAMING
         self.failover_log = failover_log
         self.opened_at = now
-        self.trouble_since = min(self.trouble_since, now)
+        if self.is_awaited:
+            self.is_awaited, self.trouble_since = False, now
 
     def advance(self, position: Position) -> None:
         """Note the position behind the delivered events."""
@@ -134,8 +133,9 @@ class VbucketTrack:
         self.rollback = None
 
     def deadline(self, node_deadline_seconds: float) -> float:
-        """Return when to give up; never while the stream is open or was reported."""
-        return self.trouble_since + node_deadline_seconds if self.phase in _ON_TRIAL else inf
+        """Return when to give up; never while the stream is open, awaited or was reported."""
+        is_on_trial = self.phase in _ON_TRIAL and not self.is_awaited
+        return self.trouble_since + node_deadline_seconds if is_on_trial else inf
 
     def stop_details(self, now: float, *, connects: bool) -> tuple[StopReason, str]:
         """Return why it is given up, and words for people: for how long, and its last state.
