@@ -172,13 +172,14 @@ class StreamKeeper:
     def _request(self, link: NodeLink, tracks: list[VbucketTrack]) -> None:
         connection = link.connection
         assert connection is not None
+        wanted = self._settings.stream_filter
         requests = [
             StreamOpening(
                 each.vbucket,
                 each.position,
                 each.failover_log,
                 each.end_seqno,
-                self._settings.stream_filter,
+                wanted,
                 purge_seqno=each.purge_seqno,
                 reads_replica=self._settings.reads_replicas,
             )

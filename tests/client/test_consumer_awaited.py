@@ -122,13 +122,11 @@ def test_a_map_that_names_no_node_is_asked_for_again_now_and_then(
         assert_same_state(cluster, drained)
 
 
-def test_a_node_that_does_not_know_the_bucket_yet_fails_nothing(
-    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = make_cluster(nodes=2)
-    fill(cluster, 200)
-    others = owned(cluster, 0)
-    cluster.kill_node(1)
+def refuse_the_bucket(monkeypatch: pytest.MonkeyPatch) -> list[Status]:
+    """Let whoever selects a bucket hear that there is none, as while a node starts.
+
+    The list has the refusals that are left.
+    """
     refusals = [Status.KEY_ENOENT] * 3
     carry_out = Session._carry_out
 
@@ -138,9 +136,21 @@ def test_a_node_that_does_not_know_the_bucket_yet_fails_nothing(
         else:
             carry_out(session, command, frame, *more)
 
+    monkeypatch.setattr(Session, "_carry_out", starting)
+    return refusals
+
+
+def test_a_node_that_does_not_know_the_bucket_yet_fails_nothing(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 200)
+    others = owned(cluster, 0)
+    cluster.kill_node(1)
+
     with consuming(cluster, awaiting(cluster), IMPATIENT) as consumer:
         drained = Drained().run(consumer, caught_up(cluster, *others))
-        monkeypatch.setattr(Session, "_carry_out", starting)
+        refusals = refuse_the_bucket(monkeypatch)
         cluster.restore_node(1)
         drained.run(consumer, caught_up(cluster))
     assert not refusals
@@ -156,21 +166,13 @@ def test_a_node_whose_other_vbuckets_have_been_read_fails_nothing_either(
     [first, second] = [each.vbucket for each in wanted if each.is_awaited]
     wanted = [replace(each, is_awaited=each.vbucket == second) for each in wanted]
     cluster.refuse_stream(second, Status.EACCESS, times=10_000)  # no access to the bucket, yet
-    refusals = [Status.KEY_ENOENT] * 3
-    carry_out = Session._carry_out
-
-    def starting(session: Session, command: CommandHandler, frame: Frame, *more: Any) -> None:
-        if refusals and frame.opcode == Opcode.SELECT_BUCKET:
-            session.refuse(frame, refusals.pop())
-        else:
-            carry_out(session, command, frame, *more)
 
     with consuming(cluster, wanted, IMPATIENT) as consumer:
         others = [each.vbucket for each in wanted if each.vbucket != second]
         drained = Drained().run(consumer, caught_up(cluster, *others))
         consumer.stop_stream(first)
         drained.run(consumer, lambda drained: first in drained.stopped)
-        monkeypatch.setattr(Session, "_carry_out", starting)
+        refusals = refuse_the_bucket(monkeypatch)
         cluster.drop_connections(1)
         listen(consumer, drained, 1.0)
         assert not refusals

@@ -199,7 +199,7 @@ def plan_backfill(
     states: Mapping[int, VbucketProgress],
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
-    turn: "CollectionsTurn",
+    turn: CollectionsTurn,
 ) -> BackfillPlan:
     """Choose what the next round reads; see the module's text.
 
