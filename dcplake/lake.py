@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
+from dcp.installation import how_to_install
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.query.cuts import Cut, find_cut
@@ -262,7 +263,7 @@ class Lake:
             import polars as pl
         except ModuleNotFoundError as error:
             raise SetupError(
-                f"Polars is missing (no module {error.name}): run `pip install 'dcplake[polars]'`."
+                f"Polars is missing (no module {error.name}): run {how_to_install('polars')}."
             ) from None
         return pl.DataFrame(self.to_arrow(table, columns=columns, where=where, version=version))
 

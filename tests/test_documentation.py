@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dcp.installation import WHEEL
+
 ROOT = Path(__file__).parents[1]
 OF_A_LAKE = ROOT / "docs" / "python.md"
 """Its examples go on from each other, with a cluster: ``test_python_api.py`` runs them."""
@@ -33,6 +35,36 @@ def test_no_page_has_the_reader_edit_a_file_of_the_checkout() -> None:
     edited = re.findall(r"\$EDITOR (\S+)", pages)
     assert edited
     assert [name for name in edited if (ROOT / name).exists()] == []
+
+
+OF_AN_INDEX = re.compile(r"pip3? install (?:-\S+ )*'?dcplake\b(?![-\w.]*\.whl)|\bdcplake\[")
+"""dcplake where pip would look for it in a package index, which has none of ours."""
+TEXTS = ("*.md", "*.py", "*.sh", "*.toml", "*.html", "*.json", "*.yml", "*.in", "Makefile")
+
+
+def test_no_text_has_dcplake_installed_from_an_index_that_does_not_have_it() -> None:
+    tops = [ROOT / name for name in ("airflow", "benchmarks", "conf", "dcp", "dcplake", "docs")]
+    tops += [ROOT / name for name in ("jobs", "schemas", "tests")]
+    files = [path for pattern in TEXTS for top in tops for path in top.rglob(pattern)]
+    files += [path for pattern in TEXTS for path in ROOT.glob(pattern)]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in files
+        for match in OF_AN_INDEX.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+    assert f"pip install '{WHEEL}[" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("extra", ["", "[quality]"])
+def test_planted_words_that_would_ask_an_index_are_found(extra: str) -> None:
+    for words in (f"pip install {'dcplake'}{extra}", f"pip install -U '{'dcplake'}{extra}'"):
+        assert OF_AN_INDEX.search(words)
+    for words in (
+        f"pip install '.{extra}'",
+        f"pip install 'dcplake-0.1.0-py3-none-any.whl{extra}'",
+    ):
+        assert not OF_AN_INDEX.search(words)
 
 
 RIDDLES = re.compile(r"(What|How|Who|Whose|Whether|Where|Which|Why)\b")

@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "types": frozenset({"errors"}),
     "file_lock": frozenset({"errors"}),
+    "installation": frozenset(),
     "printable": frozenset(),
     "schemas": frozenset(),
     "seeds": frozenset({"errors"}),
@@ -35,6 +36,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "types",
             "errors",
             "file_lock",
+            "installation",
             "printable",
             "seeds",
             "suggestions",
@@ -51,6 +53,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             "types",
             "errors",
+            "installation",
             "printable",
             "seeds",
             "suggestions",
@@ -140,6 +143,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "errors": PURE | {"numpy", "pyarrow", "pandas"},
     "types": PURE | {"numpy", "pyarrow", "pandas"},
     "file_lock": SPARK | {"asyncio", "numpy", "pyarrow", "pandas"},
+    "installation": PURE | {"numpy", "pyarrow", "pandas"},
     "printable": PURE | {"numpy", "pyarrow", "pandas"},
     "seeds": PURE | {"numpy", "pyarrow", "pandas"},
     "suggestions": PURE | {"numpy", "pyarrow", "pandas"},
@@ -175,7 +179,7 @@ CLASSIC_ONLY = frozenset(
 STARTS_SPARK = Path("dcp/lake/spark/session.py")
 
 JOBS_MAY_IMPORT = frozenset({"lake", "cli", "errors"})
-API_MAY_IMPORT = frozenset({"lake", "errors", "__version__"})
+API_MAY_IMPORT = frozenset({"lake", "errors", "installation", "__version__"})
 OURS = frozenset({"dcp", "dcplake", "jobs", "tests", "benchmarks"})
 
 

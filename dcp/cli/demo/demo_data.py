@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from dcp.errors import SetupError
+from dcp.installation import how_to_install
 
 Document = tuple[bytes, bytes]
 """A key and a JSON value."""
@@ -40,7 +41,7 @@ def airports() -> dict[str, dict[str, object]]:
     except ImportError:
         raise SetupError(
             "the demo's documents are missing (the package airportsdata):"
-            " run `pip install 'dcplake[demo]'`."
+            f" run {how_to_install('demo')}."
         ) from None
     return {icao: dict(airport) for icao, airport in airportsdata.load("ICAO").items()}
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from dcp.errors import ConfigError, SetupError
+from dcp.installation import how_to_install
 from dcp.lake.tables.schema import REPLICA
 from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
@@ -78,7 +79,7 @@ class ExpectationSpec:
         except ModuleNotFoundError as error:
             raise SetupError(
                 f"Great Expectations, which checks the tables, is missing (no module {error.name}):"
-                " run `pip install 'dcplake[quality]'`."
+                f" run {how_to_install('quality')}."
             ) from None
 
         known = registry.list_registered_expectation_implementations()

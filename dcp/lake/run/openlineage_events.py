@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from dcp import __version__
 from dcp.errors import ConfigError
+from dcp.installation import how_to_install
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
@@ -70,8 +71,9 @@ def _client() -> "OpenLineageClient | None":
     except ModuleNotFoundError as error:
         _LOG.warning(
             "the environment asks for OpenLineage events, but there is no module %s: none are "
-            "sent; run `pip install 'dcplake[lineage]'`",
+            "sent; run %s",
             error.name,
+            how_to_install("lineage"),
         )
         return None
     try:

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from dcp.errors import SetupError
+from dcp.installation import how_to_install
 from dcp.lake.spark.jars import delta_jars
 
 _OURS: Final = ("dcp", "dcp.schemas", "dcplake", "pyspark_dcp")
@@ -94,8 +95,8 @@ def _installed(name: str) -> Distribution:
         return distribution(name)
     except PackageNotFoundError as error:
         raise SetupError(
-            f"The package {name} is not installed in {sys.prefix}: run `make setup` or"
-            " `pip install .` with this Python."
+            f"The package {name} is not installed in {sys.prefix}: with this environment run"
+            f" {how_to_install()}."
         ) from error
 
 

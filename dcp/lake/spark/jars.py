@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import SetupError
+from dcp.installation import how_to_install
 from dcp.lake.spark.install_paths import jars_folder
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.spark.trust_store import machine_certificates, write_trust_store
@@ -204,5 +205,5 @@ def _submit_nothing(ivy: Path, log: Path, java_options: str) -> str:
 def _spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SetupError("The package pyspark is missing: run `make setup` or `pip install .`.")
+        raise SetupError(f"The package pyspark is missing: run {how_to_install()}.")
     return Path(spec.origin).parent

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import SetupError
+from dcp.installation import how_to_install
 from dcp.lake.spark.install_paths import data_folder
 
 JAVA_MAJORS: Final = (17, 21)
@@ -41,7 +42,7 @@ def find_java_home() -> Path:
     found = "; ".join(rejected) or "there is none"
     raise SetupError(
         f"Spark needs Java 17 or 21, but {found}: install OpenJDK 17 or 21 (a headless JRE will do)"
-        " or run `pip install 'dcplake[java]'`."
+        f" or run {how_to_install('java')}."
     )
 
 

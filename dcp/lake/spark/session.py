@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
+from dcp.installation import how_to_install
 from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
 from dcp.lake.spark.failures import innermost, known_error, watch_jvm
@@ -434,7 +435,8 @@ def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
     except PySparkException as failure:
         raise SetupError(
             f"spark.master: no session at {server.partition(';')[0]}: {innermost(failure)}; "
-            "expected a Spark Connect server there, and `pip install 'dcplake[connect]'` here"
+            "expected a Spark Connect server there, and here its client:"
+            f" {how_to_install('connect')}"
         ) from failure
 
 
