@@ -44,10 +44,13 @@ def write_audit(
     commit = status.lineage.commit(applied.version)
     if commit is None:
         return  # older than the history: it was the newest one then, and written before the next
-    ensure_audit(lake)
     # A table that was dropped and made again counts its versions anew, and is another one.
     table_id = lake.table(applied.table).table_id()
     app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{table_id}"
+    written = lake.table(AUDIT_TABLE).transaction_version(app_id)
+    if written is not None and written >= applied.version:
+        return
+    ensure_audit(lake)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     audited = Audited(
         applied,

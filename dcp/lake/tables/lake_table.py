@@ -158,6 +158,13 @@ class LakeTable:
             found = TableSize(files, int(self._detail_by_spark("sizeInBytes")))
         return found
 
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the newest version that an application's transactions committed.
+
+        None where there is none, and where only Spark can read the table, which does not tell.
+        """
+        return self._by_delta_rs(lambda folder: _open(folder).transaction_version(app_id))
+
     def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
         """Raise LakeError unless the table has these columns, in any order; it may have others."""
         found = self._by_delta_rs(lambda folder: pa.schema(_open(folder).schema().to_arrow()))

@@ -1,6 +1,7 @@
 """Commands that find nothing to write start no Spark: what they ask is in Delta's log."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +65,26 @@ def test_a_command_starts_no_spark(
     asked = options if words[0] in ("run", "plan", "doctor") else options[-2:]
     assert main([*words, *asked]) == 0
     assert told in "".join(capsys.readouterr())
+
+
+def test_an_idle_run_after_a_rollback_starts_no_spark(
+    spark: "SparkSession",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bucket = ClusterSettings(nodes=2, vbuckets=2, seed=9, replica_lag_seqnos=1)
+    with ProducerCluster(bucket) as cluster:
+        for number in range(8):
+            cluster.set(b"key-%d" % number, b"1")
+        settings = settings_for(cluster, tmp_path)
+        lake_run.run(settings, once=True, spark=spark)
+        cluster.failover(0)
+        lake_run.run(settings, once=True, spark=spark)
+        assert main(["rollbacks", "--lake", settings.lake.root]) == 0
+        assert "key-" in capsys.readouterr().out, "something was taken back"
+        monkeypatch.setattr(opening, "session", lambda _, **__: pytest.fail("Spark was started"))
+        lake_run.run(settings, once=True)
 
 
 def test_the_lake_of_another_bucket_is_none_of_ours(
