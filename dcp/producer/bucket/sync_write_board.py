@@ -48,6 +48,7 @@ class SyncWriteBoard:
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
         """Take a sync write whose prepare was appended; it may end at once."""
         self._table.vbuckets[prepare.vbucket].sync_writes.track(prepare, deadline, answer)
+        self._writes.flush()  # it may have to be on disk
         self._go_on(prepare.vbucket)
         self.watch(prepare.vbucket)
 

@@ -1,7 +1,9 @@
 """The write path of a bucket: from a command that wrote to the disk, to memory and to streams.
 
-All that is written inside a batch becomes one disk snapshot of each vbucket. What copies receive
-takes the same path. Used under the bucket's lock.
+All that is written inside a batch becomes one disk snapshot of each vbucket; without one every
+command does. Many of them go to disk at once: to a data folder when the flusher writes, to a disk
+in memory at the end of a turn. What copies receive takes the same path. Used under the bucket's
+lock.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +39,10 @@ class WritePath:
         self._connections, self._changes = connections, changes
         self.flusher = flusher
         self._written: set[int] = set()
+        self._unflushed: set[int] = set()
+        """Vbuckets with batches that a disk in memory has not got yet."""
         self._open_batches = 0
+        self._is_in_turn = False
         if flusher is not None:
             flusher.on_written.add(self._stored)
 
@@ -69,20 +74,41 @@ class WritePath:
     def _settle(self) -> None:
         for vbucket in self._written:
             written = self._table.vbuckets[vbucket]
-            written.data.settle()
+            written.data.end_batch()
             self._memory.note(written.data.checkpoints)
-            self._write_later(written)
+            if self.flusher is not None:
+                self.flusher.note(written)
+        if self.flusher is None:
+            self._unflushed |= self._written
         self._written.clear()
         if self.flusher is not None:
             self.flusher.keep_up()
+        elif not self._is_in_turn:
+            self.flush()
         if self._memory.is_short:
             self._recover_memory()
 
-    def _write_later(self, vbucket: Vbucket) -> None:
-        if self.flusher is not None:
-            self.flusher.note(vbucket)
-        else:
-            compact_in_passing(vbucket, self._settings.clock())
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Let ``flush``, now or in a later turn, write what is written inside to a disk in memory.
+
+        Each command still makes a disk snapshot of its own. What is written outside of turns is
+        flushed at once.
+        """
+        self._is_in_turn = True
+        try:
+            yield
+        finally:
+            self._is_in_turn = False
+
+    def flush(self) -> None:
+        """Write what turns left to a disk in memory: all that waits of a vbucket in one write."""
+        for vbucket in self._unflushed:
+            written = self._table.vbuckets[vbucket]
+            written.data.persistence.flush()
+            compact_in_passing(written, self._settings.clock())
+            self._memory.note(written.data.checkpoints)
+        self._unflushed.clear()
 
     # --- commands
 
@@ -119,6 +145,7 @@ class WritePath:
 
     def _recover_memory(self) -> None:
         """Free checkpoint memory; streams whose cursors that takes go back to the disk."""
+        self.flush()  # checkpoints keep what is on no disk
         vbuckets = self._table.vbuckets
         dropped = self._memory.recover(vbucket.data.checkpoints for vbucket in vbuckets)
         for vbucket, cursors in dropped.items():
@@ -149,9 +176,11 @@ class WritePath:
         copy = copies.at(node, vbucket)
         if copy is None or not copy.settle():
             return
-        self._write_later(copy.vbucket)
         if self.flusher is not None:
+            self.flusher.note(copy.vbucket)
             self.flusher.keep_up()
+        else:
+            compact_in_passing(copy.vbucket, self._settings.clock())
         self._connections.cursors_dropped(copy.vbucket.data, copy.take_lost_cursors())
         for each, cursors in copies.note_memory(node, vbucket).items():
             if (short := copies.at(node, each)) is not None:

@@ -94,6 +94,7 @@ def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) ->
             go_on(lambda: session.refuse(frame, status))
 
     seqno = cast("m.SeqnoPersistence", body).seqno
+    session.bucket.writes.flush()
     session.bucket.persistence_waits.add(session, vbucket, session.node, seqno, answer)
 
 

@@ -144,6 +144,7 @@ class AcceptedConnection:
     def close(self) -> None:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""
         with self._bucket.lock:
+            self._bucket.writes.flush()  # what was written of a block that it did not finish
             self.session.forget()
         self.session.detach()  # else they keep one another
         self._channel.close()
@@ -200,9 +201,13 @@ class AcceptedConnection:
             await self._awake.wait()
 
     def _take_turn(self, block: FrameBlock, first: int, most_frames: int, end: float) -> int:
-        """Act on some frames of a block from ``first`` on; return on how many."""
+        """Act on some frames of a block from ``first`` on; return on how many.
+
+        The turn in which a block ends, or has to wait, writes to disk what all turns of it wrote.
+        So whoever got the last answer to what it said finds all of that on a disk in memory.
+        """
         index, now = first, self._loop.time()
-        with self._bucket.lock:
+        with self._bucket.lock, self._bucket.writes.turn():
             while index < min(first + most_frames, len(block)):
                 self.session.feed(block.frame(index), now)
                 index += 1
@@ -212,6 +217,9 @@ class AcceptedConnection:
                 now = self._loop.time()
                 if now >= end:
                     break
+            goes_on = self._outbox_is_short.is_set() and not self.session.is_closing
+            if index == len(block) or not goes_on:
+                self._bucket.writes.flush()
         self.wake()
         return index - first
 

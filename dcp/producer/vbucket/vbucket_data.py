@@ -161,10 +161,14 @@ class VbucketData:
         self.newest.note(version)
         self._on_append(version)
 
-    def settle(self) -> None:
-        """End a batch of writes, which will be a disk snapshot of its own."""
+    def end_batch(self) -> None:
+        """End a batch of writes; whenever it is flushed, it will be a disk snapshot of its own."""
         if batch := self.memory.take_batch():
             self._unwritten.add(batch)
+
+    def settle(self) -> None:
+        """End a batch of writes, and flush it unless that is a flusher's work."""
+        self.end_batch()
         if not self._writes_behind:
             self.persistence.flush()
 
