@@ -29,6 +29,10 @@ Written from the code, as [conf/dcplake.toml](../conf/dcplake.toml) is: the same
 section is given in a file (`--config`), as the environment variable `{PREFIX}<SECTION>_<KEY>`, or as
 `--set SECTION.KEY=VALUE`; the later wins. Unknown keys are errors. The password is no setting:
 `source.password_env` or `source.password_file` names where it is.
+
+In a file a relative path (of the lake, a certificate, a password, contracts, a suite) is relative to the folder of the file,
+and so is the default of `lake.root` where a file is given: a command means the same lake wherever it is started. In a
+variable or an option (`--lake`, `--set`) it is relative to the current folder. URIs and names of a catalog are no paths.
 """
 _COMMANDS: Final = """\
 # Commands

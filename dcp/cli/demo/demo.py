@@ -89,7 +89,7 @@ def _settings(folder: Path, producer: DemoProducer) -> "Settings":
     seeds = ", ".join(f'"{seed}"' for seed in producer.seeds)
     config.write_text(
         f'[source]\nseeds = [{seeds}]\nbucket = "{producer.bucket}"\nusername = "{USER}"\n'
-        f'\n[lake]\nroot = "{folder / "lake"}"\n'
+        '\n[lake]\nroot = "lake"\n'
         '\n[spark]\nmaster = "local[2]"\n'
     )
     os.environ["DCPLAKE_PASSWORD"] = producer.password

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 EPILOG: Final = """\
 On a terminal it asks for what no option tells; elsewhere the defaults of docs/settings.md hold, and
 --username is needed, or --set source.tls_cert_file=FILE, or --set source.credentials_folder=FOLDER.
-The file has no password: it names the variable or the file that has it."""
+The file has no password: it names the variable or the file that has it. It has absolute paths; you
+may tell them relative to the current folder."""
 
 _FILE: Final = Path("dcplake.toml")
 _SAY_WHO: Final = {"source.credentials_folder", "source.tls_cert_file"}
@@ -61,6 +62,9 @@ def run(  # noqa: PLR0913  (an argument for each option)
 ) -> int:
     """Ask, look at the cluster, and write."""
     from dcp.cli.views.bucket_look import look_at_bucket
+    from dcp.lake.config.path_settings import with_paths_placed
+    from dcp.lake.config.settings_document import document_of
+    from dcp.lake.config.settings_load import load_settings
 
     _require_free(file)
     told = {
@@ -76,16 +80,18 @@ def run(  # noqa: PLR0913  (an argument for each option)
     given |= {f"source.{name}": value for name, value in told.items() if value is not None}
     given |= {"lake.root": root} if root is not None else {}
     try:
-        settings, credentials = _ask_all(given)
+        values, credentials = _ask_all(given, file)
     except typer.Abort:
         raise KeyboardInterrupt from None
+    values = with_paths_placed(values, Path.cwd())
+    settings = load_settings(None, {}, values)
     look = look_at_bucket(settings, credentials)
     say(str(look))
     for node, reason in look.cluster.unreachable.items():
         say(f"node {node} cannot be reached: {reason}")
     if look.offers_tls and not settings.source.connection_string().tls:
         say("the nodes offer TLS: with --tls or --tls-ca-file connections are encrypted")
-    _write(file, settings)
+    _write(file, document_of(settings, values))
     _say_next(file, settings)
     return 0
 
@@ -98,14 +104,15 @@ def _require_free(file: Path) -> None:
         raise ConfigError(f"{file}: found no folder {file.parent}, expected one: make it")
 
 
-def _ask_all(given: Mapping[str, object]) -> "tuple[Settings, Credentials]":
-    """Return the settings, and with which credentials the cluster was asked for its buckets.
+def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object], Credentials]":
+    """Return the settings for the file, by their names, and the credentials for the cluster.
 
     Raises:
         ConfigError: something is missing, and there is no terminal to ask on; or it is wrong.
         SourceError: the cluster cannot be asked, or the bucket is none of its buckets.
 
     """
+    from dcp.lake.config.path_settings import placed
     from dcp.lake.config.settings import SourceSettings
     from dcp.lake.config.settings_load import load_settings
 
@@ -117,6 +124,7 @@ def _ask_all(given: Mapping[str, object]) -> "tuple[Settings, Credentials]":
             values[key] = typer.prompt(question, default=default, **how)
 
     ask("source.seeds", "Nodes of the cluster, commas between", ",".join(defaults.seeds))
+    values.setdefault("source.seeds", ",".join(defaults.seeds))
     seeds = load_settings(None, {}, values).source.connection_string()
     if not seeds.tls and "source.tls" not in values and sys.stdin.isatty():
         values["source.tls"] = "true" if typer.confirm("Encrypt connections (TLS)") else "false"
@@ -135,8 +143,11 @@ def _ask_all(given: Mapping[str, object]) -> "tuple[Settings, Credentials]":
         known(str(values.setdefault("source.bucket", default)))
     except typer.BadParameter as error:
         raise BucketError(f"source.bucket: {error.message}") from None
-    ask("lake.root", "Folder of the tables", settings.lake.root)
-    return load_settings(None, {}, values), credentials
+    if "lake.schema" not in values:
+        default = placed(settings.lake.root, file.absolute().parent)
+        ask("lake.root", "Folder of the tables", default)
+        values.setdefault("lake.root", default)
+    return values, credentials
 
 
 def _credentials(settings: "Settings") -> "Credentials":
@@ -177,12 +188,10 @@ def _known_bucket(buckets: list[str]) -> Callable[[str], str]:
     return check
 
 
-def _write(file: Path, settings: "Settings") -> None:
-    from dcp.lake.config.settings_document import document_of
-
+def _write(file: Path, text: str) -> None:
     try:
         with file.open("x", encoding="utf-8") as new:
-            new.write(document_of(settings))
+            new.write(text)
     except FileExistsError:
         _require_free(file)
     except OSError as error:

@@ -17,7 +17,6 @@ modes and types.
 """
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError
+from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean
 
 DEFAULT_COLLECTION: Final = "_default._default"
@@ -147,12 +147,7 @@ def load_contracts(folder: str) -> dict[str, Contract]:
 
 
 def _contract(file: Path) -> Contract:
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot read the contract: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: found no valid TOML: {error}") from None
+    content = read_toml(file, "contract")
     for key in content:
         if key not in _KEYS:
             raise ConfigError(

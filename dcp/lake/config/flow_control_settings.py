@@ -115,6 +115,7 @@ class FlowControlSettings(Section):
         "Where tasks write what they see, for `dcplake top` and `dcplake status`: on a cluster a "
         "folder that executors and operators share; empty: each machine's folder for temporary "
         "files, readable by its user only.",
+        is_path=True,
     )
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from dcp.errors import ConfigError
 from dcp.suggestions import bytes_meant
 
 
-def key(
+def key(  # noqa: PLR0913 -- a fact each
     default: Any,
     text: str,
     *,
@@ -22,13 +22,15 @@ def key(
     most: float | None = None,
     choices: tuple[str, ...] = (),
     may_be_secret: bool = False,
+    is_path: bool = False,
 ) -> Any:
     """Return the field of a setting: its default, and what it is, in words and bounds.
 
-    A value that may be secret, if only by a mistake, is shown in no message and no repr.
+    A value that may be secret, if only by a mistake, is shown in no message and no repr. In a
+    configuration file a path is relative to the file's folder.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
-    facts |= {"least": least, "most": most, "choices": choices}
+    facts |= {"least": least, "most": most, "choices": choices, "is_path": is_path}
     is_shown = not may_be_secret
     if isinstance(default, Mapping):
         given = dict(default)

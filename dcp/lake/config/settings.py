@@ -49,11 +49,13 @@ class SourceSettings(Section):
         "",
         "File that holds the password (its first line); preferred when set. Each round reads it.",
         may_be_secret=True,
+        is_path=True,
     )
     credentials_folder: str = key(
         "",
         "Folder with the files username and password (the first line of each), such as a mounted "
         "Kubernetes secret, in place of `username` and `password_file`. Each round reads them.",
+        is_path=True,
     )
     allow_plain: bool = key(
         False,
@@ -64,14 +66,15 @@ class SourceSettings(Section):
         "Whether to encrypt connections, as couchbases:// does for seeds with it; seeds without a "
         "port are then at 11207, and not 11210.",
     )
-    tls_ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.")
+    tls_ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.", is_path=True)
     tls_cert_file: str = key(
-        "", "The client's own certificate, PEM; without a user it says who signs in."
+        "", "The client's own certificate, PEM; without a user it says who signs in.", is_path=True
     )
     tls_key_file: str = key(
         "",
         "Its private key, PEM, not encrypted; in `tls_cert_file` too when empty.",
         may_be_secret=True,
+        is_path=True,
     )
     connect_timeout_seconds: float = key(
         10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
@@ -251,7 +254,9 @@ class RoundSettings(Section):
 class LakeSettings(Section):
     """The place of the tables, and how long the past stays readable."""
 
-    root: str = key("lake", "Folder of the tables (a path or a URI that Spark can write to).")
+    root: str = key(
+        "lake", "Folder of the tables (a path or a URI that Spark can write to).", is_path=True
+    )
     schema: str = key(
         "", "Catalog schema of the tables, as catalog.schema; used instead of root when set."
     )
@@ -302,6 +307,7 @@ class ApplySettings(Section):
         "",
         "Folder of the contracts: TOML files that say which parts of a collection's documents "
         "become typed columns (docs/typed-columns.md); empty: there are no such columns.",
+        is_path=True,
     )
 
 
@@ -365,6 +371,10 @@ class PolicySettings(Section):
         return {self.dropped, *self.dropped_collections.values()} != {"delete"}
 
 
+INSTALLED_SUITE: Final = "installed"
+"""The value of ``quality.gate`` that stands for the installed suite; others are files."""
+
+
 @dataclass(frozen=True, slots=True)
 class QualitySettings(Section):
     """The checks of data quality that a run makes by itself (docs/quality.md)."""
@@ -372,8 +382,9 @@ class QualitySettings(Section):
     gate: str = key(
         "",
         "The suite that the rows of each apply must pass before they are merged into a table: "
-        "installed, or the path of a file; empty: none. While rows break it the table stays at its "
-        "version; a run with --once then ends with code 8.",
+        f"{INSTALLED_SUITE}, or the path of a file; empty: none. While rows break it the table "
+        "stays at its version; a run with --once then ends with code 8.",
+        is_path=True,
     )
 
 

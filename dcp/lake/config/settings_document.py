@@ -7,7 +7,7 @@ test compares the file, which has all of them commented out, with what this writ
 import json
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
@@ -18,13 +18,14 @@ _HEAD = """\
 # Configuration of dcplake: every key with its meaning, unit and default.
 # Remove the `#` in front of a key to change it; unknown keys are errors.
 # The environment variable DCPLAKE_<SECTION>_<KEY> wins over this file, an option over both.
+# A relative path is relative to the folder of this file.
 """
 
 
 _HEAD_OF_CHOSEN: Final = """\
 # Configuration of dcplake, made by `dcplake init`; what is not here has its default.
 # docs/settings.md lists every key. The environment variable DCPLAKE_<SECTION>_<KEY> wins over this
-# file, an option over both.
+# file, an option over both. A relative path is relative to the folder of this file.
 """
 
 
@@ -38,12 +39,12 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def document_of(settings: Settings) -> str:
-    """Return a file of the settings that are not the defaults."""
+def document_of(settings: Settings, names: Collection[str]) -> str:
+    """Return a file of the settings with these names (``section.key``)."""
     lines: list[str] = [_HEAD_OF_CHOSEN]
     for name, section in SECTIONS.items():
         chosen = getattr(settings, name)
-        keys = [key for key in fields(section) if getattr(chosen, key.name) != _default(key)]
+        keys = [key for key in fields(section) if f"{name}.{key.name}" in names]
         lines += _section_lines(name, section) if keys else ()
         for key in keys:
             value = getattr(chosen, key.name)

@@ -2,10 +2,12 @@
 
 The environment variable of a setting is ``DCPLAKE_<SECTION>_<KEY>`` (lists separated by commas,
 tables as ``name=value`` pairs separated by commas). Options are given as ``section.key``.
+
+Paths of the file, and defaults beside it, are relative to the file's folder. Paths of variables and
+options stay as they are: relative to the current folder of each process that uses them.
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
@@ -13,8 +15,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dcp.errors import ConfigError
+from dcp.lake.config.path_settings import PATHS, placed, require_no_lake_here
 from dcp.lake.config.setting_keys import describe_expected, describe_found
 from dcp.lake.config.settings import SECTIONS, Settings
+from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean
 
 PREFIX: Final = "DCPLAKE_"
@@ -32,6 +36,8 @@ class _Given:
     value: object
     where: str
     is_text: bool = False
+    written: str = ""
+    """A path as the file has it, or as its default is."""
 
 
 def load_settings(
@@ -57,17 +63,17 @@ def load_settings(
         section, _, key = name.partition(".")
         _require_known(section, key, f"option {name}")
         given[section][key] = _Given(value, "options", isinstance(value, str))
-    return Settings(**{name: _build(name, keys) for name, keys in given.items()})
+    settings = Settings(**{name: _build(name, keys) for name, keys in given.items()})
+    if path is not None and not settings.lake.schema:
+        require_no_lake_here(given["lake"]["root"].written, settings.lake.root, path)
+    return settings
 
 
 def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
-    try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: found no valid TOML: {error}") from None
+    content = read_toml(path, "configuration")
+    for section, key in PATHS:
+        if default := getattr(SECTIONS[section](), key):
+            given[section][key] = _path_of_file(default, path)
     for section, keys in content.items():
         if section not in SECTIONS or not isinstance(keys, dict):
             raise ConfigError(
@@ -76,7 +82,14 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
             )
         for key, value in keys.items():
             _require_known(section, key, f"{path}: {section}.{key}")
-            given[section][key] = _Given(value, str(path))
+            is_path = (section, key) in PATHS and isinstance(value, str)
+            given[section][key] = (
+                _path_of_file(value, path) if is_path else _Given(value, str(path))
+            )
+
+
+def _path_of_file(written: str, file: Path) -> _Given:
+    return _Given(placed(written, file.absolute().parent), str(file), written=written)
 
 
 def _take_environment(environment: Mapping[str, str], given: dict[str, dict[str, _Given]]) -> None:

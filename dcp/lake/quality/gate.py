@@ -8,6 +8,7 @@ from typing import Final
 from dcp.errors import QualityError
 from dcp.lake.apply.apply import typed_source
 from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import write_results
@@ -15,9 +16,6 @@ from dcp.lake.quality.quality_suite import QualitySuite, load_suite
 from dcp.lake.tables.schema import REPLICA, TYPED
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
-
-INSTALLED: Final = "installed"
-"""The value of ``quality.gate`` that stands for the installed suite; others are files."""
 
 _COLUMNS: Final = ", ".join(quoted(name) for name in REPLICA.names)
 _LOG = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ class QualityGate:
         """
         if not gate:
             return cls(None)
-        return cls(load_suite(None if gate == INSTALLED else Path(gate)))
+        return cls(load_suite(None if gate == INSTALLED_SUITE else Path(gate)))
 
     def may_publish(self, lake: LakeTables, plan: ApplyPlan) -> bool:
         """Return whether a plan may be carried out: no expectation finds an error in its rows."""

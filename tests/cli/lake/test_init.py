@@ -5,6 +5,7 @@ import pty
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from select import select
@@ -38,7 +39,7 @@ def seeds_of(cluster: ProducerCluster) -> list[str]:
     return [word for seed in cluster.seeds for word in ("--seed", seed)]
 
 
-def test_options_alone_make_a_file_with_what_is_no_default(
+def test_options_alone_make_a_file_of_what_was_told(
     cluster: ProducerCluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -56,7 +57,7 @@ def test_options_alone_make_a_file_with_what_is_no_default(
     )
     text = file.read_text("utf-8")
     keys = re.findall(r"^(\w+) = ", text, re.MULTILINE)
-    assert keys == ["seeds", "bucket", "username", "root"]
+    assert keys == ["seeds", "bucket", "username", "root"], "the only bucket is chosen untold"
     assert "# The bucket to replicate. Value: a text.\nbucket = " in text
     assert PASSWORD not in text
     settings = load_settings(file, {})
@@ -68,6 +69,41 @@ def test_options_alone_make_a_file_with_what_is_no_default(
     assert main(words) == 2
     assert "found a file, expected none" in capsys.readouterr().err
     assert file.read_text("utf-8") == text
+
+
+def test_what_was_told_is_written_where_it_is_a_default_too_and_paths_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the file, in whatever folder, finds bucket and lake."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "password").write_text(PASSWORD)
+    monkeypatch.chdir(tmp_path)
+    with ProducerCluster(ClusterSettings(vbuckets=2, users={"tester": PASSWORD})) as running:
+        words = [*seeds_of(running), "--username", "tester", "--password-file", "password"]
+        root, tasks = ["--root", "lake"], ["--set", "round.tasks=0"]
+        assert main(["init", "told.toml", *words, "--bucket", "default", *root, *tasks]) == 0
+        assert main(["init", "conf/untold.toml", *words]) == 0
+        catalog = ["--set", "lake.schema=main.travel"]
+        assert main(["init", "catalog.toml", *words, *catalog]) == 0
+    written = {
+        name: tomllib.loads(Path(name).read_text("utf-8"))
+        for name in ("told.toml", "conf/untold.toml", "catalog.toml")
+    }
+    source = {
+        "seeds": list(running.seeds),
+        "bucket": "default",
+        "username": "tester",
+        "password_file": str(tmp_path / "password"),
+    }
+    assert written == {
+        "told.toml": {
+            "source": source,
+            "round": {"tasks": 0},
+            "lake": {"root": str(tmp_path / "lake")},
+        },
+        "conf/untold.toml": {"source": source, "lake": {"root": str(tmp_path / "conf" / "lake")}},
+        "catalog.toml": {"source": source, "lake": {"schema": "main.travel"}},
+    }
 
 
 def test_what_is_encrypted_and_where_the_password_is(
@@ -187,14 +223,14 @@ def test_on_a_terminal_it_asks_for_what_it_was_not_told(
     terminal.answer("Password of tester (it is not written): ", PASSWORD)
     terminal.answer("Bucket (travel) [travel]", "treval")
     terminal.answer("found 'treval', expected a bucket", "")
-    terminal.answer("Folder of the tables [lake]", "tables")
+    terminal.answer(f"Folder of the tables [{tmp_path / 'lake'}]", "tables")
     assert terminal.end() == 0, terminal.said
     assert PASSWORD not in terminal.said
     assert "export DCPLAKE_PASSWORD=…" in terminal.said
     written = (tmp_path / "dcplake.toml").read_text("utf-8")
     assert PASSWORD not in written
     settings = load_settings(tmp_path / "dcplake.toml", {})
-    assert (settings.source.bucket, settings.lake.root) == ("travel", "tables")
+    assert (settings.source.bucket, settings.lake.root) == ("travel", str(tmp_path / "tables"))
     assert settings.source.seeds == tuple(cluster.seeds)
 
 

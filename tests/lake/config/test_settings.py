@@ -1,5 +1,6 @@
 """Settings: where they come from, who wins, and what each kind of mistake is told."""
 
+import re
 import tomllib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -44,7 +45,137 @@ def test_the_documented_defaults_load_and_are_the_defaults(tmp_path: Path) -> No
     assert {name: set(keys) for name, keys in parsed.items()} == {
         name: {key.name for key in fields(section)} for name, section in SECTIONS.items()
     }
-    assert load(tmp_path, text) == Settings()
+    settings = load(tmp_path, text)
+    assert settings.lake.root == str(tmp_path / "lake"), "of the file's folder"
+    assert replace(settings, lake=replace(settings.lake, root="lake")) == Settings()
+
+
+PATHS = (
+    "source.password_file",
+    "source.credentials_folder",
+    "source.tls_ca_file",
+    "source.tls_cert_file",
+    "source.tls_key_file",
+    "flow_control.live_folder",
+    "lake.root",
+    "apply.contracts_folder",
+    "quality.gate",
+)
+
+
+def value_of(settings: Settings, name: str) -> str:
+    section, _, key = name.partition(".")
+    return str(getattr(getattr(settings, section), key))
+
+
+def test_the_settings_that_are_paths_are_those_that_are_placed() -> None:
+    words = re.compile(r"_(file|folder)$|^(root|gate)$")
+    named = {
+        f"{name}.{each.name}"
+        for name, section in SECTIONS.items()
+        for each in fields(section)
+        if words.search(each.name)
+    }
+    assert named == set(PATHS)
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("x", "{folder}/x"),
+        ("../up/x y", "{folder}/../up/x y"),
+        ("/away/x", "/away/x"),
+        ("~/x", "{home}/x"),
+        ("s3a://bucket/x", "s3a://bucket/x"),
+        ("file:///away/x", "file:///away/x"),
+    ],
+)
+def test_a_path_of_a_file_is_relative_to_its_folder(
+    name: str, written: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cron starts a command in another folder than a person does."""
+    away = tmp_path / "away"
+    away.mkdir()
+    section, _, key = name.partition(".")
+    besides = ""
+    if key in ("tls_cert_file", "tls_key_file"):
+        besides = "tls = true\n"
+    if key == "tls_key_file":
+        besides += "tls_cert_file = '/cert'\n"
+    expected = found.format(folder=tmp_path, home=Path.home())
+    (tmp_path / "lake.toml").write_text(f"[{section}]\n{besides}{key} = '{written}'\n")
+    for folder, file in ((tmp_path, "lake.toml"), (away, "../lake.toml")):
+        monkeypatch.chdir(folder)
+        settings = load_settings(Path(file), {})
+        assert Path(value_of(settings, name)).resolve() == Path(expected).resolve()
+    variable = f"DCPLAKE_{name.replace('.', '_').upper()}"
+    for environment, options in (({variable: "x"}, {}), ({}, {name: "x"})):
+        settings = load_settings(Path("../lake.toml"), environment, options)
+        assert value_of(settings, name) == "x", "relative to the current folder"
+
+
+def test_a_word_that_is_no_path_stays_as_it_is(tmp_path: Path) -> None:
+    assert load(tmp_path, "[quality]\ngate = 'installed'").quality.gate == "installed"
+    assert load(tmp_path, "[lake]\nschema = 'main.travel'").lake.schema == "main.travel"
+
+
+@pytest.mark.parametrize("text", ["", "[lake]\nroot = 'lake'\n", "[lake]\nroot = './lake'\n"])
+def test_a_lake_of_the_current_folder_is_told_where_the_file_has_none(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be read anew beside the file, and reports would know of none."""
+    here, conf = tmp_path / "here", tmp_path / "conf"
+    (here / "lake" / "changes" / "_delta_log").mkdir(parents=True)
+    conf.mkdir()
+    monkeypatch.chdir(here)
+    with pytest.raises(ConfigError) as refused:
+        load(conf, text)
+    told = str(refused.value)
+    assert f"lake.root: found no lake in {conf / 'lake'}, but one in {here / 'lake'};" in told
+    assert f"write root = '{here / 'lake'}'" in told
+    for option in ("lake", str(tmp_path / "another")):
+        named = load_settings(conf / "lake.toml", {}, {"lake.root": option})
+        assert named.lake.root == option
+    load(conf, "[lake]\nschema = 'main.travel'")
+    load(conf, f"[lake]\nroot = '{tmp_path / 'another'}'")
+    (conf / "lake" / "changes" / "_delta_log").mkdir(parents=True)
+    assert Path(load(conf, text).lake.root) == conf / "lake"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("root = /data/lake", 'root = "…"'),
+        ("root = lake", 'root = "…"'),
+        ("root = 2024/lake   # of 2024", 'root = "…"'),
+        ("root =", 'root = "…"'),
+        ("root = \u201c/data\u201d", 'root = "…"'),
+        ('root = "/data', 'root = "…"'),
+        ('root = "C:\\data"', "root = '…'"),
+        ("seeds = [cb1, cb2]", 'seeds = ["…", "…"]'),
+        ("seeds = [10.0.0.1:11210]", 'seeds = ["…", "…"]'),
+        ("seeds = [\n  cb1,\n]", '"…"'),
+        ("conf = {a = b}", 'conf = {name = "…"}'),
+        ("fs.s3a.secret.key = hunter2", 'fs.s3a.secret.key = "…"'),
+    ],
+)
+def test_a_text_without_quotes_is_told_of_them_but_not_shown(
+    line: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, f"[lake]\nlock = true\n{line}")
+    told = str(refused.value)
+    assert "no valid TOML" in told
+    assert told.endswith(hint)
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize("text", ["[round\n", "tasks = 1\ntasks = 2\n", "[a]\n[a]\n", "a b = 1"])
+def test_what_lacks_no_quotes_is_told_of_none(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no valid TOML") as refused:
+        load(tmp_path, text)
+    assert "stand" not in str(refused.value)
 
 
 def test_file_then_environment_then_option(tmp_path: Path) -> None:
@@ -112,7 +243,7 @@ def test_mistakes_in_the_environment_name_the_variable(tmp_path: Path) -> None:
 
 def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
     names = ("PASSWORD", "JARS", "STOP_AT", "STOP_FILE", "TEST_SEED", "DAG_CONFIG", "DAG_TABLES")
-    assert load(tmp_path, "", **{f"DCPLAKE_{name}": "x" for name in names}) == Settings()
+    assert load(tmp_path, "", **{f"DCPLAKE_{name}": "x" for name in names}) == load(tmp_path, "")
 
 
 def test_a_master_that_is_none_is_named_once(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""Places the relative paths of a configuration file: its folder counts, not the current one.
+
+So a file means the same lake, certificates and contracts wherever a command is started, by cron for
+one.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.lake.config.lake_root import local_root
+from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS
+
+PATHS: Final = frozenset(
+    (name, each.name)
+    for name, section in SECTIONS.items()
+    for each in fields(section)
+    if each.metadata["is_path"]
+)
+"""The settings that are paths: section and key."""
+
+
+def placed(value: str, folder: Path) -> str:
+    """Return a setting's path as that of ``folder``, if it is relative; anything else as it is."""
+    path = local_root(value)
+    if path is None or not value or value == INSTALLED_SUITE or value.startswith("file:"):
+        return value
+    return str(folder / path)
+
+
+def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """Return values by the names of their settings (``section.key``), their paths as ``placed``."""
+    paths = {".".join(path) for path in PATHS}
+    return {
+        name: placed(value, folder) if name in paths and isinstance(value, str) else value
+        for name, value in values.items()
+    }
+
+
+def require_no_lake_here(written: str, root: str, file: Path) -> None:
+    """Raise ConfigError where ``root`` is no lake, but its relative path is one from here.
+
+    Else a run would read the bucket into a second lake, and a report would know of none.
+    """
+    here = Path.cwd() / written
+    if not written or Path(written).is_absolute() or placed(written, Path.cwd()) != str(here):
+        return
+    if _is_lake(here) and not _is_lake(Path(root)):
+        raise ConfigError(
+            f"{file}: lake.root: found no lake in {root}, but one in {here}; a relative path is"
+            f" relative to the folder of the file: write root = {str(here)!r} for the lake that is"
+            " there, or start from another folder to make a new one"
+        )
+
+
+def _is_lake(folder: Path) -> bool:
+    return os.path.isdir(folder / "changes" / "_delta_log")  # noqa: PTH112 -- says no where it may not look

@@ -1,0 +1,62 @@
+"""Reads a TOML file; what is no TOML is told with the line, and what it lacks."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from dcp.errors import ConfigError
+
+_LINE: Final = re.compile(r"\(at line ([0-9]+), column [0-9]+\)")
+_SETTING: Final = re.compile(r"\s*(?P<key>[^=#]*?)\s*=\s*(?P<value>.*)")
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Return the content of a file, which is called ``what``.
+
+    Raises:
+        ConfigError: it cannot be read, or is no TOML.
+
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the {what}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: found no valid TOML: {error}") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        hint = _hint(text, str(error))
+        raise ConfigError(f"{path}: found no valid TOML: {error}{hint}") from None
+
+
+def _hint(text: str, message: str) -> str:
+    """Return the form of a text for a line that has one without its quotes, or with backslashes.
+
+    A value may be a secret, so none is shown.
+    """
+    lines = text.rstrip().splitlines() or [""]
+    found = _LINE.search(message)
+    line = lines[int(found[1]) - 1 if found else -1]
+    setting = _SETTING.fullmatch(line)
+    if setting is None:  # of a list over several lines
+        return '; texts stand in quotes: "…"' if message.startswith("Invalid value") else ""
+    key, value = setting["key"], setting["value"]
+    if _is_toml(line) or not _is_toml(f"{key} = 0"):
+        return ""
+    if value.startswith("["):
+        return f'; texts of a list stand in quotes: {key} = ["…", "…"]'
+    if value.startswith("{"):
+        return f'; texts of a table stand in quotes: {key} = {{name = "…"}}'
+    if value.startswith('"') and "\\" in value:
+        return f"; a text with \\ stands in single quotes: {key} = '…'"
+    return f'; a text stands in quotes: {key} = "…"'
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
