@@ -12,7 +12,7 @@ from typing import Final
 
 from typer.main import get_command
 
-from dcp.cli.main import COMMANDS, command
+from dcp.cli.main import GROUPS, command
 from dcp.errors import DcplakeError
 from dcp.lake.config.setting_keys import describe_expected
 from dcp.lake.config.settings import SECTIONS
@@ -173,12 +173,15 @@ def _settings() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    for name in COMMANDS:
-        parsed = get_command(command(name))
-        with parsed.make_context(
-            f"dcplake {name}", [], resilient_parsing=True, terminal_width=_HELP_WIDTH
-        ) as context:
-            yield f"\n## dcplake {name}\n\n```text\n{parsed.get_help(context).rstrip()}\n```\n"
+    for group, names in GROUPS.items():
+        yield f"\n## {group}\n"
+        for name in names:
+            parsed = get_command(command(name))
+            with parsed.make_context(
+                f"dcplake {name}", [], resilient_parsing=True, terminal_width=_HELP_WIDTH
+            ) as context:
+                text = parsed.get_help(context).rstrip()
+                yield f"\n### dcplake {name}\n\n```text\n{text}\n```\n"
 
 
 def _exit_codes() -> Iterator[str]:

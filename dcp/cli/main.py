@@ -11,53 +11,74 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from dcp import __version__
 from dcp.errors import DcplakeError
 from dcp.printable import printable
 
-COMMANDS: Final = {
-    "demo": (
-        "demo",
-        "producer, real documents, replication and SQL on the result, all on this machine",
-    ),
-    "serve": ("servers", "run the embedded Couchbase-like producer"),
-    "relay": (
-        "servers",
-        "serve many DCP consumers from one stream of each vbucket, with a disk of its own",
-    ),
-    "load": ("servers", "store JSON lines in a bucket"),
-    "add-node": ("servers", "start another node of the embedded producer"),
-    "rebalance": ("servers", "let the nodes of the embedded producer own evenly many vbuckets"),
-    "failover": ("servers", "let a node of the embedded producer be gone, and its replicas go on"),
-    "init": ("lake", "write a configuration file, by asking the cluster"),
-    "doctor": ("lake", "try each step from the configuration to a stream, say what fails"),
-    "plan": ("lake", "say what a run would do, without doing it"),
-    "run": ("lake", "replicate a bucket into its lake"),
-    "apply": ("lake", "merge what was received into the replica tables, where runs do not"),
-    "status": ("lake", "where the lake stands, and what it waits for"),
-    "top": ("lake", "connections, windows and stages of a run that is going on, live"),
-    "metrics": ("lake", "lag, rounds, rollbacks and sizes of a lake, as Prometheus reads them"),
-    "report": ("lake", "the page of a lake as a file: lag, rounds, rollbacks, tables"),
-    "package": ("lake", "write the Python environment of tasks as an archive for spark-submit"),
-    "maintain": ("lake", "clean up: small files, old files, log rows that no rollback can need"),
-    "verify": ("lake", "compare the replica tables with the whole bucket, by key, seqno and CAS"),
-    "sql": ("lake", "ask the lake a question in SQL"),
-    "schema": ("lake", "propose a contract of typed columns from documents"),
-    "tail": ("lake", "show the newest changes, and follow them"),
-    "rollbacks": ("lake", "what rollbacks took back, key by key"),
-    "cut": ("lake", "versions of all tables that belong together, as SQL views"),
-    "resync": ("lake", "let vbuckets be streamed again from their beginning"),
-    "seek": ("lake", "let vbuckets go back to a seqno, and be read from there on"),
-    "pause": ("lake", "let no further round of a lake begin, until it is resumed"),
-    "resume": ("lake", "let rounds of a paused lake begin again"),
-    "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),
+GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "Replicate": {
+        "init": ("lake", "write a configuration file, by asking the cluster"),
+        "doctor": ("lake", "try each step from the configuration to a stream, say what fails"),
+        "plan": ("lake", "say what a run would do, without doing it"),
+        "run": ("lake", "replicate a bucket into its lake"),
+        "apply": ("lake", "merge what was received into the replica tables, where runs do not"),
+        "maintain": (
+            "lake",
+            "clean up: small files, old files, log rows that no rollback can need",
+        ),
+        "pause": ("lake", "let no further round of a lake begin, until it is resumed"),
+        "resume": ("lake", "let rounds of a paused lake begin again"),
+        "package": ("lake", "write the Python environment of tasks as an archive for spark-submit"),
+        "relay": (
+            "servers",
+            "serve many DCP consumers from one stream of each vbucket, with a disk of its own",
+        ),
+    },
+    "Look": {
+        "status": ("lake", "where the lake stands, and what it waits for"),
+        "sql": ("lake", "ask the lake a question in SQL"),
+        "verify": (
+            "lake",
+            "compare the replica tables with the whole bucket, by key, seqno and CAS",
+        ),
+        "tail": ("lake", "show the newest changes, and follow them"),
+        "top": ("lake", "connections, windows and stages of a run that is going on, live"),
+        "rollbacks": ("lake", "what rollbacks took back, key by key"),
+        "cut": ("lake", "versions of all tables that belong together, as SQL views"),
+        "metrics": ("lake", "lag, rounds, rollbacks and sizes of a lake, as Prometheus reads them"),
+        "report": ("lake", "the page of a lake as a file: lag, rounds, rollbacks, tables"),
+        "schema": ("lake", "propose a contract of typed columns from documents"),
+    },
+    "Repair": {
+        "resync": ("lake", "let vbuckets be streamed again from their beginning"),
+        "seek": ("lake", "let vbuckets go back to a seqno, and be read from there on"),
+        "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),
+    },
+    "Test cluster": {
+        "demo": (
+            "demo",
+            "producer, real documents, replication and SQL on the result, all on this machine",
+        ),
+        "serve": ("servers", "run the embedded Couchbase-like producer"),
+        "load": ("servers", "store JSON lines in a bucket"),
+        "add-node": ("servers", "start another node of the embedded producer"),
+        "rebalance": ("servers", "let the nodes of the embedded producer own evenly many vbuckets"),
+        "failover": (
+            "servers",
+            "let a node of the embedded producer be gone, and its replicas go on",
+        ),
+    },
 }
-"""The commands: the sub-package with the module of the same name, and a summary."""
+"""The commands by what they are for, the everyday ones first: each with the sub-package of its
+module, which has its name, and a summary."""
+
+COMMANDS: Final = {name: about for group in GROUPS.values() for name, about in group.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,6 +97,19 @@ def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:
         told = f"{program}: {_message(error)}; {program} --help says what there is"
         print(printable(told), file=sys.stderr)
         return error.exit_code
+
+
+class _Grouped(TyperGroup):
+    """Lists the commands in their groups; typer itself does so only where rich writes the help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group, its names in a column that is the same in all."""
+        widest = max(map(len, COMMANDS))
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name.ljust(widest), summary) for name, (_, summary) in commands.items()]
+                )
 
 
 def new_application(about: str, epilog: str | None = None) -> typer.Typer:
@@ -104,7 +138,7 @@ def _list_of_commands() -> typer.Typer:
         "Keeps a Couchbase bucket as Delta Lake tables, exactly.",
         "Each command has its own --help. Exit codes are listed in docs/operations.md.",
     )
-    application.callback()(_dcplake)
+    application.callback(cls=_Grouped)(_dcplake)
     for name, (_, summary) in COMMANDS.items():
         application.command(name, short_help=summary)(_only_listed)
     return application

@@ -1,6 +1,7 @@
 """The commands as a user types them, against a real producer, real Spark and real tables."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -249,6 +250,26 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     for command in COMMANDS:
         assert main([command, "--help"]) == 0
         assert f"Usage: dcplake {command} [OPTIONS]" in capsys.readouterr().out
+
+
+def test_the_commands_are_listed_by_what_they_are_for_everyday_ones_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    found = re.findall(r"^([A-Z][a-z ]+):$|^  ([a-z-]+) {2,}\S", listed, re.MULTILINE)
+    groups: dict[str, list[str]] = {}
+    for title, name in found:
+        if title:
+            groups[title] = []
+        elif list(groups)[-1:]:
+            groups[list(groups)[-1]].append(name)
+    del groups["Options"]
+    assert list(groups) == ["Replicate", "Look", "Repair", "Test cluster"]
+    assert groups["Replicate"][:4] == ["init", "doctor", "plan", "run"]
+    assert groups["Look"][:3] == ["status", "sql", "verify"]
+    names = [name for group in groups.values() for name in group]
+    assert sorted(names) == sorted(COMMANDS)
 
 
 def test_help_waits_for_no_command_and_no_library_that_it_does_not_need() -> None:

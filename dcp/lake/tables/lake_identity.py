@@ -40,17 +40,20 @@ class LakeIdentity:
             case "":
                 return
             case "bucket":
-                told = f"here, expected {self.bucket!r}: use another lake for it"
+                told = (
+                    f", found {found.bucket!r} (source.bucket): name the lake's bucket, or use "
+                    "another lake (lake.root, --lake)"
+                )
             case "cluster_uuid":
                 told = (
-                    f"in the cluster with uuid {found.cluster_uuid!r}, expected the cluster with "
-                    f"uuid {self.cluster_uuid!r}; it is another one: check source.seeds, or "
-                    "use another lake for it"
+                    f" of the cluster with uuid {self.cluster_uuid!r}, found the cluster with uuid "
+                    f"{found.cluster_uuid!r}; it is another one: check source.seeds, or use "
+                    "another lake for it"
                 )
             case _:
                 told = (
-                    f"with uuid {found.bucket_uuid!r} and {found.vbucket_count} vbuckets, expected "
-                    f"uuid {self.bucket_uuid!r} and {self.vbucket_count}; it was made anew, "
-                    "use another lake for it"
+                    f" with uuid {self.bucket_uuid!r} and {self.vbucket_count} vbuckets, found "
+                    f"uuid {found.bucket_uuid!r} and {found.vbucket_count}; it was made anew, use "
+                    "another lake for it"
                 )
-        raise LakeError(f"{where}: found bucket {found.bucket!r} {told}")
+        raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")

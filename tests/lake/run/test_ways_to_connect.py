@@ -117,9 +117,9 @@ def test_a_run_goes_on_with_a_rotated_secret_and_knows_its_cluster(
     users = {"ben": "second"}
     with ProducerCluster(replace(OURS, cluster_uuid="others", users=users)) as other:
         elsewhere = connecting(other, tmp_path)
-        with pytest.raises(LakeError, match=r"cluster with uuid 'others', expected .* 'ours'"):
+        with pytest.raises(LakeError, match=r"cluster with uuid 'ours', found .* 'others'"):
             preview(elsewhere, spark)
-        with pytest.raises(LakeError, match=r"expected .* 'ours'; it is another"):
+        with pytest.raises(LakeError, match=r"found .* 'others'; it is another"):
             run(elsewhere, once=True, spark=spark)
     with ProducerCluster(replace(OURS, cluster_uuid="", users=users)) as older:
         preview(connecting(older, tmp_path), spark)  # a server that does not tell is no other one

@@ -57,7 +57,7 @@ def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) 
         lambda: spark, location, LakeIdentity("lake-2", "default", "bucket-uuid", 2)
     )
     assert again.identity == IDENTITY
-    with pytest.raises(LakeError, match=r"found bucket 'beer' here, expected 'default': use"):
+    with pytest.raises(LakeError, match="holds bucket 'default', found 'beer' "):
         create_lake(lambda: spark, location, LakeIdentity("lake-2", "beer", "bucket-uuid", 2))
 
 
