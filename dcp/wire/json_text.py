@@ -33,35 +33,40 @@ _STEP_TOKENS: Final = 64
 _LIST: Final = ord("[")
 _OBJECT: Final = ord("{")
 _OPENED_BY: Final = {ord("]"): _LIST, ord("}"): _OBJECT}
-_SMALL_DEPTH: Final = 3
 
-_SPACE: Final = rb"[ \t\n\r]*+"
+# No quantifier is possessive: Python matches some of those wrongly before 3.11.5. Instead no two
+# alternatives inside a repetition match the same text, so that nothing is tried in two ways.
+_SPACE: Final = rb"[ \t\n\r]*"
 _ESCAPE: Final = rb'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})'
 _PLAIN: Final = rb'[^"\\\x00-\x1f]'
-_SHORT_TEXT: Final = rb'"' + _PLAIN + rb"{0,256}+(?:" + _ESCAPE + _PLAIN + rb'{0,256}+){0,16}+"'
-_NUMBER: Final = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+"
+_SHORT_TEXT: Final = rb'"' + _PLAIN + rb"{0,256}(?:" + _ESCAPE + _PLAIN + rb'{0,256}){0,16}"'
+_NUMBER: Final = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+|)(?:[eE][-+]?[0-9]+|)"
 _SCALAR: Final = _SHORT_TEXT + rb"|" + _NUMBER + rb"|true|false|null"
 _COLON: Final = _SPACE + rb":" + _SPACE
 _COMMA: Final = _SPACE + rb"," + _SPACE
 
 
-def _with_small(inner: bytes) -> bytes:
-    """Return what matches what ``inner`` does, and short lists and objects of such values."""
+def _list_or_object(inner: bytes, most: int) -> bytes:
+    """Return what matches a scalar, and a list or an object of so many inner values."""
     value = rb"(?:" + inner + rb")"
     between = _SPACE + rb"(?:," + _SPACE + rb"(?![\]}])|(?=[\]}]))"
-    items = rb"(?:" + value + between + rb"){0,32}+"
-    members = rb"(?:" + _SHORT_TEXT + _COLON + value + between + rb"){0,32}+"
-    return inner + rb"|\[" + _SPACE + items + rb"\]|\{" + _SPACE + members + rb"\}"
+    items = rb"(?:" + value + between + rb"){0,%d}" % most
+    members = rb"(?:" + _SHORT_TEXT + _COLON + value + between + rb"){0,%d}" % most
+    return _SCALAR + rb"|\[" + _SPACE + items + rb"\]|\{" + _SPACE + members + rb"\}"
 
 
-_VALUE: Final = rb"(?:" + _with_small(_with_small(_with_small(_SCALAR))) + rb")"
-_SOME_ITEMS: Final = re.compile(rb"(?:" + _VALUE + _COMMA + rb"){1,32}+")
-_SOME_MEMBERS: Final = re.compile(rb"(?:" + _SHORT_TEXT + _COLON + _VALUE + _COMMA + rb"){1,32}+")
+# A match remembers each value in it until it ends, in 0.7 KiB: the product of these is 16,384.
+_SMALL_DEPTH: Final = 3
+_SMALL: Final = _list_or_object(_list_or_object(_list_or_object(_SCALAR, 32), 8), 4)
+_VALUE: Final = rb"(?:" + _SMALL + rb")"
+_SOME_SCALARS: Final = rb"(?:(?:" + _SCALAR + rb")" + _COMMA + rb"){1,128}"
+_SOME_ITEMS: Final = re.compile(_SOME_SCALARS + rb"|(?:" + _VALUE + _COMMA + rb"){1,16}")
+_SOME_MEMBERS: Final = re.compile(rb"(?:" + _SHORT_TEXT + _COLON + _VALUE + _COMMA + rb"){1,16}")
 _ONE_VALUE: Final = re.compile(_VALUE)
 _ONE_SCALAR: Final = re.compile(_SCALAR)
-_OPENING: Final = re.compile(rb"(?:\[" + _SPACE + rb"){1,64}+|\{" + _SPACE)
-_CLOSING: Final = re.compile(rb"(?:" + _SPACE + rb"[\]}]){1,64}+")
-_TEXT_PART: Final = re.compile(_PLAIN + rb"{0,65536}+(?:" + _ESCAPE + _PLAIN + rb"{0,256}+){0,64}+")
+_OPENING: Final = re.compile(rb"(?:\[" + _SPACE + rb"){1,64}|\{" + _SPACE)
+_CLOSING: Final = re.compile(rb"(?:" + _SPACE + rb"[\]}]){1,64}")
+_TEXT_PART: Final = re.compile(_PLAIN + rb"{0,65536}(?:" + _ESCAPE + _PLAIN + rb"{0,256}){0,64}")
 _BLANK: Final = re.compile(_SPACE)
 _NEXT: Final = re.compile(_COMMA)
 _IS: Final = re.compile(_COLON)
@@ -86,7 +91,7 @@ def is_json(value: bytes) -> bool:
         return is_json_text(value)
     try:
         text = value.decode()
-        if is_deeper(text, MOST_TREE_DEPTH):
+        if is_deeper(value, MOST_TREE_DEPTH):
             return is_json_text(value)
         _DECODER.decode(text)
     except ValueError:

@@ -114,6 +114,7 @@ def test_the_edges_of_json(value: bytes, expected: bool) -> None:
 
 
 LARGE_BYTES = 1024 * 1024 // 4
+MATCHED_AT_ONCE = json.dumps([[[[0] * 32] * 8] * 4] * 32, separators=(",", ":")).encode()
 LARGE = [
     b"[" + b"[]," * (LARGE_BYTES // 3) + b"0]",
     b"[" + b"[[[[[]]]]]," * (LARGE_BYTES // 11) + b"0]",
@@ -133,3 +134,13 @@ def test_long_ones_take_steps_and_no_memory(value: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert _steps(value) > LARGE_BYTES // 65_536
+
+
+@pytest.mark.parametrize("end", [b"]", b",]", b""])
+def test_as_many_small_values_as_are_matched_at_once_take_bounded_memory(end: bytes) -> None:
+    tracemalloc.start()
+    try:
+        assert is_json(MATCHED_AT_ONCE[:-1] + end) is (end == b"]")
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()

@@ -51,8 +51,8 @@ def test_depth(opening: str, inner: str) -> None:
 def test_what_is_wide_or_in_strings_is_not_deep() -> None:
     wide = [[[]] * 10_000, {"[" * 2_000: '{[\\"' * 2_000}]
     assert json_tree(json.dumps(wide)) == wide
-    assert not is_deeper('"\\"' + "[" * 2_000 + '"', MOST_TREE_DEPTH)
-    assert is_deeper('"\\\\"' + "[" * 2_000, MOST_TREE_DEPTH)
+    assert not is_deeper(b'"\\"' + b"[" * 2_000 + b'"', MOST_TREE_DEPTH)
+    assert is_deeper(b'"\\\\"' + b"[" * 2_000, MOST_TREE_DEPTH)
 
 
 def test_a_string_without_an_end_is_passed_over_once() -> None:

@@ -10,7 +10,7 @@ import re
 from json.encoder import encode_basestring
 from typing import Any, Final
 
-import numpy as np
+from dcp.wire.json_tree import is_deeper
 
 _WHITESPACE: Final = b" \t\r\n"
 
@@ -64,21 +64,7 @@ def _refuse_constant(name: str) -> None:
 def looks_like_object(document: bytes) -> bool:
     """Return whether a document may be an object, by its ends, of no more than `MOST_NESTED`."""
     text = document.strip(_WHITESPACE)
-    return text[:1] == b"{" and text[-1:] == b"}" and not _is_too_deep(text)
-
-
-def _is_too_deep(document: bytes) -> bool:
-    if len(document) <= 2 * MOST_NESTED:
-        return False
-    if document.count(b"{") + document.count(b"[") <= MOST_NESTED:
-        return False
-    unescaped = document.replace(rb"\\", b"").replace(rb"\"", b"")
-    text = np.frombuffer(unescaped, np.uint8)
-    is_outside = np.cumsum(text == ord('"'), dtype=np.uint8) & 1 == 0  # of strings
-    folded = text[is_outside] | 0x20  # [ is {, ] is }
-    brackets = folded[(folded == ord("{")) | (folded == ord("}"))]
-    levels = np.cumsum(np.where(brackets == ord("{"), 1, -1), dtype=np.int32)
-    return bool(levels.max(initial=0) > MOST_NESTED)
+    return text[:1] == b"{" and text[-1:] == b"}" and not is_deeper(text, MOST_NESTED)
 
 
 def text_of(value: Any) -> str:

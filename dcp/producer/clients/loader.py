@@ -73,7 +73,7 @@ class KeyRule:
         """Return key and value of a line; raises ValueError with the reason."""
         line = line.removeprefix(_BYTE_ORDER_MARK)
         text = line.decode()
-        if is_deeper(text, MOST_TREE_DEPTH):
+        if is_deeper(line, MOST_TREE_DEPTH):
             raise ValueError(f"found more than {MOST_TREE_DEPTH} levels of JSON, expected fewer")
         tree = _DECODER.decode(text)
         if not isinstance(tree, dict):
