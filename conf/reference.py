@@ -93,6 +93,18 @@ _CONTROLS: Final = """\
 """
 _CHANGE_STREAMS: Final = """\
 
+## Keys without values
+
+`dcplake verify` opens DCP for keys, seqnos and CAS alone, by the flag that [each server answers
+rightly](protocol.md#streams-without-values). What that costs, by kv_engine's code (`engines/ep/src/`):
+
+- The network carries the same with both: a header, metadata and the key of each document.
+- Servers before 7.6 get NO_VALUE. They read keys and metadata from the disk, and no document.
+- Newer ones get NO_VALUE_WITH_UNDERLYING_DATATYPE. They read each document from memory or disk, as for a first load, and leave the
+  value out when they send it (`dcp/active_stream.cc`, `getValueFilter` and `makeResponseFromItem`). With `SNAPPY` only documents
+  with xattrs are inflated. So a verification costs a node the reads of a first load, and none of its network: verify a large bucket
+  when its disks have time, or a part of it (`--vbuckets`).
+
 ## Change streams
 
 What `change_streams` brings ([how to use it](operations.md#change-history)), by kv_engine's code (`engines/ep/src/`):

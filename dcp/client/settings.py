@@ -83,8 +83,8 @@ class ConnectionSettings:
 
     ``bucket_uuid``: a bucket of that name with another one was made anew, and is not read.
 
-    ``metadata_only`` opens DCP with NO_VALUE and without xattrs: keys, seqnos and CAS come, values
-    do not.
+    ``metadata_only`` opens DCP without values and xattrs, by the flag that the server answers
+    rightly: keys, seqnos and CAS come.
 
     More than 15 attributes: one is one setting.
     """

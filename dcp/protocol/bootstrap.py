@@ -28,6 +28,7 @@ from dcp.protocol.negotiation import (
     CONTROL_TERMS,
     FEATURES,
     GROUP_TAG,
+    MAKES_UP_KEYS,
     STREAM_WINDOW,
     Release,
 )
@@ -47,8 +48,13 @@ from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES, HelloFeature, Opcode, OpenFlag, Status
 
 OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
-METADATA_OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.NO_VALUE | OpenFlag.INCLUDE_DELETE_TIMES
-"""For streams of keys, seqnos and CAS: neither values nor xattrs are sent."""
+METADATA_OPEN_FLAGS: Final = (
+    OpenFlag.PRODUCER | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE | OpenFlag.INCLUDE_DELETE_TIMES
+)
+"""For streams of keys, seqnos and CAS: neither values nor xattrs are sent.
+
+Servers before `MAKES_UP_KEYS` are sent NO_VALUE instead.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ CONTROLS: Final = (
 """Sent after NOOP and flow control, which ``required_controls`` derives from the settings."""
 
 
+_KEYS_AND_DATATYPES: Final = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 _CONNECTION_ID_BYTES: Final = 33
 """kv_engine ``daemon/connection.h``, MaxSavedConnectionId: of the agent it keeps 32."""
 
@@ -286,10 +293,16 @@ def _version_answer(progress: BootstrapProgress, body: m.Body, _: int) -> Bootst
 
 
 def _open_flags(progress: BootstrapProgress) -> int:
-    """The flags; a server without XATTR has no xattrs to include."""
+    """Return the flags that the server knows and answers rightly.
+
+    A server without XATTR has no xattrs to include. One that answers NO_VALUE rightly reads keys
+    alone for it, and an old one knows no other flag that leaves values out.
+    """
     flags = progress.settings.open_flags
     if HelloFeature.XATTR not in progress.features:
         flags &= ~OpenFlag.INCLUDE_XATTRS
+    if (0, 0) < progress.server_release < MAKES_UP_KEYS and flags & _KEYS_AND_DATATYPES:
+        flags = flags & ~_KEYS_AND_DATATYPES | OpenFlag.NO_VALUE
     return int(flags)
 
 

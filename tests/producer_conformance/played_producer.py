@@ -53,6 +53,7 @@ class PlayedProducer:
                 users_without_streams=scenario.users_without_streams,
                 administrators=frozenset(scenario.users),  # who asked and was let is one
                 rules="server",
+                release=scenario.release,
                 prepare_extra_bytes=2,
                 record_seqnos=False,
                 record_branches=False,

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import VbucketFacts
 from dcp.producer.model.versions import Version
+from dcp.protocol.negotiation import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Scenario:
     ``streams_from_disk`` are the lines of stream requests whose first snapshot came from disk:
     memory keeps everything here. ``unplayed`` are lines that ours is not told of, both ways;
     ``items_left_out_from`` markers behind which the recording has no items; ``younger_features``
-    those of HELLO that the server is too old to know.
+    those of HELLO that the server is too old to know; ``release`` is its major and minor version,
+    where that decides.
     """
 
     note: str = ""
@@ -91,4 +94,5 @@ class Scenario:
     items_left_out_from: frozenset[int] = frozenset()
     unplayed: frozenset[int] = frozenset()
     younger_features: frozenset[int] = frozenset()
+    release: Release = ClusterSettings().release
     steps: tuple[Step, ...] = ()

@@ -69,6 +69,9 @@ def _scenario(raw: Mapping[str, Any]) -> Scenario:
         if isinstance(fields.get(name), list) and name != "steps":
             fields[name] = frozenset(fields[name])
     fields["steps"] = tuple(_step(step) for step in raw["steps"])
+    if "release" in raw:
+        major, minor = raw["release"]
+        fields["release"] = (int(major), int(minor))
     return Scenario(**fields)
 
 

@@ -16,7 +16,12 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, control_request
+from dcp.protocol.bootstrap import (
+    CONTROLS,
+    METADATA_OPEN_FLAGS,
+    BootstrapSettings,
+    control_request,
+)
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials, Secret
 from dcp.protocol.negotiation import CHANGE_STREAMS, FEATURES
 from dcp.protocol.position import Position
@@ -165,6 +170,28 @@ def test_controls_are_asked_of_servers_that_know_them(
     assert isinstance(ready, e.Ready)
     all_controls = {control.name.encode() for control in asked}
     assert all_controls - set(server.names_of(Opcode.DCP_CONTROL)) == unasked
+
+
+@pytest.mark.parametrize(
+    ("version", "flag"),
+    [
+        (b"6.0.5-3340", OpenFlag.NO_VALUE),
+        (b"7.2.9-9999", OpenFlag.NO_VALUE),
+        (b"7.6.0-2176", OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE),
+        (b"8.0.1-3994", OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE),
+        (b"0.0.0-0000", OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE),  # a development build
+    ],
+)
+def test_keys_are_asked_for_by_the_flag_that_the_server_answers_rightly(
+    version: bytes, flag: OpenFlag
+) -> None:
+    server = ScriptedServer()
+    server.overrides[Opcode.VERSION] = lambda frame, _: answer_to(frame, m.Text(version))
+    chosen = BootstrapSettings("travel", "a-lake", open_flags=METADATA_OPEN_FLAGS)
+    (ready,) = bootstrap(server, settings=chosen)
+    assert isinstance(ready, e.Ready)
+    (opened,) = [body for _, body in server.seen if isinstance(body, m.DcpOpen)]
+    assert opened.flags == OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES | flag
 
 
 @pytest.mark.parametrize("status", [Status.NOT_SUPPORTED, Status.EINVAL])

@@ -84,8 +84,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
     rules: Annotated[
         Literal["document", "server"],
         Option(
-            help="whose rules of rollback and flow control: the published documents' or "
-            "kv_engine's code's"
+            help="whose rules of rollback, flow control and streams without values: the published "
+            "documents' or kv_engine's code's"
         ),
     ] = "document",
     prepare_extra_bytes: Annotated[

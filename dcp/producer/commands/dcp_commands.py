@@ -13,6 +13,7 @@ from dcp.producer.commands.seqno_commands import failover_log
 from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.commands.stream_requests import stream_request
 from dcp.producer.streams.dcp_options import DcpClient
+from dcp.protocol.negotiation import Release
 from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -37,6 +38,7 @@ _NO_PRODUCER: Final = (
     "Authorization failure: can't execute DCP_OPEN operation without the DcpProducer privilege"
 )
 """The words of servers (``tests/data/captures/08-errors.jsonl``)."""
+_KNOWS_UNDERLYING_DATATYPES: Final[Release] = (6, 5)
 _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 
 
@@ -49,7 +51,7 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
     if session.dcp is not None:
         context = "The connection is already opened as a DCP connection"
         session.refuse(frame, Status.EINVAL, context)
-    elif not _open_flags_are_valid(request.flags):
+    elif not _open_flags_are_valid(request.flags, settings.release):
         session.refuse(frame, Status.EINVAL, "Request contains invalid flags")
     elif not 0 < len(request.name) <= most_name_bytes:
         expected = f"Request must include a name of 1 to {most_name_bytes} bytes"
@@ -68,10 +70,12 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         session.reply(frame, m.Empty())
 
 
-def _open_flags_are_valid(flags: int) -> bool:
+def _open_flags_are_valid(flags: int, release: Release) -> bool:
     needs_xattrs = flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS
+    is_older = release < _KNOWS_UNDERLYING_DATATYPES
     return (
         not flags & ~_KNOWN_OPEN_FLAGS
+        and not (is_older and flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
         and flags & _BOTH_NO_VALUES != _BOTH_NO_VALUES
         and bool(not needs_xattrs or flags & OpenFlag.INCLUDE_XATTRS)
     )

@@ -13,7 +13,6 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
-VERSION: Final = b"8.0.0-0000"
 _JSON: Final = int(Datatype.JSON)
 _ADJUST_TIME: Final = 0xFD
 _ADJUST_TIME_EXTRAS_BYTES: Final = 12
@@ -134,7 +133,7 @@ def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -
 
 def version(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Answer a version that clients take for a modern server."""
-    session.reply(frame, m.Text(VERSION))
+    session.reply(frame, m.Text(session.bucket.settings.version.encode()))
 
 
 def noop(session: Session, frame: Frame, _: m.Body, __: float) -> None:

@@ -12,6 +12,7 @@ from typing import Final, get_args
 from dcp.errors import ConfigError
 from dcp.producer.model.bucket_type import BucketType
 from dcp.producer.model.resume_rules import Rules
+from dcp.protocol.negotiation import MAKES_UP_KEYS, Release
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
@@ -113,6 +114,8 @@ class ClusterSettings:
     ``history_retention_bytes``: how much of what was replaced the disk keeps, shared by the
     vbuckets: clients may ask for all versions of documents, as of a Magma bucket; 0: none.
     ``rules``: who is followed where the documents and real servers differ, see ``resume_rules.py``.
+    ``release``: the version that the nodes tell, by which clients choose how to open DCP; one
+    before 6.5 does not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
     ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length: kv_engine 2,
     which a consumer loses from its window each time that acknowledges what it got.
     ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
@@ -167,6 +170,7 @@ class ClusterSettings:
     metadata_purge_age_seconds: float | None = None
     history_retention_bytes: int = 0
     rules: Rules = "document"
+    release: Release = (8, 0)
     prepare_extra_bytes: int = 0
     clock: Callable[[], float] = time
 
@@ -287,6 +291,20 @@ class ClusterSettings:
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
+
+    @property
+    def version(self) -> str:
+        """The nodes' version as servers write it."""
+        return "{}.{}.0-0000".format(*self.release)
+
+    @property
+    def makes_up_keys(self) -> bool:
+        """True if keys that are read from disk alone come with made-up metadata.
+
+        As from real servers of 7.6 to 8.0; an ephemeral bucket has no disk.
+        """
+        is_faulty = self.rules == "server" and self.release >= MAKES_UP_KEYS
+        return is_faulty and self.bucket_type is BucketType.COUCHBASE
 
     def is_administrator(self, user: str | None) -> bool:
         """Return whether a user may change the cluster for others."""

@@ -19,7 +19,10 @@ from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
 
 Rules = Literal["document", "server"]
-"""Whose rules: the published documents', or those of kv_engine's code; of flow control too."""
+"""Whose rules: the published documents', or those of kv_engine's code.
+
+Of flow control too, and of streams without values (`ClusterSettings.makes_up_keys`).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,11 +66,17 @@ class Flavour(IntFlag):
     """Values that Snappy makes smaller are sent compressed."""
     KEYS_ONLY = 0x400
     """Read from disk without values: documents keep the datatype of what was not read."""
+    MADE_UP = 0x800
+    """Documents and tombstones that are read as keys alone are made up, all but key and seqno.
+
+    As servers of 7.6 to 8.0 do (kv_engine ``dcp/backfill_disk.cc``, ``CacheCallback::callback``).
+    """
 
 
 # Plain ints, and methods bound once: an IntFlag operation costs as much as the rest of an encoding.
 _COLLECTIONS: Final = int(Flavour.COLLECTIONS)
 _NO_VALUE: Final = int(Flavour.NO_VALUE)
+_MADE_UP: Final = int(Flavour.KEYS_ONLY | Flavour.MADE_UP)
 _DELETE_TIMES: Final = int(Flavour.DELETE_TIMES)
 _COMMITS: Final = int(Flavour.COMMITS)
 _RESHAPING: Final = _XATTR | _SNAPPY
@@ -254,6 +260,8 @@ class Version:
             message = encode_system_event(self.event, self.seqno)
             extras = SYSTEM_EVENT.pack(self.seqno, message.event, message.version)
             return self._head(_EVENT_OPCODE, extras, self.key, self.value), self.value
+        if flavour & _MADE_UP == _MADE_UP and self.is_document:
+            return self._made_up()._encode(flavour & ~_MADE_UP)
         key = _prefix(self.collection) + self.key if flavour & _COLLECTIONS else self.key
         sync = self.sync
         if (
@@ -267,6 +275,18 @@ class Version:
         value, datatype = self._value_for(flavour)
         opcode, extras = self._extras_for(flavour)
         return self._head(opcode, extras, key, value, datatype, self.cas), value
+
+    def _made_up(self) -> "Version":
+        """Return the document that such a server invents for this key and seqno."""
+        return Version(
+            self.vbucket,
+            self.key,
+            Content(),
+            seqno=self.seqno,
+            rev=1,
+            cas=0,
+            collection=self.collection,
+        )
 
     def _head(
         self, opcode: int, extras: bytes, key: bytes, value: bytes, datatype: int = 0, cas: int = 0

@@ -16,7 +16,6 @@ from typing import Final
 
 from dcp.producer.bucket.auth import Accepted, UserStore
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.setup_commands import VERSION
 from dcp.producer.server.http_messages import HttpRequest, HttpResponse
 
 MAP_SEPARATOR: Final = b"\n\n\n\n"
@@ -78,7 +77,7 @@ def _pools(bucket: Bucket, _node: int, _user: str) -> HttpResponse:
             "pools": [{"name": "default", "uri": f"/pools/default?uuid={bucket.map.bucket_uuid}"}],
             "isAdminCreds": True,
             "isEnterprise": True,
-            "implementationVersion": f"{VERSION.decode()}-enterprise",
+            "implementationVersion": f"{bucket.settings.version}-enterprise",
             "uuid": bucket.map.bucket_uuid,
         }
     )
@@ -87,7 +86,11 @@ def _pools(bucket: Bucket, _node: int, _user: str) -> HttpResponse:
 def _bucket(bucket: Bucket, node: int, _user: str) -> HttpResponse:
     tree = json.loads(bucket.map.as_json(node))
     for entry in tree["nodes"]:
-        entry |= {"status": "healthy", "clusterMembership": "active", "version": VERSION.decode()}
+        entry |= {
+            "status": "healthy",
+            "clusterMembership": "active",
+            "version": bucket.settings.version,
+        }
     backend = bucket.map.bucket_type.storage_backend
     if backend is not None:
         tree["storageBackend"] = "magma" if bucket.settings.history_retention_bytes else backend

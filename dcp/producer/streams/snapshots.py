@@ -144,7 +144,9 @@ class DiskItems:
         self.filter = wanted
         self._scan, self._history = scan, history
         # A scan that needs no bytes of a value reads none (as observed on a 7.0 server).
-        needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
+        # Underlying datatypes are behind the value (kv_engine ``dcp/active_stream.h``, isKeyOnly).
+        read = Flavour.XATTRS | Flavour.UNDERLYING_DATATYPE
+        needs_values = flavour & read or not flavour & Flavour.NO_VALUE
         stored = flavour & ~Flavour.COMMITS  # a disk keeps the document, not that it was committed
         self._flavour = int(stored if needs_values else stored | Flavour.KEYS_ONLY)
         self._filter_before = wanted
@@ -197,6 +199,7 @@ class DiskItems:
             return False
         self._scan.close()
         self._scan, self._history = self._history, None
+        self._flavour &= ~int(Flavour.MADE_UP)  # kv_engine scanHistoryCreate, NoLookupCallback
         return True
 
     def close(self) -> None:

@@ -35,6 +35,9 @@ from dcp.lake.verify.verify_source import VerifyObserver
 from dcp.lake.verify.verify_stream import SOURCE_ROWS
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.wire.snappy import deflate
+from dcp.wire.vocabulary import Datatype
+from dcp.wire.xattr import join_xattrs
 from tests.lake.receiving import PASSWORD_FILE, QUICK_ROUND, QUICK_SOURCE, USER, settings_for
 
 if TYPE_CHECKING:
@@ -45,6 +48,11 @@ VBUCKETS = 4
 DOCUMENTS = 300
 VALUE_BYTES = 5_000
 ODD_KEYS = (b"\xff\xfe", b"\\x41", b"nul\0key")
+ODD_VALUES = (
+    (b"{}", 0),
+    (join_xattrs([(b"_sys", b"1")], b"{}"), int(Datatype.XATTR)),
+    (deflate(b"{}" * 100), int(Datatype.SNAPPY)),
+)
 REPLICA_COLUMNS = ("collection_id", "vbucket", "key", "seqno", "cas")
 
 
@@ -77,12 +85,12 @@ class World:
 
 
 def write(cluster: ProducerCluster, count: int) -> None:
-    """Write documents, the keys that are no STRING among them, and delete one."""
+    """Write documents, keys that are no STRING and values of each datatype, and delete one."""
     with cluster.batch():
         for number in range(count):
             cluster.set(b"key-%d" % number, b"v" * VALUE_BYTES)
-        for key in ODD_KEYS:
-            cluster.set(key, b"{}")
+        for key, (value, datatype) in zip(ODD_KEYS, ODD_VALUES, strict=True):
+            cluster.set(key, value, datatype=datatype)
         cluster.set(b"deleted", b"{}")
         cluster.delete(b"deleted")
 
@@ -346,3 +354,29 @@ def test_rows_of_a_branch_that_the_source_lost_are_a_difference(
     assert {each.key for each in found.keys} == lost | {"\\xfffe", "\\x5c783431", "nul\0key"}
     assert found.differing == len(found.keys)
     assert found.result == "different"
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        pytest.param((6, 0), id="knows no other flag"),
+        pytest.param((7, 2), id="right of keys alone"),
+        pytest.param((8, 0), id="makes metadata up"),
+    ],
+)
+def test_what_left_memory_is_equal_on_servers_of_each_kind(
+    world: World, tmp_path: Path, release: tuple[int, int]
+) -> None:
+    """The same history, of which each node reads its disk."""
+    rules = replace(cluster_settings(), rules="server", release=release)
+    with ProducerCluster(rules) as cluster:
+        start_beyond_signed(cluster)
+        write(cluster, DOCUMENTS)
+        for vbucket in cluster.bucket.vbuckets:
+            vbucket.data.checkpoints.expel()
+        settings = replace(settings_for(cluster, tmp_path), lake=world.settings.lake)
+        found = verify(settings, spark=world.lake.spark)
+        sent_bytes = cluster.counters().bytes_sent
+    assert found.result == "equal", str(found)
+    assert found.suspects == 0, "seen at the first look"
+    assert sent_bytes < DOCUMENTS * VALUE_BYTES / 4, "without values"

@@ -108,7 +108,8 @@ def test_streams_show_what_each_version_would_be(
     versions = _versions(items)
     source = DiskItems(_stored(versions).scan(0, each_key_once=True), flavour, wanted)
     shown, behind = wanted.split(versions)
-    needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
+    read = Flavour.XATTRS | Flavour.UNDERLYING_DATATYPE
+    needs_values = flavour & read or not flavour & Flavour.NO_VALUE
     reshaped = flavour & ~Flavour.COMMITS | (0 if needs_values else Flavour.KEYS_ONLY)
     wires = [b"".join(version.wire(int(reshaped))) for version in shown]
     event(f"shown {len(shown) * 4 // len(versions)}/4")

@@ -379,6 +379,47 @@ def test_datatypes_of_values_that_are_left_out(
         assert [frame.value for frame in frames] == [b"", b""]
 
 
+@pytest.mark.parametrize(
+    ("rules", "release", "flags", "from_disk", "is_made_up"),
+    [
+        ("server", (8, 0), 0x09, True, True),
+        ("server", (8, 0), 0x29, True, True),
+        ("server", (7, 6), 0x09, True, True),
+        ("server", (7, 2), 0x09, True, False),
+        ("document", (8, 0), 0x09, True, False),
+        ("server", (8, 0), 0x09, False, False),
+        *(("server", (8, 0), flags, True, False) for flags in (0x01, 0x05, 0x0D, 0x41, 0x61)),
+    ],
+)
+def test_keys_read_alone_from_the_disk_of_a_newer_server_are_made_up(
+    make_cluster: MakeCluster,
+    connect: Connect,
+    rules: str,
+    release: tuple[int, int],
+    flags: int,
+    from_disk: bool,
+    is_made_up: bool,
+) -> None:
+    """By kv_engine's CacheCallback::callback; its flags as observed on an 8.0 server."""
+    cluster = make_cluster(vbuckets=1, rules=rules, release=release)
+    with cluster.batch():
+        cluster.set(b"kept", b"{}", flags=7, expiry=2_000_000_000)
+        cluster.set(b"gone", b"{}")
+        cluster.delete(b"gone")
+    if from_disk:
+        cluster.bucket.vbuckets[0].data.checkpoints.expel()
+    dcp = connect(cluster).log_in().open_dcp(flags=flags)
+    dcp.request_stream(0)
+    assert isinstance(dcp.message(), m.SnapshotMarker)
+    kept, gone = dcp.stream_frame(), dcp.stream_frame()
+    body, last = decode(kept), decode(gone)
+    assert isinstance(body, m.Mutation)
+    assert isinstance(last, m.Mutation if is_made_up else m.Deletion)
+    assert (body.key, body.by_seqno, last.key, last.by_seqno) == (b"\0kept", 1, b"\0gone", 3)
+    told = kept.cas, body.flags, body.expiry, gone.cas
+    assert told == (0, 0, 0, 0) if is_made_up else all(told)
+
+
 def test_numbers_beyond_2_to_the_63(cluster: ProducerCluster, connect: Connect) -> None:
     base, cas = 2**63 + 5, 2**64 - 2**20
     cluster.start_vbucket_at(0, seqno=base, cas=cas)
