@@ -136,8 +136,8 @@ class Consumer:
         ``RollbackOrdered`` followed by ``FailoverLogReceived``.
 
         Raises:
-            AuthenticationError: user or password refused.
-            BucketError: no such bucket, or no access to it.
+            AuthenticationError: user or password refused, and no node took them before.
+            BucketError: no such bucket at any node so far, or no access to it.
             NoRelayError: a group's tag is set, and the node has no groups.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """

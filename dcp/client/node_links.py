@@ -1,7 +1,7 @@
 """Keeps a consumer's connections: at most one per node, reconnected after a delay.
 
-Also finds the cluster map: any node that is connected is asked; where none is, the seeds are
-connected in turn, since the bootstrap brings the map along.
+Also finds the cluster map: any node that is connected is asked; where none is, the seeds and the
+nodes of the newest map are connected in turn, since the bootstrap brings the map along.
 """
 
 import logging
@@ -219,7 +219,9 @@ class NodeLinks:
                 except DcplakeError:
                     continue  # just ended: its last entry will say so
                 return
-        seed = self._seeds[self._next_seed % len(self._seeds)]
+        known = () if self.map is None else self.map.addresses
+        places = tuple(dict.fromkeys((*self._seeds, *known)))
+        seed = places[self._next_seed % len(places)]
         self._next_seed += 1
         if self.connect(seed, now).connection is None:
             self._map_due_at = now + self._backoff.delay_seconds(self._next_seed)

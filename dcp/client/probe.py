@@ -18,13 +18,13 @@ from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
-    AuthenticationError,
-    BucketError,
+    DcplakeError,
     NodeUnavailableError,
     RemoteProtocolError,
     SourceError,
 )
 from dcp.protocol.credentials import Credentials
+from dcp.protocol.refusals import raise_refusal
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import HelloFeature, VbucketState
 
@@ -78,8 +78,8 @@ def probe_cluster(
     Raises:
         ConfigError: the seeds cannot be understood, or the cluster lacks the network they name.
         NodeUnavailableError: no seed answers; the message says why, seed by seed.
-        AuthenticationError: user or password refused.
-        BucketError: no such bucket, or no access to it.
+        AuthenticationError: a seed refuses user or password, and no other one takes them.
+        BucketError: a seed has no such bucket, or gives no access to it, and no other one does.
         RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
     """
     found, manifest = _first_answer(find_seeds(seeds, settings, credentials), settings, credentials)
@@ -99,12 +99,7 @@ def look_at_nodes(
     settings: ConnectionSettings,
     credentials: Credentials,
 ) -> ClusterView:
-    """Ask all nodes of a map for what they hold.
-
-    Raises:
-        AuthenticationError: user or password refused.
-        BucketError: no such bucket, or no access to it.
-    """
+    """Ask all nodes of a map for what they hold; raises as ``ask_nodes``."""
     high_seqnos: dict[int, int] = {}
     logs: dict[int, FailoverLog] = {}
     unreachable: dict[NodeAddress, str] = {}
@@ -123,11 +118,7 @@ def probe_replicas(
 ) -> dict[int, list[VbucketHolder]]:
     """Ask the nodes of a cluster's map what they hold as replicas; by vbucket, in map order.
 
-    Nodes that do not answer, or were not reachable before, are left out.
-
-    Raises:
-        AuthenticationError: user or password refused.
-        BucketError: no such bucket, or no access to it.
+    Nodes that do not answer, or were not reachable before, are left out. Raises as ``ask_nodes``.
     """
     nodes = [node for node in cluster.map.addresses if node not in cluster.unreachable]
     answers = _held(nodes, settings, credentials, VbucketState.REPLICA)
@@ -151,10 +142,7 @@ def collection_seqnos(
     """Return, by node and vbucket, the seqno of the newest item of some collections there.
 
     A node that does not answer is left out, and so are vbuckets in which it does not know them all.
-
-    Raises:
-        AuthenticationError: user or password refused.
-        BucketError: no such bucket, or no access to it.
+    Raises as ``ask_nodes``.
     """
 
     def question(connection: NodeConnection) -> dict[int, int]:
@@ -193,25 +181,31 @@ def ask_nodes(
 ) -> dict[NodeAddress, T | str]:
     """Ask all nodes at the same time; return each one's answer, or why it gives none.
 
+    A node that refuses is like one that does not answer, while another one answers.
+
     Raises:
-        AuthenticationError: user or password refused.
-        BucketError: no such bucket, or no access to it.
+        AuthenticationError: a node refuses user or password, and no node answers.
+        BucketError: a node has no such bucket, or gives no access to it, and no node answers.
     """
 
-    def ask(address: NodeAddress) -> T | str:
+    def ask(address: NodeAddress) -> T | SourceError | RemoteProtocolError:
         connection = _asking(address, settings, credentials)
         try:
             connection.open()
             return question(connection)
-        except (AuthenticationError, BucketError):
-            raise
         except (SourceError, RemoteProtocolError) as error:
-            return str(error)
+            return error
         finally:
             connection.close()
 
     with ThreadPoolExecutor(max(1, min(_PARALLEL, len(nodes))), "dcp-probe") as pool:
-        return dict(zip(nodes, pool.map(ask, nodes), strict=True))
+        told = dict(zip(nodes, pool.map(ask, nodes), strict=True))
+    failures = [each for each in told.values() if isinstance(each, DcplakeError)]
+    if len(failures) == len(told):
+        raise_refusal(failures)
+    return {
+        node: str(each) if isinstance(each, DcplakeError) else each for node, each in told.items()
+    }
 
 
 def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int, FailoverLog]:
@@ -264,14 +258,13 @@ def _first_answer(
     for seed in seeds.nodes:
         try:
             return ask_seed(seed, settings, credentials)
-        except (AuthenticationError, BucketError):
-            raise  # no other node would answer differently
         except (SourceError, RemoteProtocolError) as error:
             failures.append(error)
+    raise_refusal(failures)
     if all(isinstance(error, RemoteProtocolError) for error in failures):
         raise failures[0]
     told = "; ".join([*map(str, failures), *([seeds.lookup] if seeds.lookup else [])])
     raise NodeUnavailableError(
         f"none of {len(seeds.nodes)} seeds answers: {told}; expected a data node of the cluster "
-        "there: check source.seeds"
+        "there: check the seeds (source.seeds, or --upstream of a relay)"
     )

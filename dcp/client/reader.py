@@ -28,7 +28,7 @@ from dcp.client.delivery import ConnectionEnded, Delivery, Handover, Receipt
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats, WindowStats
-from dcp.client.transport import ClosedByPeerError, Transport
+from dcp.client.transport import LostConnectionError, Transport
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -248,6 +248,8 @@ class Reader:
             self._begin_step(self._machine.set_up_step)
             while self._goes_on(monotonic()):
                 self._turn(transport)
+        except LostConnectionError as lost:
+            raise self._machine.lost(lost.breakage) from lost
         finally:
             self._transport = None
             transport.close()
@@ -335,10 +337,7 @@ class Reader:
         self._hand_over(events)
 
     def _read(self, transport: Transport, buffer: memoryview) -> int:
-        try:
-            return transport.read(buffer[: self._settings.read_buffer_bytes])
-        except ClosedByPeerError:
-            raise self._machine.closed_by_peer() from None
+        return transport.read(buffer[: self._settings.read_buffer_bytes])
 
     def _run_commands(self, now: float) -> None:
         with self._lock:

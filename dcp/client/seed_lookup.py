@@ -27,7 +27,14 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol.credentials import PLAIN, Credentials
-from dcp.protocol.refusals import HTTP_CURE, HTTP_PORT_CURE, bucket_cure, login_cure, tls_cure
+from dcp.protocol.refusals import (
+    HTTP_CURE,
+    HTTP_PORT_CURE,
+    bucket_cure,
+    login_cure,
+    raise_refusal,
+    tls_cure,
+)
 from dcp.seeds import ConnectionString
 from dcp.wire.vocabulary import MAX_FRAME_BYTES
 
@@ -68,8 +75,8 @@ def find_seeds(
     Raises:
         ConfigError: the seeds cannot be understood; or the password would be sent over plain HTTP.
         NodeUnavailableError: no node answers over HTTP.
-        AuthenticationError: user or password refused there.
-        BucketError: no such bucket there, or no access to it.
+        AuthenticationError: a node refuses user or password there, and no other one takes them.
+        BucketError: a node has no such bucket there, or gives no access to it, and no other does.
         RemoteProtocolError: what they answer is no cluster map; this is the first one's.
     """
     tls = settings.tls is not None
@@ -129,10 +136,9 @@ def _nodes_over_http(
         try:
             nodes = _ask(host, settings, credentials).addresses
             return FoundSeeds(nodes, f"{_url(host, settings)}: {_listed(nodes)}")
-        except (AuthenticationError, BucketError):
-            raise  # no other node would answer differently
         except (SourceError, RemoteProtocolError) as error:
             failures.append(error)
+    raise_refusal(failures)
     if isinstance(failures[0], RemoteProtocolError):
         raise failures[0]
     told = "; ".join(map(str, failures))

@@ -90,6 +90,8 @@ class StreamKeeper:
         self._is_muted = np.zeros(U16_MAX + 1, np.bool_)
         """Of each vbucket, whether it is to be heard of no more."""
         self._away_seconds = 0.0
+        self._was_accepted = False
+        """Whether a node took user, password and bucket: one that does not may be starting."""
         self._told_window_refused = False
         self._told_stream_windows_refused = False
 
@@ -229,8 +231,8 @@ class StreamKeeper:
         """Handle an entry of the queue; return what the application shall see, if anything.
 
         Raises:
-            AuthenticationError: user or password refused.
-            BucketError: no such bucket, or no access to it.
+            AuthenticationError: user or password refused, and no node took them before.
+            BucketError: no such bucket at any node so far, or no access to it.
             NoRelayError: a group's tag is set, and the node has no groups.
         """
         link = self.links.by_name(entry.connection_name)
@@ -268,7 +270,8 @@ class StreamKeeper:
     def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
         if isinstance(error, NoRelayError | LocalProtocolError):
             raise error
-        if isinstance(error, AuthenticationError | BucketError) and not self._only_awaits(link):
+        is_excused = self._was_accepted or self._only_awaits(link)
+        if isinstance(error, AuthenticationError | BucketError) and not is_excused:
             raise error
         self.links.ended(link, error, now)
         self.links.want_map(now)
@@ -314,6 +317,7 @@ class StreamKeeper:
                 return (event,)
             case Ready():
                 link.ready_at = self.act_at = now
+                self._was_accepted = True
                 link.error = ""
                 if STREAM_WINDOW in event.refused_controls:
                     self._tell_stream_windows_refused(link)

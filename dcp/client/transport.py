@@ -21,8 +21,13 @@ from dcp.protocol.refusals import PORT_CURE, REACH_CURE, certificate_cure, tls_c
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class ClosedByPeerError(NodeUnavailableError):
-    """The node closed the connection in good order."""
+class LostConnectionError(NodeUnavailableError):
+    """The node closed the connection (``breakage`` is empty), or it broke."""
+
+    def __init__(self, address: NodeAddress, breakage: str = "") -> None:
+        told = f"connection to {address} {breakage}" if breakage else f"{address} closed it"
+        super().__init__(told)
+        self.breakage = breakage
 
 
 class Transport:
@@ -107,8 +112,7 @@ class Transport:
         """Put the bytes that are there into ``buffer``, as far as it goes; return how many.
 
         Raises:
-            ClosedByPeerError: the node closed the connection and nothing is left.
-            NodeUnavailableError: the connection is broken and nothing is left.
+            LostConnectionError: the connection is closed or broken and nothing is left.
             AuthenticationError: our certificate is refused.
         """
         filled = 0
@@ -120,15 +124,15 @@ class Transport:
             except OSError as error:
                 if filled:
                     break
-                told = f"connection to {self._address} broke: {_reason(error)}"
+                lost = LostConnectionError(self._address, f"broke: {_reason(error)}")
                 # With TLS 1.3 a server that refuses our certificate says so after the handshake.
                 if cure := certificate_cure(error):
-                    raise AuthenticationError(f"{told}, {cure}") from error
-                raise NodeUnavailableError(told) from error
+                    raise AuthenticationError(f"{lost}, {cure}") from error
+                raise lost from error
             if count == 0:
                 if filled:
                     break
-                raise ClosedByPeerError(f"{self._address} closed the connection")
+                raise LostConnectionError(self._address)
             filled += count
         return filled
 
@@ -136,7 +140,7 @@ class Transport:
         """Send ``data`` as far as there is room and keep the rest for the next call.
 
         Raises:
-            NodeUnavailableError: the connection is broken.
+            LostConnectionError: the connection is broken.
         """
         self._outgoing += data
         while self._outgoing:
@@ -145,9 +149,8 @@ class Transport:
             except _NOT_NOW:
                 return
             except OSError as error:
-                raise NodeUnavailableError(
-                    f"connection to {self._address} broke while sending: {_reason(error)}"
-                ) from error
+                told = f"broke while sending: {_reason(error)}"
+                raise LostConnectionError(self._address, told) from error
             del self._outgoing[:sent]
 
     def wake(self) -> None:

@@ -459,17 +459,20 @@ class Bootstrap:
             steps = steps[1:]
         return Bootstrap(steps, self.progress)
 
-    def closed_by_peer(self) -> SourceError:
-        """Return the error that the server's closing the connection now means.
+    def lost(self, breakage: str = "") -> SourceError:
+        """Return the error that it means now that the server closed the connection, or it broke.
 
-        Without XERROR a server answers a lack of access by closing the connection.
+        Without XERROR a server answers a lack of access by closing the connection. ``breakage``
+        says how it broke, as where a server meets a protocol that it does not speak.
         """
         kind: type[SourceError] = NodeUnavailableError
-        if HelloFeature.XERROR not in self.progress.features and self.progress.authenticated:
+        has_xerror = HelloFeature.XERROR in self.progress.features
+        if not breakage and not has_xerror and self.progress.authenticated:
             kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
         cure = "expected an answer" if kind is NodeUnavailableError else _cure(kind, self.progress)
         if self.step is HELLO:
             cure = PORT_CURE
             if self.progress.credentials.by_certificate:
                 cure += f"; or {login_cure(self.progress.credentials)}"
-        return kind(f"{self.step.name}: the server closed the connection, {cure}")
+        told = f"the connection {breakage}" if breakage else "the server closed the connection"
+        return kind(f"{self.step.name}: {told}, {cure}")

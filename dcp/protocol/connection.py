@@ -143,11 +143,16 @@ class ConsumerConnection:
         """Return when it must be ready: one sum, as a difference may round to less than it."""
         return started_at + self._settings.timeout_seconds
 
-    def closed_by_peer(self) -> SourceError:
-        """Return the error that the peer's closing the connection now means."""
+    def lost(self, breakage: str = "") -> SourceError:
+        """Return the error that it means now that the peer closed the connection, or that it broke.
+
+        ``breakage`` says how it broke; empty: the peer closed it in good order.
+        """
         if not self.is_ready and self._started_at is not None:
-            return self._state.bootstrap.closed_by_peer()
-        return NodeUnavailableError("the server closed the connection")
+            return self._state.bootstrap.lost(breakage)
+        return NodeUnavailableError(
+            f"the connection {breakage}" if breakage else "the server closed the connection"
+        )
 
     def open_stream(
         self,

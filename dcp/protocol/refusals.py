@@ -4,10 +4,10 @@ Source of the meanings: kv_engine ``include/mcbp/protocol/status.h``, ``docs/Bin
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dcp.errors import NodeUnavailableError
+from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
 from dcp.wire.frame import Frame
@@ -52,6 +52,17 @@ _REFUSED_CERTIFICATE: Final = re.compile(
 """In the names of OpenSSL's errors: what the other side has against our certificate."""
 ROLE_CURE: Final = "give the user the role Data DCP Reader on the bucket (data_dcp_reader)"
 """What brings all privileges that a consumer needs."""
+
+
+def raise_refusal(failures: Sequence[DcplakeError]) -> None:
+    """Raise the first refusal of user, password or bucket among what nodes answered, if any.
+
+    For when none answered otherwise: a node that starts, or has left the cluster, listens without
+    buckets and users, so that one refusal alone says nothing.
+    """
+    for error in failures:
+        if isinstance(error, AuthenticationError | BucketError):
+            raise error
 
 
 def describe_status(status: int) -> str:

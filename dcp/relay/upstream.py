@@ -135,8 +135,9 @@ class Upstream:
                 if self._regulator is not None and not self._regulator.holds(vbucket):
                     streams[vbucket] = copy
         if not any(link.is_ready for link in self.links):
-            for seed in self._settings.upstream:
-                found.setdefault(seed, {})
+            known = () if self._map is None else self._map.addresses
+            for address in (*self._settings.upstream, *known):
+                found.setdefault(address, {})
         return found
 
     def _new_link(self, address: NodeAddress) -> tuple[UpstreamLink, asyncio.Task[None]]:

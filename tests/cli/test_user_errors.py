@@ -31,14 +31,17 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 @contextmanager
-def answering(said_there: bytes) -> Iterator[str]:
-    """Listen as somebody who says this to everyone, and closes; yields where."""
+def answering(said_there: bytes | None) -> Iterator[str]:
+    """Listen as somebody who says this to everyone, and closes; yields where.
+
+    None: resets the connection, as OpenSSL does where it finds no TLS spoken.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
             client, _ = server.accept()
-            client.recv(4096)
-            client.sendall(said_there)
+            client.recv(5 if said_there is None else 4096)  # what is left unread resets it
+            client.sendall(said_there or b"")
             client.close()
 
         Thread(target=answer, daemon=True).start()
@@ -128,13 +131,14 @@ def test_what_a_cluster_refuses(
 @pytest.mark.parametrize(
     ("spoken", "expected"),
     [
+        (None, "reset by peer, expected the port of the data service: 11210, or 11207 with TLS"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "found HTTP spoken there, expected the port of the"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "found TLS spoken there, but the connection is not"),
         (b"", "closed the connection, expected the port of the data service: 11210, or 11207"),
     ],
 )
 def test_a_port_where_something_else_is_spoken(
-    spoken: bytes,
+    spoken: bytes | None,
     expected: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -146,6 +150,7 @@ def test_a_port_where_something_else_is_spoken(
     for words in (
         ["load", str(file), "--seeds"],
         ["plan", "--set", "source.username=tester", "--set"],
+        ["doctor", "--set", "source.username=tester", "--set"],
     ):
         with answering(spoken) as seed:
             where = seed if words[0] == "load" else f"source.seeds={seed}"

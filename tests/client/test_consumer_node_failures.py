@@ -5,10 +5,19 @@ from time import monotonic
 
 import pytest
 
+from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import StopReason
 from tests.client.conftest import MakeCluster
-from tests.client.consuming import consuming, node_addresses, settings
-from tests.client.drained import Drained, all_of, assert_same_state, caught_up, fill, wait_for
+from tests.client.consuming import consuming, node_addresses, settings, starts
+from tests.client.drained import (
+    CREDENTIALS,
+    Drained,
+    all_of,
+    assert_same_state,
+    caught_up,
+    fill,
+    wait_for,
+)
 
 
 @pytest.mark.parametrize("fault", ["kill_node", "hang_node"])
@@ -97,3 +106,20 @@ def test_what_is_queued_is_digested_before_a_deadline_is_judged(make_cluster: Ma
         keeper.act(monotonic() + 1000.0)  # long past the deadline
         assert not keeper.reports
         assert drained.run(consumer, lambda each: each.rows > 0).stopped == {}
+
+
+def test_where_the_seeds_are_gone_other_nodes_tell_the_map(make_cluster: MakeCluster) -> None:
+    """No connection is left, and no seed: the next owner is known by the newest map alone."""
+    cluster = make_cluster(nodes=3, replicas=2)
+    fill(cluster, 200)
+    seed, second, third = node_addresses(cluster)
+    streams = [each for each in starts(cluster) if each.address == second]
+    with Consumer(streams, [str(seed)], settings(), CREDENTIALS) as consumer:
+        ours = [each.vbucket for each in streams]
+        drained = Drained().run(consumer, caught_up(cluster, *ours))
+        cluster.wait_until_replicated()
+        cluster.failover(0)
+        cluster.failover(1)
+        assert {cluster.seeds[cluster.vbucket_owner(each)] for each in ours} == {str(third)}
+        fill(cluster, 200, prefix="later")
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster, *ours)), *ours)

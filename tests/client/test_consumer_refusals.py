@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import StopReason
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
 from dcp.producer.commands.session import CommandHandler, Session
+from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import ResumeRequest, Rules, VbucketFacts, Verdict, judge
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
@@ -18,7 +20,7 @@ from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import assert_nothing_sent_twice, consuming, settings, starts
-from tests.client.drained import Drained, assert_same_state, caught_up, fill
+from tests.client.drained import USERS, Drained, all_of, assert_same_state, caught_up, fill
 
 
 @pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EBUSY, Status.ENOMEM, 0x4F])
@@ -177,6 +179,24 @@ def test_wrong_password_and_unknown_bucket_are_fatal_at_once(make_cluster: MakeC
         pytest.raises(BucketError),
     ):
         Drained().run(consumer, lambda _: False)
+
+
+def test_a_node_that_has_no_bucket_yet_is_tried_again(make_cluster: MakeCluster) -> None:
+    """It took us before: it restarts, and listens before it has its bucket."""
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+    with consuming(cluster) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster))
+        port = NodeAddress.parse(cluster.seeds[1]).port
+        cluster.kill_node(1)
+        with ProducerCluster(ClusterSettings(bucket="another", users=USERS, ports=(port,))):
+            refused = "SELECT_BUCKET"
+            drained.run(
+                consumer, lambda _: any(refused in consumer.trouble(v) for v in all_of(cluster))
+            )
+        cluster.restore_node(1)
+        fill(cluster, 100, prefix="later")
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster)))
 
 
 def test_a_bucket_that_was_made_anew_is_not_read(make_cluster: MakeCluster) -> None:

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
-from dcp.client.probe import probe_cluster, probe_replicas
+from dcp.client.probe import ask_nodes, probe_cluster, probe_replicas
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
@@ -161,6 +162,40 @@ def test_refusals_are_fatal(make_cluster: MakeCluster) -> None:
         probe_cluster(cluster.seeds, SETTINGS, Credentials("reader", Secret("no")))
     with pytest.raises(BucketError, match="absent"):
         probe_cluster(cluster.seeds, ConnectionSettings("absent"), CREDENTIALS)
+
+
+REFUSING = pytest.mark.parametrize(
+    ("of_the_refusing", "refusal"),
+    [({"bucket": "another"}, BucketError), ({"users": {"another": "no"}}, AuthenticationError)],
+)
+"""Nodes without the bucket, and without users, as a node is that starts or was rebalanced out."""
+
+
+@REFUSING
+def test_a_seed_that_refuses_leaves_the_others(
+    make_cluster: MakeCluster, of_the_refusing: dict[str, Any], refusal: type[DcplakeError]
+) -> None:
+    refusing, cluster = make_cluster(**of_the_refusing), make_cluster()
+    view = probe_cluster([*refusing.seeds, *cluster.seeds], SETTINGS, CREDENTIALS)
+    assert set(view.high_seqnos) == set(all_of(cluster))
+    cluster.kill_node(0)
+    with pytest.raises(refusal):
+        probe_cluster([*cluster.seeds, *refusing.seeds], SETTINGS, CREDENTIALS)
+
+
+@REFUSING
+def test_a_node_that_refuses_is_missing(
+    make_cluster: MakeCluster, of_the_refusing: dict[str, Any], refusal: type[DcplakeError]
+) -> None:
+    cluster = make_cluster(nodes=2)
+    node = NodeAddress.parse(cluster.seeds[1])
+    cluster.kill_node(1)
+    make_cluster(ports=(node.port,), **of_the_refusing)
+    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert list(view.unreachable) == [node]
+    assert set(view.high_seqnos) == {v for v in all_of(cluster) if cluster.vbucket_owner(v) == 0}
+    with pytest.raises(refusal):
+        ask_nodes([node], SETTINGS, CREDENTIALS, NodeConnection.all_vb_seqnos)
 
 
 BUSY = SourceError("GET_CLUSTER_CONFIG: found ETMPFAIL (0x86), expected success")

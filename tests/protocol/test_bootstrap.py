@@ -307,7 +307,7 @@ def test_closing_is_how_a_server_without_xerror_refuses(
     connection = new_connection()
     connection.start(0.0)
     converse(connection, server)
-    error = connection.closed_by_peer()
+    error = connection.lost()
     assert type(error) is kind
     assert silent.name in str(error)
 

@@ -106,7 +106,7 @@ def test_what_cannot_be(
             ["--upstream", "localhost:1", *usual[:2], "--data", str(tmp_path / "new")],
             password,
             4,
-            "no node answers",
+            "none of 1 seeds answers",
         ),
         (["--upstream", "a b", *usual], password, 2, "node address 'a b'"),
         (["--upstream", seed, *usual[:-1], "nowhere"], password, 2, "--listen: found 'nowhere'"),

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.reader import Reader
-from dcp.client.transport import ClosedByPeerError, Transport
+from dcp.client.transport import LostConnectionError, Transport
 from dcp.errors import DcplakeError, NodeUnavailableError
 from tests.simulation.network import Link, Network
 
@@ -49,7 +49,7 @@ class LinkTransport:
         if found is None:
             return 0
         if not found:
-            raise ClosedByPeerError(f"{self._address} closed the connection")
+            raise LostConnectionError(self._address)
         buffer[: len(found)] = found
         return len(found)
 

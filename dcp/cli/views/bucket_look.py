@@ -13,6 +13,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.tables.collections import replicas_of
 from dcp.protocol.credentials import Credentials
+from dcp.protocol.refusals import raise_refusal
 
 _TIMEOUT_SECONDS: Final = 10.0
 
@@ -45,16 +46,17 @@ def list_buckets(settings: Settings, credentials: Credentials) -> list[str]:
     """
     access = source_access(settings)
     connection = access.consumer.connection
-    troubles = []
+    troubles: list[SourceError] = []
     for seed in find_seeds(access.seeds, connection, credentials).nodes:
         try:
             with signed_in(
                 str(seed), connection, credentials, _TIMEOUT_SECONDS, selects_bucket=False
             ) as node:
                 return node.buckets()
-        except NodeUnavailableError as error:
-            troubles.append(str(error))
-    raise NodeUnavailableError("; ".join(troubles))
+        except SourceError as error:
+            troubles.append(error)
+    raise_refusal(troubles)
+    raise NodeUnavailableError("; ".join(map(str, troubles)))
 
 
 def look_at_bucket(settings: Settings, credentials: Credentials) -> BucketLook:

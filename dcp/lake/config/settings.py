@@ -128,12 +128,6 @@ class SourceSettings(Section):
         """
         return ConnectionString.parse(self.seeds, tls=self.tls)
 
-    @property
-    def has_secret_files(self) -> bool:
-        """True if what signs in is in files, which may be replaced while a run goes on."""
-        by_certificate = self.tls_cert_file and not self.username
-        return bool(self.password_file or self.credentials_folder or by_certificate)
-
     def group_tag(self) -> int | None:
         """Return the tag; None where there is none.
 

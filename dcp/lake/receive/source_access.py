@@ -1,13 +1,25 @@
-"""Derives from the lake's settings how driver and tasks connect; asks the cluster for its map."""
+"""Derives from the lake's settings how driver and tasks connect; asks the cluster for its map.
 
+Where no seed answers, the nodes are asked that the lake remembers.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from dcp.client.probe import ClusterView, probe_cluster
+from dcp.client.cluster_map import ClusterMap
+from dcp.client.probe import ClusterView, ask_map, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
+from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
+from dcp.lake.receive.known_nodes import KnownNodes
 from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.refusals import raise_refusal
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,8 @@ class SourceAccess:
     flow_control: FlowControlSettings
     quiet_seconds: float
     dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
+    known: KnownNodes | None = None
+    """Asked where no seed answers."""
     live: LivePlace | None = None
     """The folder of the tasks' live files; None: there are none."""
 
@@ -79,14 +93,50 @@ def _tls_settings(source: SourceSettings) -> TlsSettings:
     )
 
 
-def query_cluster(access: SourceAccess) -> ClusterView:
+def query_cluster(
+    access: SourceAccess, remembered: Callable[[], KnownNodes | None] = lambda: None
+) -> ClusterView:
     """Ask the cluster for its map and high seqnos.
+
+    ``remembered`` tells nodes to ask where no seed answers and ``access`` knows none.
 
     Raises:
         ConfigError: the password cannot be found.
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
-        NodeUnavailableError: no seed answered.
+        NodeUnavailableError: no seed answered, nor does a node that is known.
 
     """
-    return probe_cluster(access.seeds, access.consumer.connection, access.source.credentials())
+    return _ask(access, remembered, probe_cluster, lambda found: found.map)
+
+
+def query_map(access: SourceAccess) -> ClusterMap:
+    """Ask the cluster for its map alone; raises as ``query_cluster``."""
+    return _ask(access, lambda: None, ask_map, lambda found: found)
+
+
+_Question = Callable[[Sequence[str], ConnectionSettings, Credentials], T]
+
+
+def _ask(
+    access: SourceAccess,
+    remembered: Callable[[], KnownNodes | None],
+    question: _Question[T],
+    map_of: Callable[[T], ClusterMap],
+) -> T:
+    settings, credentials = access.consumer.connection, access.source.credentials()
+    try:
+        return question(access.seeds, settings, credentials)
+    except (SourceError, RemoteProtocolError) as failure:
+        known = access.known or remembered()
+        theirs = None if known is None else known.connection_settings(settings)
+        if known is None or theirs is None:
+            raise
+        try:
+            found = question([known.place], theirs, credentials)
+            known.require_same_bucket(map_of(found))
+        except (SourceError, RemoteProtocolError) as other:
+            raise_refusal([failure, other])
+            told = f"{failure}; nor do the nodes that the lake remembers: {other}"
+            raise NodeUnavailableError(told) from other
+        return found

@@ -15,6 +15,7 @@ from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
+from dcp.lake.receive.known_nodes import KnownNodes
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.openlineage_events import sending_lineage
@@ -55,7 +56,8 @@ def apply_pending(
             Applier(lake, rule, secrets.token_hex(8), told, guard, gate.may_publish)
         ) as applier:
             applier.know(replicas_in(lake))
-            persistence = PersistenceGate(lake, settings, source_access(settings))
+            access = replace(source_access(settings), known=KnownNodes.of(lake))
+            persistence = PersistenceGate(lake, settings, lambda: access)
             newest = latest_round(lake)
             may = persistence.lets_pass(applier.applied_round, newest, waits=True)
             made = applier.apply(newest, force=True) if may else []

@@ -17,6 +17,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.known_nodes import known_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.backfill_plan import BackfillRequest
 from dcp.lake.rounds.backfill_report import BackfillReport
@@ -138,9 +139,13 @@ def _drive(
 ) -> Action:
     """Be the lake's driver until the backfill has ended."""
     access = source_access(settings)
-    cluster = query_cluster(access)
+    high_seqnos: dict[int, int] = {}
+    start_spark = spark_of(
+        settings, spark, is_long=lambda: wish.is_large(high_seqnos), stop=stopped
+    )
+    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+    high_seqnos.update(cluster.high_seqnos)
     refuse_wrong(settings, wish, cluster)  # before a lake is made for it
-    start_spark = spark_of(settings, spark, is_long=lambda: wish.is_large(cluster.high_seqnos))
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)
     action = _own(lake, control, wish)

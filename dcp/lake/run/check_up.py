@@ -7,6 +7,7 @@ would end with. Nothing is written, and no Spark is started.
 """
 
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -19,14 +20,13 @@ from dcp.client.probe import ClusterView, ask_seed, look_at_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
-    AuthenticationError,
-    BucketError,
     ConfigError,
     NodeUnavailableError,
     RemoteProtocolError,
     SourceError,
 )
 from dcp.lake.config.settings import Settings, SourceSettings
+from dcp.lake.receive.known_nodes import KnownNodes, known_nodes
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.rounds.lake_position import refuse_late_start, require_same_bucket
 from dcp.lake.run.checked_step import Finding, StepState, Tell, checking
@@ -36,11 +36,11 @@ from dcp.lake.run.set_up_check import SetUpCheck
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import find_lake
 from dcp.printable import number_ranges
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.refusals import bucket_cure
+from dcp.protocol.refusals import bucket_cure, raise_refusal
 from dcp.seeds import ConnectionString
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
     seeds = _look_up(source.connection_string(), access.seeds, connection, credentials, tell)
     with checking("name resolution", tell) as finding:
         _resolve(seeds, finding)
-    found, manifest = _ask_seeds(seeds.nodes, connection, credentials, tell)
+    found, manifest = _ask_seeds(seeds.nodes, settings, connection, credentials, tell)
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
     with checking("data nodes", tell) as finding:
@@ -149,21 +149,37 @@ def _resolve(seeds: FoundSeeds, finding: Finding) -> None:
 
 def _ask_seeds(
     seeds: Sequence[NodeAddress],
-    settings: ConnectionSettings,
+    settings: Settings,
+    connection: ConnectionSettings,
     credentials: Credentials,
     tell: Tell,
 ) -> "tuple[ClusterMap, bytes | None]":
-    """Return what the first seed says that answers, as the probe of a run does."""
-    for seed in seeds:
+    """Return what the first seed says that answers, as the probe of a run does.
+
+    Where none answers: what a node says that the lake remembers.
+    """
+    failures: list[SourceError | RemoteProtocolError] = []
+    known: KnownNodes | None = None
+    waiting = deque(seeds)
+    while waiting:
+        seed = waiting.popleft()
         set_up = SetUpCheck(seed, tell, is_first=True)
         try:
-            found, manifest = ask_seed(seed, settings, credentials, set_up.begin)
-        except (ConfigError, SourceError, RemoteProtocolError) as error:
-            is_fatal = isinstance(error, AuthenticationError | BucketError | ConfigError)
-            if is_fatal or seed == seeds[-1]:
-                set_up.fail(error)
-                raise
-            set_up.fail(error, StepState.WARNING)
+            found, manifest = ask_seed(seed, connection, credentials, set_up.begin)
+            if known is not None:
+                known.require_same_bucket(found)
+        except ConfigError as error:
+            set_up.fail(error)
+            raise
+        except (SourceError, RemoteProtocolError) as error:
+            failures.append(error)
+            if not waiting and known is None:
+                known = known_nodes(refuse_to_start, lake_location(settings))
+                theirs = None if known is None else known.connection_settings(connection)
+                if known is not None and theirs is not None:
+                    connection = theirs
+                    waiting += find_seeds([known.place], theirs, credentials).nodes
+            set_up.fail(error, StepState.WARNING if waiting else StepState.FAILED)
         else:
             collections, finding = len(replicas_of(manifest)), Finding()
             finding.say(
@@ -173,9 +189,15 @@ def _ask_seeds(
                 vbuckets=found.vbucket_count,
                 collections=collections,
             )
+            if known is not None:
+                finding.warnings.append(
+                    "only a node answers that the lake remembers: write nodes that are there into "
+                    "source.seeds"
+                )
             set_up.end(finding)
             return found, manifest
-    raise ValueError("seeds: found none, expected at least one")
+    raise_refusal(failures[::-1])
+    raise failures[-1]
 
 
 # --- the cluster

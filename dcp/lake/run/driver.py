@@ -14,6 +14,7 @@ from dcp.client.probe import ClusterView
 from dcp.errors import (
     AuthenticationError,
     BucketError,
+    DcplakeError,
     IncompleteRunError,
     RemoteProtocolError,
     SecretError,
@@ -29,6 +30,7 @@ from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
+from dcp.lake.receive.known_nodes import KnownNodes, connection_string
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
@@ -52,13 +54,24 @@ from dcp.lake.tables.collections import (
 )
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, replicas_in
+from dcp.lake.tables.tables import (
+    DOCS,
+    LakeTables,
+    ReplicaTable,
+    ensure_replica,
+    remember_nodes,
+    replicas_in,
+)
 
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
-_ROTATION_SECONDS: Final = 300.0
-"""How long a secret in files may be refused, or half written, until that ends a run: Kubernetes
-takes a minute or two to bring a new one to each pod, the cluster has it at once."""
+_REFUSALS: Final = (AuthenticationError, BucketError, SecretError)
+_REFUSED_SECONDS: Final = 300.0
+"""How long a run that goes on may be refused, or find a secret half written, until that ends it.
+
+A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
+minute or two to bring a new secret to each pod; the cluster has it at once.
+"""
 
 
 @dataclass(slots=True)
@@ -95,7 +108,7 @@ class Driver:
             self._guard,
             self._gate.may_publish,
         )
-        self._persistence = PersistenceGate(lake, settings, access)
+        self._persistence = PersistenceGate(lake, settings, lambda: self._access)
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
@@ -145,23 +158,32 @@ class Driver:
                     "the run was asked to stop before it had read all that the cluster held at its "
                     "start; what it has read is committed, the next run goes on from there"
                 )
-            if isinstance(plan, RoundPlan):
-                report = self.round(plan)
-                bounds.learn(plan, report)
-                self.apply(report.round, force=False)
-            cluster = query_cluster(self._access)
-            bounds.update(cluster)
+            try:
+                if isinstance(plan, RoundPlan):
+                    report = self.round(plan)
+                    bounds.learn(plan, report)
+                    self.apply(report.round, force=False)
+                cluster = query_cluster(self._access)
+            except _REFUSALS as error:
+                if not self._report.rounds:
+                    raise  # nobody has taken us yet
+                self._observer.waiting(_CHECK_SECONDS, self._outlast(error))
+                stop.wait(_CHECK_SECONDS)
+            else:
+                self._refused_at = None
+                bounds.update(cluster)
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
 
         Beside it another thread applies: what it is to apply to is handed over, and not waited for.
         When ``stop`` is set, the round under way ends, and is applied if that is due.
-        A cluster that cannot be looked at is looked at again, until it refuses us for good; a
-        secret from files may be replaced meanwhile.
+        A cluster that cannot be looked at is looked at again. One that refuses us may be starting,
+        or have new secrets before we do: that ends the run after five minutes only.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
+            SecretError: a secret is not where a setting says.
 
         """
         self._persistence.heed(stop)
@@ -175,7 +197,7 @@ class Driver:
         """Look, run a round if one is due, hand over what there is to apply, and wait."""
         begin = monotonic()
         applying.check()
-        reason = self._look(applying)
+        reason = self._look(applying, stop)
         due_at = begin + self._settings.round.minimum_interval_seconds
         if (wait_seconds := due_at - monotonic()) > 0 and not stop.is_set():
             self._observer.waiting(wait_seconds, reason)
@@ -184,7 +206,7 @@ class Driver:
             if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
                 break
 
-    def _look(self, applying: ApplyThread) -> str:
+    def _look(self, applying: ApplyThread, stop: threading.Event) -> str:
         """Run a round if one is due, and hand over what there is to apply; return what to wait
         for.
         """
@@ -192,27 +214,26 @@ class Driver:
             applying.hand_over(self.received())
             return f"{PAUSED}: {_paused(pause)}"
         try:
-            reason = self._look_at_cluster(applying)
-        except (AuthenticationError, SecretError) as error:
-            if not self._may_be_replaced(error, monotonic()):
-                raise
+            reason = self._look_at_cluster(applying, stop)
+        except _REFUSALS as error:
+            reason = self._outlast(error)
             applying.hand_over(self.received())
-            return f"the secret that source names to be replaced: {error}"
+            return reason
         self._refused_at = None
         return reason
 
-    def _may_be_replaced(self, error: AuthenticationError | SecretError, now: float) -> bool:
-        """Return whether a secret that is refused may just not have come here, or there, yet.
-
-        What was there when the run began and cannot be read any more is in a file.
-        """
+    def _outlast(self, error: DcplakeError) -> str:
+        """Return what to wait for where we were refused; raise the refusal after a while."""
+        now = monotonic()
         if self._refused_at is None:
             self._refused_at = now
-        is_early = now - self._refused_at < _ROTATION_SECONDS
-        is_in_files = isinstance(error, SecretError) or self._settings.source.has_secret_files
-        return is_in_files and is_early
+        if now - self._refused_at >= _REFUSED_SECONDS:
+            raise error
+        if isinstance(error, SecretError):
+            return f"the secret that source names to be replaced: {error}"
+        return f"the cluster to take user, password and bucket: {error}"
 
-    def _look_at_cluster(self, applying: ApplyThread) -> str:
+    def _look_at_cluster(self, applying: ApplyThread, stop: threading.Event) -> str:
         try:
             cluster = query_cluster(self._access)
         except (AuthenticationError, BucketError):
@@ -224,6 +245,8 @@ class Driver:
         if isinstance(plan, Idle):
             self._observer.idle(plan)
             newest = plan.latest_round
+        elif stop.is_set():
+            newest = plan.round - 1
         else:
             newest = self.round(plan).round
         applying.hand_over(newest)
@@ -250,6 +273,7 @@ class Driver:
 
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
+        self._remember(cluster)
         document_filter = filter_of(self.lake, self._settings.filter, cluster.manifest)
         there = collections_of(cluster.manifest)
         self._know(there)
@@ -279,6 +303,16 @@ class Driver:
         if isinstance(plan, RoundPlan):
             return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
         return plan
+
+    def _remember(self, cluster: ClusterView) -> None:
+        """Know the nodes of the newest map from here on, as do drivers that come after this one."""
+        is_encrypted = self._access.consumer.connection.tls is not None
+        nodes = connection_string(cluster.map, tls=is_encrypted)
+        known = self._access.known or KnownNodes.of(self.lake)
+        if nodes and (known is None or nodes != known.place):
+            remember_nodes(self.lake, nodes)
+            known = KnownNodes(nodes, self.lake.identity)
+        self._access = replace(self._access, known=known)
 
     def received(self) -> int:
         """Return the newest round; it can be applied, though no round was planned yet."""

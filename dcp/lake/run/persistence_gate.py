@@ -7,7 +7,7 @@ this rollback mitigation.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from time import monotonic
 from typing import Final
@@ -15,7 +15,6 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.persistence import persisted_seqnos
-from dcp.client.probe import ask_map
 from dcp.errors import (
     ConfigError,
     IncompleteRunError,
@@ -25,7 +24,7 @@ from dcp.errors import (
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.source_access import SourceAccess
+from dcp.lake.receive.source_access import SourceAccess, query_map
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -62,7 +61,10 @@ def disks_of(persist_to: int, cluster: ClusterMap) -> int:
 class PersistenceGate:
     """Asks the nodes before each apply what is on their disks."""
 
-    def __init__(self, lake: LakeTables, settings: Settings, access: SourceAccess) -> None:
+    def __init__(
+        self, lake: LakeTables, settings: Settings, access: Callable[[], SourceAccess]
+    ) -> None:
+        """``access`` is asked before each question: its nodes are those that are known then."""
         self._lake = lake
         self._access = access
         self._nodes = settings.policy.persist_to
@@ -143,10 +145,11 @@ class PersistenceGate:
         }
         if not branches:
             return []
-        connection, seeds = self._access.consumer.connection, self._access.seeds
+        access = self._access()
+        connection = access.consumer.connection
         try:
-            credentials = self._access.source.credentials()
-            cluster = ask_map(seeds, connection, credentials)
+            credentials = access.source.credentials()
+            cluster = query_map(access)
             self._nodes = disks_of(self._nodes, cluster)
             if not self._nodes:
                 _LOG.warning(NO_DISKS)

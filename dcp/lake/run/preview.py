@@ -15,6 +15,7 @@ from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
+from dcp.lake.receive.known_nodes import known_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.backfill_plan import BackfillRequest, copy_to_read
 from dcp.lake.rounds.backfill_report import BackfillEstimate
@@ -62,10 +63,11 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
 
     """
     access = source_access(settings)
-    cluster = query_cluster(access)
+    start_spark, location = spark_of(settings, spark), lake_location(settings)
+    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
     persist_to = settings.policy.persist_to
     without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
-    lake = find_lake(spark_of(settings, spark), lake_location(settings))
+    lake = find_lake(start_spark, location)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
         refuse_unknown_names(settings, cluster, None)
@@ -170,8 +172,9 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
 
     """
     access = source_access(settings)
-    cluster = query_cluster(access)
-    lake = find_lake(spark_of(settings), lake_location(settings))
+    start_spark, location = spark_of(settings), lake_location(settings)
+    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+    lake = find_lake(start_spark, location)
     request = refuse_wrong(settings, wish, cluster)
     states: Mapping[int, VbucketProgress] = {}
     bytes_per_document = None

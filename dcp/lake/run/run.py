@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
+from dcp.lake.receive.known_nodes import connection_string, known_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
@@ -62,12 +63,15 @@ def run(
         stopping(stop) as stopped,
     ):
         access = source_access(settings)
-        cluster = query_cluster(access)
+        high_seqnos: dict[int, int] = {}
         start_spark = spark_of(
             settings,
             spark,
-            is_long=lambda: not once or is_large_load(location, cluster.high_seqnos),
+            is_long=lambda: not once or is_large_load(location, high_seqnos),
+            stop=stopped,
         )
+        cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+        high_seqnos.update(cluster.high_seqnos)
         lake = open_or_create(start_spark, settings, location, cluster)
         with closing(Driver(lake, settings, access, told)) as driver:
             return driver.once(cluster, stopped) if once else driver.continuously(stopped)
@@ -90,6 +94,7 @@ def open_or_create(
         identity,
         horizon_hours=settings.lake.horizon_hours,
         deletion_vectors=settings.lake.deletion_vectors,
+        nodes=connection_string(cluster.map, tls=settings.source.connection_string().tls),
     )
 
 

@@ -1,4 +1,7 @@
-"""Turns SIGTERM and SIGINT into a stop after the round under way; a second signal stops at once."""
+"""Turns SIGTERM and SIGINT into a stop after the round under way; a second signal stops at once.
+
+While Spark starts no round is under way: then the first one stops at once, too.
+"""
 
 import signal
 import threading
@@ -6,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
+
+from dcp.lake.spark.session import is_starting
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -20,9 +25,11 @@ def stop_on_signals() -> Iterator[threading.Event]:
     before = {each: signal.getsignal(each) for each in _SIGNALS}
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        del frame
         event.set()
-        signal.signal(number, before[signal.Signals(number)])
+        handler = before[signal.Signals(number)]
+        signal.signal(number, handler)
+        if is_starting() and callable(handler):
+            handler(number, frame)
 
     for each in _SIGNALS:
         signal.signal(each, ask_to_stop)

@@ -63,6 +63,9 @@ _SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDic
 _started: list[SparkSession] = []
 """Of `started_session`."""
 
+_starting: Final = threading.Event()
+"""Of `is_starting`."""
+
 _JVM_SECONDS: Final = 10.0
 """How long a JVM may take to end, with what it has to remove."""
 
@@ -105,14 +108,24 @@ def build_session(
     if session is not None:
         return _set_up(session, settings)
     remove_empty_warehouse_at_exit()
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM
-        session = _start_in_submitted_jvm(app_name, master, settings)
-    elif master is not None and master.startswith("sc://"):
-        session = _connect(master, settings)
-    else:
-        session = _set_up(_start(app_name, master, driver_memory, log_file, settings), settings)
+    _starting.set()
+    try:
+        if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM
+            session = _start_in_submitted_jvm(app_name, master, settings)
+        elif master is not None and master.startswith("sc://"):
+            session = _connect(master, settings)
+        else:
+            started = _start(app_name, master, driver_memory, log_file, settings)
+            session = _set_up(started, settings)
+    finally:
+        _starting.clear()
     _started[:] = [session]
     return session
+
+
+def is_starting() -> bool:
+    """Return whether `build_session` starts a session now, which may take minutes."""
+    return _starting.is_set()
 
 
 def _session_that_is_there() -> SparkSession | None:

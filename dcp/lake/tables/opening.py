@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from dcp.errors import ConfigError, LakeError
+from dcp.errors import ConfigError, LakeError, StoppedError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
@@ -56,11 +56,13 @@ def spark_of(
     spark: "SparkSession | None" = None,
     *,
     is_long: Callable[[], bool] = lambda: False,
+    stop: threading.Event | None = None,
 ) -> StartSpark:
     """Return a function that returns ``spark``, or starts the session of these settings on first
     use.
 
     ``is_long`` is asked then: see `jvm_options`. Of several threads that need it, one starts it.
+    Once ``stop`` is set it starts none, and raises StoppedError.
 
     Raises:
         ConfigError: ``spark`` would hand the password to strangers.
@@ -73,6 +75,8 @@ def spark_of(
     def start() -> "SparkSession":
         if spark is not None:
             return spark
+        if stop is not None and stop.is_set():
+            raise StoppedError("asked to stop before Spark had started")
         started = session(settings, is_long=is_long())
         refuse_open_password(started, settings.source)
         note_settings(started)

@@ -68,6 +68,9 @@ _REPLICA_PROPERTY: Final = "dcplake.replica."
 _CLUSTER_UUID: Final = "dcplake.clusterUuid"
 """Lakes that were made before it was told have none."""
 
+_NODES: Final = "dcplake.nodes"
+"""Of `LakeTables.nodes`."""
+
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
@@ -155,13 +158,15 @@ class LakeLocation:
 class LakeTables:
     """An open lake: its location, its identity, and a function that starts Spark.
 
-    ``remembered_rounds`` is for `dcp.lake.log.round_records` alone, ``remembered_logs`` for its
-    tables.
+    ``nodes`` is a connection string of the data nodes that a driver met last, as the lake had it
+    when it was opened; empty where it had none. ``remembered_rounds`` is for
+    `dcp.lake.log.round_records` alone, ``remembered_logs`` for its tables.
     """
 
     start_spark: StartSpark
     location: LakeLocation
     identity: LakeIdentity
+    nodes: str = ""
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -201,6 +206,7 @@ def create_lake(
     *,
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
     deletion_vectors: bool = True,
+    nodes: str = "",
 ) -> LakeTables:
     """Make the lake, or open the one that is there if it holds the same bucket.
 
@@ -220,7 +226,8 @@ def create_lake(
         refuse_unsafe_store(start_spark(), location.root)
     if not changes.exists():
         horizon = Horizon.of_hours(horizon_hours)
-        _make_lake(changes, location, identity, horizon, deletion_vectors=deletion_vectors)
+        also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
+        _make_lake(changes, location, identity, horizon, also)
     if location.schema is not None:
         detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
         refuse_unsafe_store(start_spark(), detail["location"])
@@ -235,12 +242,11 @@ def _make_lake(
     location: LakeLocation,
     identity: LakeIdentity,
     horizon: Horizon,
-    *,
-    deletion_vectors: bool,
+    also: Mapping[str, str],
 ) -> None:
     properties = horizon.properties() | {
         "delta.dataSkippingStatsColumns": ",".join(CHANGES_STATISTICS),
-        **_deletion_vectors(deletion_vectors),
+        **also,
         "dcplake.formatVersion": str(FORMAT_VERSION),
         "dcplake.lake": identity.lake_id,
         "dcplake.bucket": identity.bucket,
@@ -306,7 +312,7 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
         int(properties.get("dcplake.vbuckets", "0")),
         properties.get(_CLUSTER_UUID, ""),
     )
-    return LakeTables(start_spark, location, identity)
+    return LakeTables(start_spark, location, identity, properties.get(_NODES, ""))
 
 
 def refuse_unsafe_store(spark: SparkSession, place: str) -> None:
@@ -487,6 +493,11 @@ def _alter_log(lake: LakeTables, change: str) -> None:
     """Alter ``changes``, perhaps while a round is received: its commit waits."""
     with commits_to(lake.changes.folder):
         lake.spark.sql(f"ALTER TABLE {lake.changes_sql} {change}")
+
+
+def remember_nodes(lake: LakeTables, nodes: str) -> None:
+    """Keep a connection string of data nodes with the lake: drivers ask them if no seed answers."""
+    _alter_log(lake, f"SET TBLPROPERTIES ({string(_NODES)} = {string(nodes)})")
 
 
 def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:

@@ -12,13 +12,14 @@ what it holds, so the source is never older than what it is compared with, unles
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.known_nodes import KnownNodes, known_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.rounds.planning import LakePosition
@@ -76,9 +77,11 @@ def verify(
 
     """
     begin = monotonic()
+    start_spark, location = spark_of(settings, spark), lake_location(settings)
     access = metadata_access(source_access(settings))
-    cluster = query_cluster(access)
-    lake = open_lake(spark_of(settings, spark), lake_location(settings))
+    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+    lake = open_lake(start_spark, location)
+    access = replace(access, known=KnownNodes.of(lake))
     require_same_bucket(lake, cluster, settings.source.bucket)
     chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)
     in_bucket = set(replicas_of(cluster.manifest))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.producer.clients.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
-from dcp.protocol.refusals import describe_status, error_context
+from dcp.protocol.refusals import describe_status, error_context, raise_refusal
 from dcp.seeds import parse_seed
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -55,12 +55,27 @@ class AdminClient:
         self._connect()
 
     def _connect(self) -> None:
-        self._connection = _first_that_answers(self._seeds, self._timeout_seconds)
+        failures: list[SourceError] = []
+        for host, port in map(parse_seed, self._seeds):
+            try:
+                self._connection = self._signed_in(host, port)
+            except SourceError as error:
+                failures.append(error)
+            else:
+                return
+        raise_refusal(failures)
+        raise NodeUnavailableError(
+            f"no node answers: {'; '.join(map(str, failures)) or 'no seeds'}"
+        )
+
+    def _signed_in(self, host: str, port: int) -> KvConnection:
+        connection = KvConnection(host, port, self._timeout_seconds)
         try:
-            self._connection.log_in(self._user, self._password.reveal(), self._bucket)
+            connection.log_in(self._user, self._password.reveal(), self._bucket)
         except DcplakeError:
-            self.close()
+            connection.close()
             raise
+        return connection
 
     def __enter__(self) -> Self:
         return self
@@ -160,13 +175,3 @@ class AdminClient:
         raise SourceError(
             f"{where}: {error_context(answer.value) or describe_status(answer.status)}"
         )
-
-
-def _first_that_answers(seeds: Sequence[str], timeout_seconds: float) -> KvConnection:
-    unreachable: list[str] = []
-    for host, port in map(parse_seed, seeds):
-        try:
-            return KvConnection(host, port, timeout_seconds)
-        except NodeUnavailableError as error:
-            unreachable.append(str(error))
-    raise NodeUnavailableError(f"no node answers: {'; '.join(unreachable) or 'no seeds'}")

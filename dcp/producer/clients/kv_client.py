@@ -18,7 +18,7 @@ from dcp.errors import (
 )
 from dcp.producer.clients.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
-from dcp.protocol.refusals import describe_refusal
+from dcp.protocol.refusals import describe_refusal, raise_refusal
 from dcp.protocol.responses import opcode_name
 from dcp.seeds import parse_seed
 from dcp.types import vbucket_of
@@ -88,7 +88,8 @@ class KvClient:
         self._owners: list[tuple[str, int]] = []
         self._collection = collection
         self._key_prefix = b""
-        self._learn_map([parse_seed(seed) for seed in seeds])
+        self._seeds = [parse_seed(seed) for seed in seeds]
+        self._learn_map()
         if collection:
             self._learn_prefix()
 
@@ -153,7 +154,7 @@ class KvClient:
             if not batch:
                 return done
             time.sleep(0.05 * attempt)
-            self._learn_map(list(dict.fromkeys(self._owners)))
+            self._learn_map()
         raise SourceError(
             f"KV commands on {len(batch)} keys (first {batch[0].key!r}): refused {_TRIES} times"
         )
@@ -199,20 +200,23 @@ class KvClient:
             self.close()
             raise
 
-    def _learn_map(self, addresses: Sequence[tuple[str, int]]) -> None:
-        unreachable: list[str] = []
-        for address in addresses:
+    def _learn_map(self) -> None:
+        """Ask the seeds for the map, then the nodes of the newest one."""
+        failures: list[SourceError] = []
+        for address in dict.fromkeys([*self._seeds, *self._owners]):
             try:
                 config = self._connection(address).cluster_config()
-            except NodeUnavailableError as error:
-                unreachable.append(str(error))
+            except SourceError as error:
+                failures.append(error)
                 broken = self._connections.pop(address, None)
                 if broken is not None:
                     broken.close()
             else:
                 self._owners = _owners(config, address[0])
                 return
-        raise NodeUnavailableError(f"no KV node answers: {'; '.join(unreachable) or 'no seeds'}")
+        raise_refusal(failures)
+        told = "; ".join(map(str, failures)) or "no seeds"
+        raise NodeUnavailableError(f"no KV node answers: {told}")
 
 
 def _batches(requests: Iterable[Request]) -> Iterator[list[Request]]:

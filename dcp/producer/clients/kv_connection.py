@@ -162,7 +162,8 @@ class KvConnection:
         try:
             self._socket.sendall(b"".join(request.to_bytes() for request in requests))
         except OSError as error:
-            raise NodeUnavailableError(f"KV node {self.name}: cannot send: {error}") from error
+            told = f"KV node {self.name}: cannot send: {error}{self._port_cure}"
+            raise NodeUnavailableError(told) from error
 
     def receive(self, count: int) -> list[Frame]:
         """Return the next ``count`` answers; the waits are bounded by the socket's timeout."""
@@ -172,11 +173,11 @@ class KvConnection:
             except OSError as error:
                 raise NodeUnavailableError(
                     f"KV node {self.name}: waited for {count - len(self._received)} answers: "
-                    f"{error}"
+                    f"{error}{self._port_cure}"
                 ) from error
             if not data:
-                cure = "" if self._is_spoken_to else f", {PORT_CURE}"
-                raise NodeUnavailableError(f"KV node {self.name}: closed the connection{cure}")
+                told = f"KV node {self.name}: closed the connection{self._port_cure}"
+                raise NodeUnavailableError(told)
             try:
                 block = self._splitter.feed(data)
             except FrameError as error:
@@ -189,6 +190,11 @@ class KvConnection:
         if not all(answer.magic.is_response for answer in answers):
             raise RemoteProtocolError(f"KV node {self.name}: found a request among the answers")
         return answers
+
+    @property
+    def _port_cure(self) -> str:
+        """What helps where it never talked as a data node does."""
+        return "" if self._is_spoken_to else f", {PORT_CURE}"
 
     def collection_id(self, path: str) -> int:
         """Return the id of a collection by its path ``scope.collection``.

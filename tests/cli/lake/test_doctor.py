@@ -237,7 +237,8 @@ def test_the_first_step_that_fails_ends_it(
     assert found == code
     assert said in error
     assert (steps[-1]["step"], steps[-1]["state"], steps[-1]["found"]) == (step, "failed", error)
-    assert {each["state"] for each in steps[:-1]} <= {"ok"}
+    others = {each["state"] for each in steps[:-1]}
+    assert others <= {"ok", "warning"}, "a seed that refuses leaves the other to answer"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
 from dcp.errors import (
     AuthenticationError,
+    BucketError,
     DcplakeError,
     IncompleteRunError,
     NodeUnavailableError,
@@ -61,14 +62,13 @@ class Scripted(Driver):
     def __init__(
         self,
         outcome_of: Callable[[int, int], tuple[Outcome, int]],
-        source: SourceSettings | None = None,
     ) -> None:
         quick = RoundSettings(minimum_interval_seconds=0.001)
         lake = LakeTables(
             no_spark, LakeLocation(root="/nowhere"), LakeIdentity("lake", "b", "uuid", 1)
         )
         access: Any = None  # only look_at_cluster would use it
-        settings = Settings(source or SourceSettings(), round=quick)
+        settings = Settings(SourceSettings(), round=quick)
         super().__init__(lake, settings, access, Observer())
         self._outcome_of = outcome_of
         self.states: dict[int, VbucketProgress] = {}
@@ -127,7 +127,8 @@ class Scripted(Driver):
                     str(outcome),
                 )
             )
-        return RoundReport.of(plan, 0, 0.0, tuple(reports))
+        self._report.rounds.append(RoundReport.of(plan, 0, 0.0, tuple(reports)))
+        return self._report.rounds[-1]
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         return []
@@ -240,40 +241,65 @@ def test_a_continuous_run_outlives_a_cluster_in_trouble(
     assert driver.handed_over == 2, "what was received before is applied meanwhile"
 
 
-def test_a_continuous_run_ends_when_it_is_refused(
+def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
     looks: list[ClusterView | DcplakeError],
 ) -> None:
-    looks.append(AuthenticationError("no"))
-    with pytest.raises(AuthenticationError):
-        Scripted(lambda _, target: (Outcome.REACHED, target)).continuously(threading.Event())
+    looks.append(view(10))
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.continuously(after_plans(driver, 1))
+    assert driver.rounds == []
 
 
-FROM_FILES = SourceSettings(password_file="/secret")
-
-
-def test_a_secret_in_files_may_be_refused_for_a_while(
-    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refusal", [AuthenticationError("no"), BucketError("none")])
+def test_a_run_that_goes_on_may_be_refused_for_a_while(
+    looks: list[ClusterView | DcplakeError],
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: DcplakeError,
 ) -> None:
-    no = AuthenticationError("no")
-    looks += [no, SecretError("the file is empty"), view(10), no, view(10)]
-    driver = Scripted(lambda _, target: (Outcome.REACHED, target), FROM_FILES)
+    """The node may be starting; the secret may be a new one."""
+    looks += [refusal, SecretError("the file is empty"), view(10), refusal, view(10)]
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
     assert driver.handed_over == 3, "what was received before is applied meanwhile"
-    monkeypatch.setattr(driver_module, "_ROTATION_SECONDS", 0.1)
-    looks[:] = [no]
+    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.1)
+    looks[:] = [refusal]
     began = monotonic()
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(type(refusal)):
         driver.continuously(threading.Event())
     assert monotonic() - began >= 0.1
 
 
-def test_trusted_certificates_may_be_replaced_where_the_password_is_in_no_file(
+def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
+    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = BucketError("the node has no bucket yet")
+    looks += [refusal, refusal, view(10)]
+    monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.once(view(10), threading.Event())
+    assert driver.rounds == [{0}]
+    looks[:] = [refusal]
+    driver.keeps_states = True  # there is always something to read
+    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.01)
+    with pytest.raises(BucketError):
+        driver.once(view(20), threading.Event())
+
+
+def test_a_bounded_run_that_was_never_taken_is_refused_at_once() -> None:
+    def refuse(_: int, __: int) -> tuple[Outcome, int]:
+        raise AuthenticationError("no")
+
+    with pytest.raises(AuthenticationError):
+        Scripted(refuse).once(view(10), threading.Event())
+
+
+def test_trusted_certificates_may_be_replaced(
     looks: list[ClusterView | DcplakeError],
 ) -> None:
     looks += [SecretError("CA file: no certificate found"), view(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
-    driver.continuously(after_plans(driver, 1))
+    driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
 
 
@@ -290,7 +316,7 @@ def test_a_round_that_is_refused_is_made_again_with_the_new_secret(
             raise AuthenticationError("no")
         return Outcome.REACHED, target
 
-    driver = Scripted(outcome_of, FROM_FILES)
+    driver = Scripted(outcome_of)
     driver.continuously(after_plans(driver, 3))
     assert driver.rounds == [{0}, {0}]
 

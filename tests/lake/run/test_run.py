@@ -17,6 +17,7 @@ from dcp.errors import (
     FencedError,
     IncompleteRunError,
     LakeError,
+    NodeUnavailableError,
     StoppedError,
 )
 from dcp.lake.config.settings import Settings
@@ -27,7 +28,10 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
+from dcp.lake.run.check_up import check_source
+from dcp.lake.run.checked_step import CheckedStep
 from dcp.lake.run.driver import Driver
+from dcp.lake.run.preview import preview
 from dcp.lake.run.round import run_round
 from dcp.lake.run.run import open_or_create, run
 from dcp.lake.tables.opening import lake_location
@@ -117,6 +121,57 @@ def test_once_replicates_the_bucket_and_ends_idle(
     assert tuple(listed) == (first.rounds[0].rows, first.rounds[0].frame_bytes)
     assert spark.sql("SELECT count(*) FROM pending_changes").collect()[0][0] == 0
     assert lake_status(lake).stuck == ()
+
+
+def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    three = ClusterSettings(nodes=3, replicas=1, vbuckets=VBUCKETS, seed=11)
+    with ProducerCluster(three) as cluster:
+        fill(cluster, 50)
+        seed, *others = cluster.seeds
+        settings = settings_for(cluster, tmp_path, source={"seeds": (seed,)})
+        run(settings, once=True, spark=spark)
+        cluster.wait_until_replicated()
+        stop = threading.Event()
+
+        class FailingOver(Collector):
+            """A driver that goes on reads what comes after its only seed was failed over."""
+
+            def idle(self, idle: Idle) -> None:
+                if not self.idles:
+                    cluster.failover(0)
+                    fill(cluster, 30, 50)
+                super().idle(idle)
+
+            def committed(self, report: RoundReport) -> None:
+                super().committed(report)
+                if sum(each.rows for each in self.reports) == 30:
+                    stop.set()
+
+        heard = FailingOver()
+        often = replace(settings, round=replace(settings.round, minimum_interval_seconds=0.1))
+        run(often, once=False, spark=spark, observer=heard, stop=stop)
+        lake = opened(spark, settings)
+        assert lake.nodes == f"couchbase://{','.join(sorted(others))}?network=default"
+        fill(cluster, 20, 80)
+        planned = preview(settings)
+        assert isinstance(planned, RoundPlan) and planned.backlog == 20
+        assert [each.rows for each in run(settings, once=True, spark=spark).rounds] == [20]
+        assert verify(settings, spark=spark).result == "equal"
+        require_exact(lake, cluster)
+        steps: list[CheckedStep] = []
+        check_source(lambda: settings, steps.append)
+        assert [each.state for each in steps if each.name == "TCP"] == ["warning", "ok"]
+        encrypted = replace(settings, source=replace(settings.source, tls=True))
+        with pytest.raises(NodeUnavailableError, match="none of 1 seeds answers"):
+            preview(encrypted)
+    ports = tuple(int(each.rpartition(":")[2]) for each in others)
+    with (
+        ProducerCluster(replace(three, nodes=2, ports=ports, bucket_uuid="f" * 32)),
+        pytest.raises(NodeUnavailableError, match=r"found bucket_uuid .*, expected"),
+    ):
+        run(settings, once=True, spark=spark)
 
 
 def test_an_apply_is_indexed_by_the_next_round(

@@ -1,0 +1,74 @@
+"""The data nodes that a lake remembers: its drivers ask them where no seed answers.
+
+One that has another bucket than the lake's is ignored: the address may be another cluster's by now.
+"""
+
+from dataclasses import dataclass, replace
+
+from dcp.client.cluster_map import ClusterMap
+from dcp.client.settings import ConnectionSettings
+from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.lake.tables.lake_identity import LakeIdentity
+from dcp.lake.tables.lake_table import StartSpark
+from dcp.lake.tables.tables import LakeLocation, LakeTables, find_lake
+from dcp.seeds import AUTO_NETWORK, ConnectionString
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNodes:
+    """The nodes of a lake's bucket in the newest map that a driver of the lake met.
+
+    ``place`` is a connection string; it has the network and the encryption of their addresses.
+    """
+
+    place: str
+    identity: LakeIdentity
+
+    @classmethod
+    def of(cls, lake: LakeTables) -> "KnownNodes | None":
+        """Return those that an open lake remembers, if it does."""
+        return cls(lake.nodes, lake.identity) if lake.nodes else None
+
+    def connection_settings(self, settings: ConnectionSettings) -> ConnectionSettings | None:
+        """Return how to connect to them; None where settings want other addresses."""
+        place = ConnectionString.parse([self.place])
+        is_same_kind = place.tls == (settings.tls is not None)
+        if not is_same_kind or settings.network not in (AUTO_NETWORK, place.network):
+            return None
+        return replace(settings, network=place.network)
+
+    def require_same_bucket(self, found: ClusterMap) -> None:
+        """Refuse the answer of a node that is not of the lake's cluster.
+
+        Raises:
+            NodeUnavailableError: it has another bucket.
+
+        """
+        theirs = replace(
+            self.identity,
+            bucket_uuid=found.bucket_uuid,
+            vbucket_count=found.vbucket_count,
+            cluster_uuid=found.cluster_uuid,
+        )
+        if difference := self.identity.difference(theirs):
+            raise NodeUnavailableError(
+                f"{self.place}, which the lake remembers: found {difference} "
+                f"{getattr(theirs, difference)!r}, expected {getattr(self.identity, difference)!r}"
+            )
+
+
+def known_nodes(start_spark: StartSpark, location: LakeLocation) -> KnownNodes | None:
+    """Return the nodes that the lake at a place remembers; None also where it cannot be read."""
+    try:
+        lake = find_lake(start_spark, location)
+    except DcplakeError:  # whoever opens the lake tells
+        return None
+    return None if lake is None else KnownNodes.of(lake)
+
+
+def connection_string(found: ClusterMap, *, tls: bool) -> str:
+    """Return the nodes of a map as a lake remembers them; empty where it has none."""
+    if not found.addresses:
+        return ""
+    nodes = ",".join(map(str, sorted(set(found.addresses))))
+    return f"couchbase{'s' if tls else ''}://{nodes}?network={found.network}"
