@@ -18,6 +18,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from dcp import __version__
+from dcp.cli.terminal.interrupts import INTERRUPTED, end_at_once, interruptible
+from dcp.cli.terminal.logs import log_end, set_up_logs
 from dcp.errors import DcplakeError
 from dcp.printable import printable
 
@@ -84,9 +86,18 @@ COMMANDS: Final = {name: about for group in GROUPS.values() for name, about in g
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (and is what the ``dcplake`` script calls)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in COMMANDS:
-        return parsed(command(words[0]), words[1:], f"dcplake {words[0]}")
-    return parsed(_list_of_commands(), words, "dcplake")
+    if not words or words[0] not in COMMANDS:
+        return parsed(_list_of_commands(), words, "dcplake")
+    program, as_json = f"dcplake {words[0]}", "--json" in words
+    try:
+        with interruptible(program, as_json=as_json):
+            code = parsed(command(words[0]), words[1:], program)
+    except KeyboardInterrupt:  # before the command itself had begun
+        code = INTERRUPTED
+        log_end(program, "stopped", code, as_json=as_json)
+    if argv is None:
+        end_at_once(code)
+    return code
 
 
 def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:
@@ -191,16 +202,13 @@ def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., int]:
 
 def run_to_exit_code(name: str, work: Callable[[], int], *, as_json: bool = False) -> int:
     """Do the work of a command or a job; return its exit code, and say in a line why it failed."""
-    from dcp.cli.terminal.logs import log_end, set_up_logs
-
     set_up_logs(as_json=as_json)
-    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return work()
+        with interruptible(f"dcplake {name}", as_json=as_json):
+            return work()
     except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
-        log_end(f"dcplake {name}", "stopped", code, as_json=as_json)
-        return code
+        log_end(f"dcplake {name}", "stopped", INTERRUPTED, as_json=as_json)
+        return INTERRUPTED
     except BrokenPipeError:  # our reader (head, less) has seen enough, but we may not be done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -216,12 +224,6 @@ def run_to_exit_code(name: str, work: Callable[[], int], *, as_json: bool = Fals
             return 1
         log_end(f"dcplake {name}", str(error), error.exit_code, as_json=as_json)
         return error.exit_code
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
