@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conf.site.hooks import on_page_content
 from dcp.installation import WHEEL
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,14 @@ def test_planted_words_that_would_ask_an_index_are_found(extra: str) -> None:
         f"pip install 'dcplake-0.1.0-py3-none-any.whl{extra}'",
     ):
         assert not OF_AN_INDEX.search(words)
+
+
+def test_the_site_shows_a_bar_in_the_code_of_a_table_without_its_backslash() -> None:
+    """GitHub does; `make interop` looks at the whole site in a browser."""
+    cell = "<td style='x'><code>run \\| head</code>, a \\| b</td>"
+    assert on_page_content(f"<pre>\\|</pre><p>{cell}</p>") == (
+        "<pre>\\|</pre><p><td style='x'><code>run | head</code>, a | b</td></p>"
+    )
 
 
 RIDDLES = re.compile(r"(What|How|Who|Whose|Whether|Where|Which|Why)\b")

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
 
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -23,6 +25,18 @@ def make_cluster() -> Iterator[Callable[..., ProducerCluster]]:
             return stack.enter_context(ProducerCluster(ClusterSettings(**chosen)))
 
         yield make
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Chrome]:
+    options = ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for switch in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1100,1400"):
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = Chrome(options, Service("/usr/bin/chromedriver", log_output=str(tmp_path / "log")))
+    yield browser
+    browser.quit()
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -19,18 +18,6 @@ from tests.quick_spark import QUICK_CONF, spark_conf_toml
 pytestmark = pytest.mark.interop
 
 PATIENCE_SECONDS = 180
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Chrome]:
-    options = ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for switch in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1100,1400"):
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = Chrome(options, Service("/usr/bin/chromedriver", log_output=str(tmp_path / "log")))
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture
