@@ -8,8 +8,8 @@ Source of the layouts: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/document
 ``include/memcached/protocol_binary.h``.
 """
 
-from dataclasses import dataclass, fields, replace
-from enum import Enum
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any, Final
@@ -35,7 +35,7 @@ NOT_SUPPORTED: Final = frozenset({Opcode.DCP_FLUSH})
 """Opcodes that exist by name only: kv_engine answers them with an error."""
 
 
-class Side(Enum):
+class Side(StrEnum):
     """The conversation that a frame belongs to; an opcode means something else in each."""
 
     REQUEST = "request"
@@ -74,6 +74,14 @@ class CodecRow:
     extras: tuple[Extras, ...] = NO_EXTRAS
     key: str | None = None
     value: ValueLayout | None = None
+    optional: frozenset[str] = field(init=False)
+    """The fields of the body that are in some forms of the extras only where they are not None."""
+
+    def __post_init__(self) -> None:
+        """Find the optional fields: each frame that is encoded asks for them."""
+        in_forms = {name for form in self.extras for name in form.names}
+        optional = in_forms.intersection(e.name for e in fields(self.body) if e.default is None)
+        object.__setattr__(self, "optional", frozenset(optional))
 
 
 def _extras(layout: str, names: str) -> tuple[Extras, ...]:
@@ -277,9 +285,8 @@ def decode(frame: Frame) -> m.Body:
             return m.Refusal(frame.value, frame.extras, frame.key)
     if row is None:
         return m.Unknown(frame.extras, frame.key, frame.value)
-    found: dict[str, Any] = {}
     form = _form_by_length(row, frame)
-    found.update(zip(form.names, form.struct.unpack(frame.extras), strict=True))
+    found: dict[str, Any] = dict(zip(form.names, form.struct.unpack(frame.extras), strict=True))
     if row.key is not None:
         found[row.key] = frame.key
     elif frame.key:
@@ -361,11 +368,11 @@ def _form_by_length(row: CodecRow, frame: Frame) -> Extras:
 
 def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
     """The form that holds exactly those optional fields which are set (are not None)."""
-    optional = {field.name for field in fields(body) if field.default is None}
-    in_forms = optional & {name for form in row.extras for name in form.names}
-    present = {name for name in in_forms if getattr(body, name) is not None}
+    if not row.optional:
+        return row.extras[0]
+    present = {name for name in row.optional if getattr(body, name) is not None}
     for form in row.extras:
-        if optional.intersection(form.names) == present:
+        if row.optional.intersection(form.names) == present:
             return form
     raise TypeError(
         f"encode {type(body).__name__}: found {', '.join(sorted(present)) or 'no optional field'} "

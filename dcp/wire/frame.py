@@ -18,6 +18,7 @@ not meanings; what a frame says is the business of ``codec.py``.
 
 from dataclasses import dataclass
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 
 from dcp.errors import FrameError
 from dcp.types import U16_MAX, U32_MAX, require_unsigned
@@ -25,6 +26,8 @@ from dcp.wire.vocabulary import HEADER_BYTES, Magic
 
 _NORMAL = Struct(">BBHBBHIIQ")
 _ALTERNATIVE = Struct(">BBBBBBHIIQ")
+_NUMBERS = Struct(">BBHIQ")
+"""What a header says of a frame but its magic and the lengths of its parts."""
 _MAGICS = {int(magic): magic for magic in Magic}
 
 
@@ -69,6 +72,20 @@ class Frame:
 
     def __post_init__(self) -> None:
         """Reject what the header has no room for."""
+        most, most_framing = (0xFF, 0xFF) if self.magic.is_alternative else (U16_MAX, 0)
+        try:
+            _NUMBERS.pack(self.opcode, self.datatype, self.vbucket_or_status, self.opaque, self.cas)
+        except StructError:
+            self._refuse()
+        if (
+            len(self.extras) > 0xFF
+            or len(self.key) > most
+            or len(self.framing_extras) > most_framing
+        ):
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Raise ValueError with the field that the header has no room for."""
         require_unsigned("opcode", self.opcode, 0xFF)
         require_unsigned("datatype", self.datatype, 0xFF)
         require_unsigned("vbucket or status", self.vbucket_or_status, U16_MAX)
@@ -127,6 +144,14 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
     Raises:
         FrameError: an unknown magic, or parts that are longer than the body.
     """
+    return Header(*_header_fields(data, offset))
+
+
+_HeaderFields = tuple[Magic, int, int, int, int, int, int, int, int, int]
+"""The fields of ``Header``, in their order."""
+
+
+def _header_fields(data: bytes | bytearray | memoryview, offset: int) -> _HeaderFields:
     magic = _MAGICS.get(data[offset])
     if magic is None:
         raise FrameError(
@@ -147,7 +172,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
             f"frame header of opcode {opcode:#04x}: found framing extras {framing} + extras "
             f"{extras} + key {key} bytes, expected at most the body's {body} bytes"
         )
-    return Header(magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas)
+    return magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas
 
 
 def parse_frame(data: bytes | bytearray | memoryview) -> Frame:
@@ -158,22 +183,24 @@ def parse_frame(data: bytes | bytearray | memoryview) -> Frame:
     """
     if len(data) < HEADER_BYTES:
         raise FrameError(f"frame: found {len(data)} bytes, expected at least {HEADER_BYTES}")
-    header = parse_header(data)
-    if len(data) != header.frame_bytes:
+    magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas = _header_fields(
+        data, 0
+    )
+    if len(data) != HEADER_BYTES + body:
         raise FrameError(
-            f"frame of opcode {header.opcode:#04x}: found {len(data)} bytes, "
-            f"expected {header.frame_bytes} by its header"
+            f"frame of opcode {opcode:#04x}: found {len(data)} bytes, "
+            f"expected {HEADER_BYTES + body} by its header"
         )
-    extras_at = HEADER_BYTES + header.framing_extras_bytes
-    key_at = extras_at + header.extras_bytes
-    value_at = key_at + header.key_bytes
+    extras_at = HEADER_BYTES + framing
+    key_at = extras_at + extras
+    value_at = key_at + key
     return Frame(
-        magic=header.magic,
-        opcode=header.opcode,
-        datatype=header.datatype,
-        vbucket_or_status=header.vbucket_or_status,
-        opaque=header.opaque,
-        cas=header.cas,
+        magic,
+        opcode,
+        datatype,
+        vb_status,
+        opaque,
+        cas,
         framing_extras=bytes(data[HEADER_BYTES:extras_at]),
         extras=bytes(data[extras_at:key_at]),
         key=bytes(data[key_at:value_at]),

@@ -36,12 +36,13 @@ class Magic(IntEnum):
     @property
     def is_alternative(self) -> bool:
         """True if byte 2 is the framing-extras length and byte 3 the key length."""
-        return self in (Magic.ALT_REQUEST, Magic.ALT_RESPONSE)
+        return self in _ALTERNATIVE_MAGICS
 
 
 _RESPONSE_MAGICS: Final = frozenset(
     {Magic.RESPONSE, Magic.ALT_RESPONSE, Magic.SERVER_RESPONSE},
 )
+_ALTERNATIVE_MAGICS: Final = frozenset({Magic.ALT_REQUEST, Magic.ALT_RESPONSE})
 
 
 class Opcode(IntEnum):

@@ -207,8 +207,11 @@ class Version:
     @property
     def emptied_collection(self) -> int | None:
         """The collection whose older items are all gone from here on: dropped, flushed or new."""
-        if isinstance(self.event, CollectionBegun | CollectionEnded | CollectionFlushed):
-            return self.event.collection_id
+        event = self.event
+        if event is not None and isinstance(
+            event, CollectionBegun | CollectionEnded | CollectionFlushed
+        ):
+            return event.collection_id
         return None
 
     @property
@@ -231,11 +234,11 @@ class Version:
     @property
     def stored_key(self) -> VersionKey:
         """The key of which a disk keeps only the newest item; collection events have one, too."""
+        if self.event is None:
+            return (COMMITTED if self.is_document else PREPARED), self.collection, self.key
         if isinstance(self.event, ScopeCreated | ScopeDropped):
             return _SCOPE_EVENT, self.event.scope_id, b""
-        if self.event is not None:
-            return _COLLECTION_EVENT, self.collection, b""
-        return (COMMITTED if self.is_document else PREPARED), self.collection, self.key
+        return _COLLECTION_EVENT, self.collection, b""
 
     @property
     def size_bytes(self) -> int:

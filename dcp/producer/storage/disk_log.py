@@ -24,7 +24,7 @@ from dcp.producer.storage.disk_compaction import CompactionPlan
 from dcp.producer.storage.disk_contents import Contents
 from dcp.producer.storage.disk_file import Data, DiskFile
 from dcp.producer.storage.disk_scan import ScannedFile
-from dcp.producer.storage.frame_crcs import RunningCrcs, no_crcs
+from dcp.producer.storage.frame_crcs import RunningCrcs
 from dcp.producer.storage.pending_write import PendingWrite
 
 _LOG = logging.getLogger(__name__)
@@ -196,4 +196,4 @@ class Log:
 
 def _with(batch: DiskBatch, crcs: RunningCrcs | None) -> DiskBatch:
     """Return a batch that was written, with the CRCs of its frames."""
-    return replace(batch, crcs=no_crcs() if crcs is None else crcs.behind)
+    return batch if crcs is None else replace(batch, crcs=crcs.behind)

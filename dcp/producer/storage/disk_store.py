@@ -189,7 +189,7 @@ class VbucketStore:
             ValueError: as ``write``.
         """
         last = items[-1].seqno if items else self.persisted_seqno
-        batch = replace(_batch_of(items, state, last), inner_ends=_u64s(list(inner_ends)))
+        batch = _batch_of(items, state, last, inner_ends)
         self._check(batch)
         return self._log.begin(batch, _frames_of(items))
 
@@ -333,7 +333,9 @@ def _frames_of(items: Sequence[StoredItem]) -> list[Data]:
     return [b"".join([part for i in items for part in (i.head, i.value)])]
 
 
-def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> DiskBatch:
+def _batch_of(
+    items: Sequence[StoredItem], state: bytes, snapshot_end: int, inner_ends: Sequence[int] = ()
+) -> DiskBatch:
     tombstones = [item for item in items if item.is_tombstone]
     completing = [item for item in items if item.completes]
     for item in tombstones:
@@ -350,6 +352,7 @@ def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> D
         delete_times=_u64s([item.delete_time for item in tombstones]),
         completed=_u64s([item.completes for item in completing]),
         completing=_u64s([item.seqno for item in completing]),
+        inner_ends=_u64s(list(inner_ends)),
     )
 
 
