@@ -9,12 +9,14 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
-from dcp.cli.demo.demo_data import Changes, airports, changes, documents
+from dcp.cli.demo.demo_data import Changes, Document, airports, changes, documents
 from dcp.cli.demo.demo_producer import USER, DemoProducer
 from dcp.cli.demo.demo_rollback import second_act
 from dcp.cli.terminal.output import say
@@ -25,6 +27,7 @@ from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings
+    from dcp.lake.tables.tables import LakeTables
     from dcp.producer.clients.kv_client import KvClient
 
 _MARKER: Final = ".dcplake-demo"
@@ -40,7 +43,9 @@ def run(
     seed: Annotated[int, Option(min=0, help="which airports change")] = 1,
 ) -> int:
     """Show it."""
+    from dcp.lake.query.query import open_for_queries
     from dcp.lake.spark.runtime import prepare
+    from dcp.lake.tables.opening import session
     from dcp.producer.clients.kv_client import KvClient
 
     prepare()
@@ -50,17 +55,20 @@ def run(
     begin = time.monotonic()
     with DemoProducer(folder / "producer.log") as producer:
         say(f"producer: bucket {producer.bucket!r} on {', '.join(producer.seeds)}, 64 vbuckets")
+        settings = _settings(folder, producer)
         with KvClient(producer.seeds, USER, producer.password, producer.bucket) as client:
-            with progress("airports stored", len(source), "documents") as advance:
-                for document in _batches(documents(source)):
-                    advance(client.set(document))
-            settings = _settings(folder, producer)
+            with ThreadPoolExecutor(1) as beside:  # Spark starts while airports are stored
+                starting = beside.submit(session, settings)
+                with progress("airports stored", len(source), "documents") as advance:
+                    client.set(_counted(documents(source), advance))
+            starting.result()
             first = replicate_aloud("first replication", settings)
             _change(client, day)
             second = replicate_aloud("second replication", settings)
-            before, after = first.applied[-1].version, second.applied[-1].version
-            _ask(settings, before, after)
-        second_act(producer, settings, source, sound=after, seed=seed)
+        before, after = first.applied[-1].version, second.applied[-1].version
+        lake = open_for_queries(settings)
+        _ask(lake, before, after)
+        second_act(producer, settings, lake, source, sound=after, seed=seed)
     _close(folder, time.monotonic() - begin)
     return 0
 
@@ -78,8 +86,10 @@ def _make_fresh(folder: Path) -> None:
     (folder / _MARKER).touch()
 
 
-def _batches(every: list[tuple[bytes, bytes]], size: int = 1000) -> list[list[tuple[bytes, bytes]]]:
-    return [every[start : start + size] for start in range(0, len(every), size)]
+def _counted(every: Iterable[Document], advance: Callable[[int], None]) -> Iterator[Document]:
+    for document in every:
+        advance(1)
+        yield document
 
 
 def _settings(folder: Path, producer: DemoProducer) -> "Settings":
@@ -110,11 +120,10 @@ def _change(client: "KvClient", day: Changes) -> None:
     )
 
 
-def _ask(settings: "Settings", before: int, after: int) -> None:
-    from dcp.lake.query.query import answer, open_for_queries
+def _ask(lake: "LakeTables", before: int, after: int) -> None:
+    from dcp.lake.query.query import answer
     from dcp.lake.query.views_sql import documents_variant_sql
 
-    lake = open_for_queries(settings)
     for title, source in (
         (f"Airports by country, now (docs version {after})", "documents_variant"),
         (

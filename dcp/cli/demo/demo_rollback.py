@@ -30,19 +30,18 @@ WHERE a.key IS NULL OR b.key IS NULL OR a.cas <> b.cas ORDER BY 2, 1"""
 def second_act(
     producer: DemoProducer,
     settings: "Settings",
+    lake: "LakeTables",
     source: Mapping[str, Mapping[str, object]],
     *,
     sound: int,
     seed: int,
 ) -> None:
     """Show a failover with a lost tail; ``sound`` is the version of docs before it."""
-    from dcp.lake.query.query import open_for_queries
     from dcp.producer.clients.admin_client import AdminClient
     from dcp.producer.clients.kv_client import KvClient
 
     account = (producer.seeds, USER, producer.password, producer.bucket)
     with KvClient(*account) as client, AdminClient(*account) as admin:
-        lake = open_for_queries(settings)
         writes = _writes_to_lose(lake, source, seed)
         say()
         say(f"Second act. Node {_LOST_NODE} gets writes that its replica has not seen yet:")
@@ -64,7 +63,7 @@ def second_act(
         client.set(writes.kept)
     say(f"meanwhile: {len(writes.kept)} airports updated, on the new branch, at the same seqnos")
     fourth = replicate_aloud("fourth replication", settings).applied[-1].version
-    _show_keys(open_for_queries(settings), "The same rows now", writes)
+    _show_keys(lake, "The same rows now", writes)
     _show_differences(lake, sound, third, fourth)
     _show_audit(lake)
     _verify(settings)
