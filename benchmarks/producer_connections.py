@@ -1,18 +1,28 @@
-"""Many connections, and many streams on one: what they cost a `dcplake serve`.
+"""Many connections, many streams on one, and a load: what they cost a `dcplake serve`.
 
-    python -m benchmarks.producer_connections [--connections N] [--writes N]
+    python -m benchmarks.producer_connections [--connections N] [--writes N] [--documents N]
 
 First N connections (200), each with a stream of all 64 vbuckets, caught up, while documents are
 written: every connection must get every one of them. Then one connection with a stream of each of
 1024 vbuckets. Printed are the producer's resident memory by connection and by stream, and its CPU
-seconds by message. The clients share one process, which only splits frames.
+seconds by message. The clients share one process, which only splits frames. Then `dcplake load` of
+N documents (100,000) of half a KB into 64 and into 1024 vbuckets: documents a second, and the CPU
+of both processes by document.
 """
 
 import argparse
+import os
+import resource
 import selectors
 import socket
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 from time import monotonic
 
+from benchmarks._documents import value_of
 from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
 from dcp.client.machine import new_machine
@@ -25,6 +35,7 @@ from dcp.wire.vocabulary import Opcode
 
 CREDENTIALS = Credentials(USER, Secret(PASSWORD))
 VALUE_BYTES = 200
+LOADED_BYTES = 500
 BATCH = 500
 IDLE_SECONDS = 60.0
 
@@ -108,13 +119,47 @@ def measure(count: int, vbuckets: int, writes: int) -> None:
     )
 
 
+def measure_load(documents: int, vbuckets: int) -> None:
+    """Load JSON lines with the command, and say what it cost."""
+    words = [sys.executable, "-m", "dcp.cli.main", "load", "--user", USER, "--key-field", "id"]
+    with TemporaryDirectory() as folder, served(0, 0, vbuckets) as producer:
+        file = Path(folder, "documents.jsonl")
+        random = Random(0)
+        with file.open("wb") as lines:
+            lines.writelines(value_of(n, LOADED_BYTES, random) + b"\n" for n in range(documents))
+        cpu, client, began = producer.cpu_seconds, _children_cpu_seconds(), monotonic()
+        subprocess.run(
+            [*words, "--seeds", ",".join(producer.seeds), str(file)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "DCPLAKE_PASSWORD": PASSWORD},
+        )
+        seconds = monotonic() - began
+        cpu, client = producer.cpu_seconds - cpu, _children_cpu_seconds() - client
+    print(
+        f"load of {documents:,} documents into {vbuckets} vbuckets: {documents / seconds:,.0f}/s, "
+        f"{cpu / documents * 1e6:.0f} µs of CPU a document in the producer, "
+        f"{client / documents * 1e6:.0f} µs in the client, its start included",
+        flush=True,
+    )
+
+
+def _children_cpu_seconds() -> float:
+    """Return what processes used that ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--writes", type=int, default=3000)
+    parser.add_argument("--documents", type=int, default=100_000)
     arguments = parser.parse_args()
     measure(arguments.connections, 64, arguments.writes)
     measure(1, 1024, arguments.writes)
+    measure_load(arguments.documents, 64)
+    measure_load(arguments.documents, 1024)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from dcp.cli.options import source_options as source
 from dcp.cli.terminal.output import say
-from dcp.cli.terminal.progress import progress, rate
+from dcp.cli.terminal.progress import display, rate
 
 
 def run(  # noqa: PLR0913  (an argument for each option)
@@ -41,24 +41,30 @@ def run(  # noqa: PLR0913  (an argument for each option)
         if file.exists():
             what = "a folder" if file.is_dir() else "a pipe or a device"
         raise LoadError(f"{file}: found {what}, expected a file of JSON lines")
-    read_before = 0
+    stored = read_bytes = 0
     begun = monotonic()
-    with progress(f"loading {file}", file.stat().st_size, "bytes") as advance:
 
-        def show(_documents: int, read_bytes: int, _size: int) -> None:
-            nonlocal read_before
-            advance(read_bytes - read_before)
-            read_before = read_bytes
+    def note(documents: int, up_to_bytes: int, _size: int) -> None:
+        nonlocal stored, read_bytes
+        stored, read_bytes = documents, up_to_bytes
 
-        documents = load_jsonl(
+    def told() -> str:
+        return f"{stored:,} documents, {rate(stored, monotonic() - begun)}"
+
+    size_bytes = file.stat().st_size
+    shown = display(f"loading {file}", size_bytes, "bytes", lambda: (read_bytes, told()))
+    shown.start()
+    try:
+        stored = load_jsonl(
             seeds.split(","),
             file,
             user=user,
             password=source.password_from(password_env),
             bucket=bucket,
             rule=KeyRule(key_field, key_template, collection),
-            progress=show,
+            progress=note,
         )
-    told = rate(documents, monotonic() - begun)
-    say(f"{documents:,} documents stored in bucket {bucket!r}, {told}")
+    finally:
+        shown.stop()
+    say(f"{stored:,} documents stored in bucket {bucket!r}, {rate(stored, monotonic() - begun)}")
     return 0

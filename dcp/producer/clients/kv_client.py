@@ -1,11 +1,13 @@
 """A small KV client that loads and changes documents: cluster map and pipelining, nothing else.
 
-Requests are sent to the nodes that hold their vbuckets, many before the first answer is read. A
-vbucket that has moved (NOT_MY_VBUCKET) is looked up again; temporary refusals are tried again.
+Requests are sent to the nodes that hold their vbuckets, many before the first answer is read;
+writes even while those before them are not answered, so that client and nodes work at the same
+time. A vbucket that has moved (NOT_MY_VBUCKET) is looked up again; temporary refusals are tried
+again. What is under way has each key once, so that nothing is tried again behind a newer write.
 """
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Self
@@ -31,6 +33,8 @@ from dcp.wire.vocabulary import Opcode, Status
 
 BATCH_REQUESTS: Final = 512
 BATCH_BYTES: Final = 8 * 1024 * 1024
+BATCHES_AHEAD: Final = 2
+"""So many batches of writes are under way at once; their answers are short, whatever they say."""
 _TRIES: Final = 8
 _AGAIN: Final = frozenset(
     {
@@ -57,6 +61,20 @@ class Request(NamedTuple):
     def payload_bytes(self) -> int:
         """The length of the document in the request."""
         return len(self.body.value) if isinstance(self.body, m.Store) else 0
+
+
+_Batch = dict[bytes, Request]
+"""Requests by key, in their order."""
+
+
+class _Sent(NamedTuple):
+    """A batch that was sent, and which of its requests each node got, in order."""
+
+    batch: _Batch
+    places: Mapping[tuple[str, int], Sequence[int]]
+
+
+_Answered = tuple[Request, Frame]
 
 
 class KvClient:
@@ -112,7 +130,7 @@ class KvClient:
         requests = (
             Request(key, m.Store(key, value, flags, expiry), Opcode.SET) for key, value in documents
         )
-        return sum(1 for _ in self._run(requests, _FOUND))
+        return sum(1 for _ in self._run(requests, _FOUND, BATCHES_AHEAD))
 
     def delete(self, keys: Iterable[bytes]) -> int:
         """Delete documents; return how many there were."""
@@ -125,56 +143,80 @@ class KvClient:
     def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the values of the documents that exist."""
         requests = (Request(key, m.KeyOnly(key), Opcode.GET) for key in keys)
-        answers = self._run(requests, _FOUND_OR_NOT)
+        answers = self._run(requests, _FOUND_OR_NOT, 1)
         return {key: answer.value for key, answer in answers if answer.status == Status.SUCCESS}
 
     def _count(self, requests: Iterable[Request]) -> int:
-        answers = self._run(requests, _FOUND_OR_NOT)
+        answers = self._run(requests, _FOUND_OR_NOT, BATCHES_AHEAD)
         return sum(answer.status == Status.SUCCESS for _, answer in answers)
 
     def _run(
-        self, requests: Iterable[Request], expected: frozenset[Status]
+        self, requests: Iterable[Request], expected: frozenset[Status], most_ahead: int
     ) -> Iterator[tuple[bytes, Frame]]:
-        for batch in _batches(requests):
-            for key, answer in self._run_batch(batch):
-                if answer.status not in expected:
-                    names = " or ".join(status.name for status in sorted(expected))
-                    raise SourceError(
-                        f"{opcode_name(answer.opcode)} of {key!r}: found "
-                        f"{describe_refusal(answer)}, expected {names}"
-                    )
-                yield key, answer
+        """Yield each request's key and answer, with up to so many batches under way.
 
-    def _run_batch(self, batch: Sequence[Request]) -> list[tuple[bytes, Frame]]:
-        done: list[tuple[bytes, Frame]] = []
-        for attempt in range(_TRIES):
-            answers = self._exchange(batch)
-            done += [(request.key, a) for request, a in answers if a.status not in _AGAIN]
-            batch = [request for request, a in answers if a.status in _AGAIN]
-            if not batch:
+        Where ``requests`` raises, what came before is sent and answered first.
+        """
+        under_way: deque[_Sent] = deque()
+        try:
+            for batch in _batches(requests):
+                while under_way and (
+                    not batch
+                    or len(under_way) >= most_ahead
+                    or any(not batch.keys().isdisjoint(sent.batch) for sent in under_way)
+                ):
+                    yield from _checked(self._answers(under_way), expected)
+                if batch:
+                    under_way.append(self._send(batch))
+        finally:
+            if under_way:  # nobody reads these answers, and the next command wants its own
+                self.close()
+
+    def _answers(self, under_way: deque[_Sent]) -> list[_Answered]:
+        """Return the answers to the oldest batch; to all, where something is to be tried again."""
+        answers = self._receive(under_way.popleft())
+        if not any(answer.status in _AGAIN for _, answer in answers):
+            return answers
+        while under_way:
+            answers += self._receive(under_way.popleft())
+        done: list[_Answered] = []
+        refused: list[Request] = []
+        for tried in range(1, _TRIES + 1):
+            done += [each for each in answers if each[1].status not in _AGAIN]
+            refused = [request for request, answer in answers if answer.status in _AGAIN]
+            if not refused:
                 return done
-            time.sleep(0.05 * attempt)
-            self._learn_map()
+            if tried < _TRIES:
+                time.sleep(0.05 * (tried - 1))
+                self._learn_map()
+                again = filter(None, _batches(refused))
+                answers = [each for batch in again for each in self._receive(self._send(batch))]
         raise SourceError(
-            f"KV commands on {len(batch)} keys (first {batch[0].key!r}): refused {_TRIES} times"
+            f"KV commands on {len(refused)} keys (first {refused[0].key!r}): refused {_TRIES} times"
         )
 
-    def _exchange(self, batch: Sequence[Request]) -> list[tuple[Request, Frame]]:
-        """Send a batch to its nodes and return each request with its answer, in order of keys."""
-        by_node: defaultdict[tuple[str, int], list[tuple[int, Frame]]] = defaultdict(list)
-        for index, request in enumerate(batch):
+    def _send(self, batch: _Batch) -> _Sent:
+        """Send a batch to its nodes."""
+        frames: defaultdict[tuple[str, int], list[Frame]] = defaultdict(list)
+        places: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for index, request in enumerate(batch.values()):
             vbucket = vbucket_of(request.key, len(self._owners))
             frame = encode(request.body, request.opcode, vbucket=vbucket)
             if self._key_prefix:
                 frame = replace(frame, key=self._key_prefix + frame.key)
-            by_node[self._owners[vbucket]].append((index, frame))
-        for address, frames in by_node.items():
-            self._connection(address).send([frame for _, frame in frames])
+            address = self._owners[vbucket]
+            frames[address].append(frame)
+            places[address].append(index)
+        for address, of_node in frames.items():
+            self._connection(address).send(of_node)
+        return _Sent(batch, places)
+
+    def _receive(self, sent: _Sent) -> list[_Answered]:
+        """Return each request of a batch with its answer, in the order of the batch."""
         answers: dict[int, Frame] = {}
-        for address, frames in by_node.items():
-            received = self._connection(address).receive(len(frames))
-            answers.update(zip((index for index, _ in frames), received, strict=True))
-        return [(request, answers[index]) for index, request in enumerate(batch)]
+        for address, places in sent.places.items():
+            answers.update(zip(places, self._connection(address).receive(len(places)), strict=True))
+        return [(request, answers[index]) for index, request in enumerate(sent.batch.values())]
 
     def _connection(self, address: tuple[str, int]) -> KvConnection:
         if address not in self._connections:
@@ -219,17 +261,42 @@ class KvClient:
         raise NodeUnavailableError(f"no KV node answers: {told}")
 
 
-def _batches(requests: Iterable[Request]) -> Iterator[list[Request]]:
-    batch: list[Request] = []
+def _batches(requests: Iterable[Request]) -> Iterator[_Batch]:
+    """Yield requests in batches, none with a key twice, and an empty one at the end.
+
+    Where ``requests`` raises, what came before and the empty one are yielded first.
+    """
+    batch: _Batch = {}
     payload_bytes = 0
-    for request in requests:
-        batch.append(request)
-        payload_bytes += request.payload_bytes
-        if len(batch) == BATCH_REQUESTS or payload_bytes >= BATCH_BYTES:
-            yield batch
-            batch, payload_bytes = [], 0
-    if batch:
+    try:
+        for request in requests:
+            if request.key in batch:
+                yield batch
+                batch, payload_bytes = {}, 0
+            batch[request.key] = request
+            payload_bytes += request.payload_bytes
+            if len(batch) == BATCH_REQUESTS or payload_bytes >= BATCH_BYTES:
+                yield batch
+                batch, payload_bytes = {}, 0
+    except Exception:
         yield batch
+        yield {}
+        raise
+    yield batch
+    yield {}
+
+
+def _checked(
+    answers: Iterable[_Answered], expected: frozenset[Status]
+) -> Iterator[tuple[bytes, Frame]]:
+    for request, answer in answers:
+        if answer.status not in expected:
+            names = " or ".join(status.name for status in sorted(expected))
+            raise SourceError(
+                f"{opcode_name(answer.opcode)} of {request.key!r}: found "
+                f"{describe_refusal(answer)}, expected {names}"
+            )
+        yield request.key, answer
 
 
 def _owners(config: bytes, seed_host: str) -> list[tuple[str, int]]:

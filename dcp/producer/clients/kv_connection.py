@@ -37,7 +37,9 @@ _FEATURES: Final = (
     HelloFeature.XERROR,
     HelloFeature.SELECT_BUCKET,
     HelloFeature.JSON,
+    HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
 )
+"""With the last one a map is sent once, not with each request that comes to the wrong node."""
 _NONCE_BYTES: Final = 18
 
 

@@ -105,7 +105,7 @@ class ClusterSettings:
     ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
     is made for one bucket and number of vbuckets; the number of nodes is the one that the cluster
     had at last. Writes go there within ``flush_seconds``, or earlier when much is pending. None:
-    the disk is memory, and at once.
+    the disk is memory; what a client sent together is on it before the last answer leaves.
     ``persistence_wait_seconds``: so long a client waits that asks until a seqno is on disk.
     ``bucket_type``: an ephemeral bucket has no disk, and a crash loses all of it. Every
     ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that

@@ -5,15 +5,26 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from dcp.errors import AuthenticationError, BucketError, ConfigError, NodeUnavailableError
-from dcp.producer.clients.kv_client import KvClient
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    ConfigError,
+    NodeUnavailableError,
+    SourceError,
+)
+from dcp.producer.clients.kv_client import BATCH_REQUESTS, KvClient
+from dcp.producer.clients.kv_connection import KvConnection
 from dcp.producer.clients.loader import KeyRule, LoadError, Progress, load_jsonl
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Status
 from tests.producer.conftest import Clock
 from tests.producer.raw_client import PATIENCE_SECONDS
 
@@ -63,6 +74,87 @@ def test_documents_reach_all_nodes(pair: ProducerCluster, clock: Clock) -> None:
     clock.now += 10
     assert pair.expire_due() == 1
     assert _held(pair).keys() == documents.keys() - {b"key7", b"key8"}
+
+
+@dataclass
+class Traffic:
+    """The requests of all connections that are not answered; ``most`` there were at once."""
+
+    under_way: int = 0
+    most: int = 0
+    refused_keys: set[bytes] = field(default_factory=set)
+    """Keys of which the next write is refused for now."""
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
+    seen = Traffic()
+    send, receive = KvConnection.send, KvConnection.receive
+    sent_keys: dict[KvConnection, deque[bytes]] = {}
+
+    def counted_send(self: KvConnection, requests: Sequence[Frame]) -> None:
+        send(self, requests)
+        sent_keys.setdefault(self, deque()).extend(request.key for request in requests)
+        seen.under_way += len(requests)
+        seen.most = max(seen.most, seen.under_way)
+
+    def counted_receive(self: KvConnection, count: int) -> list[Frame]:
+        answers = receive(self, count)
+        seen.under_way -= count
+        keys = [sent_keys[self].popleft() for _ in answers]
+        refused = set(keys) & seen.refused_keys
+        seen.refused_keys -= refused
+        return [
+            replace(answer, vbucket_or_status=int(Status.ETMPFAIL)) if key in refused else answer
+            for key, answer in zip(keys, answers, strict=True)
+        ]
+
+    monkeypatch.setattr(KvConnection, "send", counted_send)
+    monkeypatch.setattr(KvConnection, "receive", counted_receive)
+    return seen
+
+
+def test_writes_are_sent_while_others_are_not_answered(
+    pair: ProducerCluster, traffic: Traffic
+) -> None:
+    """Two batches, and never more; of reads, whose answers may be long, one."""
+    keys = [b"key%d" % number for number in range(4 * BATCH_REQUESTS + 1)]
+    with _client(pair.seeds) as client:
+        assert client.set((key, b"{}") for key in keys) == len(keys)
+        assert (traffic.under_way, traffic.most) == (0, 2 * BATCH_REQUESTS)
+        traffic.most = 0
+        assert client.get(keys).keys() == set(keys)
+        assert (traffic.under_way, traffic.most) == (0, BATCH_REQUESTS)
+        assert client.delete(keys) == len(keys)
+    assert (traffic.under_way, traffic.most) == (0, 2 * BATCH_REQUESTS)
+
+
+@pytest.mark.parametrize("between", [0, BATCH_REQUESTS // 2, BATCH_REQUESTS])
+def test_a_write_that_is_tried_again_does_not_undo_a_newer_one(
+    pair: ProducerCluster, traffic: Traffic, between: int
+) -> None:
+    others = [(b"other%d" % number, b"{}") for number in range(between)]
+    with _client(pair.seeds) as client:
+        traffic.refused_keys = {b"key"}
+        assert client.set([(b"key", b"1"), *others, (b"key", b"2")]) == between + 2
+        assert client.get([b"key"]) == {b"key": b"2"}
+
+
+def test_a_write_that_is_refused_for_good_leaves_the_client_usable(pair: ProducerCluster) -> None:
+    many = [(b"key%d" % number, b"{}") for number in range(3 * BATCH_REQUESTS)]
+    with _client(pair.seeds) as client:
+        with pytest.raises(SourceError, match=r"SET of b'k{251}': found .*EINVAL"):
+            client.set([(b"k" * 251, b"{}"), *many])
+        assert client.get([b"key7"]) == {b"key7": b"{}"}
+
+
+def test_lines_before_a_bad_one_are_loaded(pair: ProducerCluster, tmp_path: Path) -> None:
+    path = tmp_path / "documents.jsonl"
+    lines = BATCH_REQUESTS + 100
+    path.write_text("".join(f'{{"id":{number}}}\n' for number in range(lines)) + "{\n")
+    with pytest.raises(LoadError, match=f"line {lines + 1}: "):
+        _load(pair.seeds, path, KeyRule("id"))
+    assert len(_held(pair)) == lines
 
 
 def test_a_moved_vbucket_is_found_again(pair: ProducerCluster) -> None:
