@@ -2,7 +2,7 @@
 
 ``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
 vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
-round and no commit.
+round and no commit. So it is where all that are behind may wait (`dcp.lake.rounds.empty_rounds`).
 
 Vbuckets that no node can serve at that moment (there is none, it does not answer, or does not tell
 what it holds) are left out, and do not make a round. Where there is one, its tasks await them: as
@@ -55,7 +55,9 @@ class LakePosition:
     """The position of a lake: its newest round, and each vbucket's state after it.
 
     ``epoch_starts`` has, for vbuckets that must begin a new epoch, its first state, or why they
-    cannot; ``backfill`` what a backfill reads now; ``document_filter`` is the lake's.
+    cannot; ``backfill`` what a backfill reads now; ``document_filter`` is the lake's. ``waiting``
+    are vbuckets that make no round because of their high seqnos alone, as they last brought no rows
+    (`dcp.lake.rounds.empty_rounds`); a round that there is streams them, too.
     """
 
     lake_id: str
@@ -64,6 +66,7 @@ class LakePosition:
     epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
     backfill: BackfillPlan | None = None
     document_filter: DocumentFilter = EVERYTHING
+    waiting: frozenset[int] = frozenset()
 
     def state(self, vbucket: int) -> VbucketProgress:
         """Return the vbucket's state; seqno 0 where the lake has no position of it yet."""
@@ -169,8 +172,13 @@ def plan_round(
         if isinstance(planned, StreamPlan):
             plans.append(_passing(planned, position.document_filter))
     streams = [plan for plan in plans if plan.awaits is None]
-    if not streams:
-        return Idle(position.lake_id, position.latest_round, tuple(left_out))
+    if all(_may_wait(stream, position, cluster) for stream in streams):
+        return Idle(
+            position.lake_id,
+            position.latest_round,
+            tuple(left_out),
+            waiting=frozenset(stream.vbucket for stream in streams),
+        )
     slots = slots if isinstance(slots, int) else slots()
     if slots < 0:
         raise ValueError(f"slots: found {slots}, expected 0 or more")
@@ -234,6 +242,13 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
         return True
     log = cluster.failover_logs.get(state.vbucket)
     return log is not None and log.current_uuid != state.failover_log.current_uuid
+
+
+def _may_wait(stream: StreamPlan, position: LakePosition, cluster: "ClusterView") -> bool:
+    """Return whether a stream is no reason for a round: nothing but a high seqno asks for it."""
+    asks_more = stream.begins_epoch or stream.is_backfill or is_elsewhere(stream.state, cluster)
+    is_complete = stream.state.position.is_complete
+    return stream.vbucket in position.waiting and is_complete and not asks_more
 
 
 def _passing(stream: StreamPlan, document_filter: DocumentFilter) -> StreamPlan:

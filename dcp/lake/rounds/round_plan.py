@@ -249,12 +249,16 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """No stream is needed, or none is possible: no round, no commit."""
+    """No stream is needed, or none is possible: no round, no commit.
+
+    ``waiting`` are vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`).
+    """
 
     lake_id: str
     latest_round: int
     left_out: tuple[LeftOut, ...]
     outlook: Outlook | None = None
+    waiting: frozenset[int] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
@@ -300,6 +304,7 @@ def idle_text(idle: Idle) -> str:
     """Return why there is no round."""
     head = f"no round: after round {idle.latest_round} "
     head += "nothing can be streamed" if idle.left_out else "no vbucket is behind"
+    head += ", but for some that last brought no rows" if idle.waiting else ""
     return "\n".join([head, *left_out_lines(idle.left_out), *_outlook_lines(idle.outlook)])
 
 

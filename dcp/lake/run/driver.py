@@ -32,6 +32,7 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.known_nodes import KnownNodes, connection_string
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
+from dcp.lake.rounds.empty_rounds import EmptyRounds
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.planning import plan_round
@@ -84,7 +85,10 @@ class RunReport:
 
 
 class Driver:
-    """One driver of one lake. Its writer id is in every commit it makes."""
+    """One driver of one lake. Its writer id is in every commit it makes.
+
+    More than 15 attributes: its parts, each of which keeps what it has learnt in this run.
+    """
 
     def __init__(
         self, lake: LakeTables, settings: Settings, access: SourceAccess, observer: Observer
@@ -113,6 +117,7 @@ class Driver:
         control = Control(lake)
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
+        self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
         self._refused_at: float | None = None
 
     def once(
@@ -248,7 +253,9 @@ class Driver:
         elif stop.is_set():
             newest = plan.round - 1
         else:
-            newest = self.round(plan).round
+            report = self.round(plan)
+            self._empty_rounds.learn(report.vbuckets, monotonic())
+            newest = report.round
         applying.hand_over(newest)
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
@@ -286,6 +293,7 @@ class Driver:
             lake_position(self.lake, self._settings, self._applier.stale),
             backfill=self._backfills.next(cluster, document_filter),
             document_filter=document_filter,
+            waiting=self._empty_rounds.waiting(monotonic()),
         )
         starts = position.epoch_starts.items()
         self._persistence.leave_out(

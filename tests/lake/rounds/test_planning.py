@@ -154,6 +154,33 @@ def test_behind(state: VbucketProgress, high: int, behind: bool) -> None:
     assert is_behind(state, high) is behind
 
 
+def test_what_may_wait_makes_no_round_and_comes_with_one() -> None:
+    position = replace(lake(complete(0, 20), complete(1, 10)), waiting=frozenset({0}))
+    alone = plan_round(position, cluster({0: 21, 1: 10}, vbuckets=2), SETTINGS, FLOW, 2)
+    assert isinstance(alone, Idle)
+    assert alone.waiting == {0}
+    assert str(alone).endswith("no vbucket is behind, but for some that last brought no rows")
+    both = planned(position, cluster({0: 21, 1: 11}, vbuckets=2))
+    assert [stream.vbucket for stream in both.streams] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("state", "high"),
+    [
+        pytest.param(complete(0, 20), 19, id="the node has less"),
+        pytest.param(
+            VbucketProgress(0, 0, Position(UUID, 15, 10, 20, 10)), 20, id="inside a snapshot"
+        ),
+    ],
+)
+def test_what_may_wait_does_not_where_more_than_its_high_seqno_asks(
+    state: VbucketProgress, high: int
+) -> None:
+    log = FailoverLog((FailoverEntry(UUID, 0),))
+    position = replace(lake(replace(state, failover_log=log)), waiting=frozenset({0}))
+    assert planned(position, cluster({0: high}, vbuckets=1)).streams
+
+
 def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
     high = dict.fromkeys(range(0, 8, 2), 5)
     view = cluster(high, unreachable={NODES[1]: "connection refused"}, without_active=(2,))

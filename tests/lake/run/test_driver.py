@@ -85,7 +85,8 @@ class Scripted(Driver):
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
         self.on_plan()
-        position = LakePosition("lake", len(self.rounds), self.states)
+        waiting = self._empty_rounds.waiting(monotonic())
+        position = LakePosition("lake", len(self.rounds), self.states, waiting=waiting)
         plan = plan_round(
             position,
             cluster,
@@ -239,6 +240,17 @@ def test_a_continuous_run_outlives_a_cluster_in_trouble(
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
     assert driver.handed_over == 2, "what was received before is applied meanwhile"
+
+
+def test_vbuckets_that_move_and_bring_nothing_make_ever_fewer_rounds(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    """Each look finds one more prepare, abort or document that the filter leaves out."""
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    looks[:] = [view(seqno) for seqno in range(1, 301)]
+    driver.continuously(after_plans(driver, 300))
+    assert 3 <= len(driver.rounds) <= 25
+    assert driver.handed_over == 0, "it looked each time"
 
 
 def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(

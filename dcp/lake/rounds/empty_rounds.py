@@ -1,0 +1,52 @@
+"""Decides how long vbuckets may wait that move and bring no rows.
+
+Prepares and aborts of durable writes, and documents that a filter leaves out, raise a vbucket's
+high seqno. Only a round finds out that they bring nothing, and it costs a Spark job and a commit.
+So each such round in a row doubles the time until the vbucket is a reason for another one. The
+first costs no time, as a prepare is nearly always followed by its commit. The wait is bounded, so
+that a position stays near the high seqno: a failover or a purge then finds it there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.lake.tables.round_record import Outcome, VbucketReport
+
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""A document that passes a filter behind many that do not comes so much later at most."""
+_MOST_DOUBLINGS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """The number of rounds in a row that brought a vbucket nothing, and the end of its wait."""
+
+    rounds: int
+    until: float
+
+
+class EmptyRounds:
+    """Knows of one run which vbuckets wait; ``now`` is ``time.monotonic``, given by the caller."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        """``interval_seconds`` is the least time between two rounds, which the wait multiplies."""
+        self._interval_seconds = interval_seconds
+        self._waits: dict[int, _Wait] = {}
+
+    def learn(self, reports: Iterable[VbucketReport], now: float) -> None:
+        """Note what a round brought that ended at ``now``."""
+        for report in reports:
+            is_done = report.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP)
+            if report.rows or not is_done:
+                self._waits.pop(report.vbucket, None)
+                continue
+            before = self._waits.get(report.vbucket)
+            rounds = 1 if before is None else before.rounds + 1
+            wait_seconds = self._interval_seconds * (2 ** min(rounds - 1, _MOST_DOUBLINGS) - 1)
+            until = now + min(wait_seconds, LONGEST_WAIT_SECONDS)
+            self._waits[report.vbucket] = _Wait(rounds, until)
+
+    def waiting(self, now: float) -> frozenset[int]:
+        """Return the vbuckets that need no round of their own yet."""
+        return frozenset(vbucket for vbucket, wait in self._waits.items() if now < wait.until)
