@@ -6,7 +6,7 @@ from typer import Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say
-from dcp.cli.views.run_output import JsonObserver, PlainObserver
+from dcp.cli.views.run_output import JsonObserver, PlainObserver, say_event
 
 
 def run(
@@ -37,6 +37,7 @@ def run(
     observer = JsonObserver() if json else PlainObserver()
     if http is None:
         replicate(settings, once=once, observer=observer)
+        _say_end(once=once, json=json)
         return 0
     from dcp.lake.monitor.run_server import RunServer, http_address
     from dcp.lake.monitor.run_watch import RunWatch
@@ -48,4 +49,15 @@ def run(
         if not json:
             say(f"the run is shown at http://{address}/")
         replicate(settings, once=once, observer=watch)
+    _say_end(once=once, json=json)
     return 0
+
+
+def _say_end(*, once: bool, json: bool) -> None:
+    """Say that a run without an end was stopped, which is no failure."""
+    if once:
+        return
+    if json:
+        say_event("stopped", {})
+    else:
+        say("stopped: what was read is committed, the next run goes on from there")

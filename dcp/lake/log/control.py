@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import CONTROL
 from dcp.lake.tables.tables import CONTROL_TABLE, LakeTables, ensure_control
@@ -139,6 +140,8 @@ class Control:
         table = ensure_control(lake)
         ours = {"lake": lake.identity.lake_id, "control": action.id}
         asked = pa.Table.from_pylist([row], schema=CONTROL)
+        if table.append_by_delta_rs(asked, metadata_json(ours)):
+            return
         with (
             spark_errors(table.where),
             described(lake.spark, ours, FEW_JOBS),

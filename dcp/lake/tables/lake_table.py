@@ -6,19 +6,21 @@ cannot read the table: what Spark says then is what users look up.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
+from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
-from deltalake import QueryBuilder
+from deltalake import Schema as StoredSchema
 from pyspark.errors import PySparkException
 
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import remedy, spark_errors
+from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.sql import standard_string, string
 
@@ -249,6 +251,38 @@ class LakeTable:
         if found is not None:
             return found.table
         return self._query_by_spark(statement, schema, version, most_bytes)
+
+    def create_by_delta_rs(self, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Make the table, unless it is there, where that takes no Spark; it has no clustering."""
+        if self.folder is None or self.exists():
+            return
+
+        def create(folder: Path) -> bool:
+            StoredTable.create(
+                str(folder),
+                StoredSchema.from_arrow(schema),
+                mode="ignore",
+                configuration=dict(properties),
+                raise_if_key_not_exists=False,
+            )
+            return True
+
+        self._by_delta_rs(create)
+
+    def append_by_delta_rs(self, rows: pa.Table, user_metadata: str) -> bool:
+        """Append rows where that takes no Spark; return whether it was done.
+
+        Of writers that come at once each gets a version of its own. A table with clustering is
+        refused, so nothing is done.
+        """
+
+        def append(folder: Path) -> bool:
+            properties = CommitProperties(custom_metadata={"userMetadata": user_metadata})
+            with commits_to(folder):
+                write_deltalake(str(folder), rows, mode="append", commit_properties=properties)
+            return True
+
+        return self._by_delta_rs(append) is not None
 
     def _query_by_spark(
         self, statement: Statement, schema: pa.Schema, version: int | None, most_bytes: int | None

@@ -392,8 +392,10 @@ def _ensure_own(
     lake: LakeTables, name: str, columns: pa.Schema, cluster_by: str | None
 ) -> LakeTable:
     """Return a table of the lake that is no replica, made if it is not there."""
-    table = lake.table(name)
-    _create(table, _columns_sql(columns, cluster_by), {"dcplake.lake": lake.identity.lake_id})
+    table, properties = lake.table(name), {"dcplake.lake": lake.identity.lake_id}
+    if cluster_by is None:
+        table.create_by_delta_rs(columns, properties)
+    _create(table, _columns_sql(columns, cluster_by), properties)
     found = table.properties()
     if found.get("dcplake.lake") != lake.identity.lake_id:
         raise LakeError(

@@ -1,11 +1,18 @@
 """What the rows of ``control`` come to."""
 
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from dcp.lake.log.control import ActionState, actions_of
+from dcp.lake.log.control import Action, ActionState, Control, actions_of
+from dcp.lake.tables.history import history
+from dcp.lake.tables.opening import refuse_to_start
+from dcp.lake.tables.schema import CONTROL, spark_ddl
+from dcp.lake.tables.tables import CONTROL_TABLE
+from tests.lake.conftest import NewLake
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -82,3 +89,27 @@ def test_who_did_not_tell_their_name_is_nobody_else() -> None:
 def test_requests_come_oldest_first() -> None:
     later = [row | {"id": "b", "time": START + timedelta(hours=1)} for row in rows(("x", None))]
     assert [each.id for each in actions_of([*later, *rows(("x", None))])] == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_requests_without_spark_and_those_in_sql_go_into_one_table(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    without = replace(lake, start_spark=refuse_to_start)
+    control = Control(without)
+
+    def ask() -> str:
+        asked = Action.requested("pause", None, {})
+        control.write(asked, ActionState.REQUESTED)
+        return asked.id
+
+    first = ask()
+    table = lake.table(CONTROL_TABLE)
+    lake.spark.sql(f"INSERT INTO {table.sql} (id, action) VALUES ('sql', 'resume')")
+    second = ask()
+    assert {each.id for each in control.actions()} == {first, "sql", second}
+    assert history(table)[0].ours == {"lake": lake.identity.lake_id, "control": second}
+    shutil.rmtree(table.folder or "")
+    columns = spark_ddl(CONTROL)
+    ours = f"'dcplake.lake' = '{lake.identity.lake_id}'"
+    lake.spark.sql(f"CREATE TABLE {table.sql} ({columns}) USING delta TBLPROPERTIES ({ours})")
+    assert [ask()] == [each.id for each in control.actions()], "one that Spark made"

@@ -19,16 +19,19 @@ from dcp.errors import (
     FencedError,
     RemoteProtocolError,
     SetupError,
+    StoppedError,
 )
 from dcp.lake.apply.cadence import Pending, is_due
 from dcp.lake.config.lake_root import local_root
-from dcp.lake.config.settings import ApplySettings
+from dcp.lake.config.settings import ApplySettings, Settings, SourceSettings
 from dcp.lake.log import stop_points
 from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
 from dcp.lake.run.stop_signals import stop_on_signals
+from dcp.lake.spark import session
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.lock import LOCK_NAME, locked
+from dcp.lake.tables.opening import spark_of
 from dcp.lake.tables.tables import LakeLocation
 
 HOLD = """
@@ -267,3 +270,21 @@ def _commits(name: str, tree: ast.Module) -> dict[str, bool]:
         if any(each in text for each in ("transaction(", "txnAppId", "commit_files(", "_merge(")):
             found[f"{name}:{node.name}"] = "reached(" in text
     return found
+
+
+def test_a_signal_while_spark_starts_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting = threading.Event()
+    starting.set()
+    monkeypatch.setattr(session, "_starting", starting)
+    with pytest.raises(KeyboardInterrupt), stop_on_signals() as event:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            assert event.is_set()
+
+
+def test_who_was_asked_to_stop_starts_no_spark() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(StoppedError, match="before Spark had started"):
+        spark_of(Settings(SourceSettings()), stop=stop)()

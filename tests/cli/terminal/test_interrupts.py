@@ -1,0 +1,95 @@
+"""Real processes that are signalled: while they work, hang, start Spark, or only exit."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.client.drained import PATIENCE_SECONDS, wait_for
+from tests.lake.receiving import settings_for
+
+WORKING = """
+import sys, time
+from dcp.cli import main
+from dcp.cli.terminal import interrupts
+
+interrupts._END_SECONDS = 0.5
+
+def work():
+    print("ready", flush=True)
+    time.sleep(600)
+    return 0
+
+sys.exit(main.run_to_exit_code("run", work, as_json=False))
+"""
+DEAF = WORKING.replace(
+    "    time.sleep(600)",
+    """    while True:
+        try:
+            time.sleep(600)
+        except KeyboardInterrupt:
+            pass  # lost, as what is raised in a destructor""",
+)
+EXITING = """
+import atexit, sys, time
+from dcp.cli import main
+
+def linger():
+    print("ready", flush=True)
+    time.sleep(600)
+
+atexit.register(linger)
+sys.argv = ["dcplake", "doctor", "--nonsense"]
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        (WORKING, 130, "dcplake run: stopped"),
+        (DEAF, 130, "dcplake run: stopped"),
+        (EXITING, 2, "dcplake doctor: No such option: --nonsense"),
+    ],
+    ids=["working", "deaf", "exiting"],
+)
+def test_a_signalled_process_ends_with_its_line_and_code(
+    script: str, code: int, said: str, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "ready\n":
+            pass
+        process.send_signal(number)
+        _, error = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == code
+    assert [line.startswith(said) for line in error.splitlines()] == [True]
+
+
+def test_a_run_that_is_stopped_while_spark_starts_says_so(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(vbuckets=2)) as cluster:
+        source = settings_for(cluster, tmp_path).source
+        values = {
+            "source.seeds": ",".join(source.seeds),
+            "source.username": source.username,
+            "source.password_file": source.password_file,
+            "lake.root": str(tmp_path / "lake"),
+        }
+        words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+        command = [sys.executable, "-m", "dcp.cli.main", "run", *words]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            wait_for("a JVM", lambda: bool(children.read_text()))
+            began = monotonic()
+            process.terminate()
+            _, error = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, error) == (130, "dcplake run: stopped\n")
+    assert monotonic() - began < PATIENCE_SECONDS
