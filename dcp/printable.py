@@ -5,10 +5,20 @@ in one could clear a screen, and a line feed forge a line. What is not printable
 """
 
 from collections.abc import Iterable
+from html import escape
 from typing import Final
 
 _MOST_DIGITS: Final = 5
 """Of a number in a range: vbuckets have 16 bits."""
+
+
+class Shown:
+    """A result that a notebook shows as ``print`` does."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(printable_lines(str(self)))}</pre>"
 
 
 def printable(text: str) -> str:

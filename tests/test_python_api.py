@@ -1,5 +1,6 @@
 """``dcplake.open()``: docs/python.md word for word, exact numbers, and whose Spark is stopped."""
 
+import html
 import re
 import subprocess
 import sys
@@ -88,6 +89,25 @@ def test_the_examples_of_the_page_do_what_they_say(
     assert isinstance(names["planned"], RoundPlan)
     assert names["second"].applied[0].inserted == 1
     assert names["lake"].verify(vbuckets={0}).result == "equal"
+
+
+def test_results_are_shown_as_the_commands_show_them(names: dict[str, Any]) -> None:
+    lake, report = names["lake"], names["report"]
+    words = str(report).splitlines()
+    assert words[0].startswith("round 1 (version ") and "100 rows" in words[0]
+    assert words[-1].startswith("applied: docs version ")
+    assert str(type(report)()) == "nothing to do: the lake has what the cluster holds"
+    shown = [
+        report,
+        report.rounds[0],
+        names["planned"],
+        lake.status(),
+        names["cut"],
+        names["found"],
+    ]
+    for each in shown:
+        assert "object at" not in str(each) and not str(each).startswith(f"{type(each).__name__}(")
+        assert each._repr_html_() == f"<pre>{html.escape(str(each))}</pre>"
 
 
 def test_unsigned_numbers_are_exact_everywhere(

@@ -30,14 +30,14 @@ from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creatio
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
-from dcp.printable import number_ranges
+from dcp.printable import Shown, number_ranges
 
 _CURE: Final = "`dcplake run --once` brings every table to the newest round"
 _READ: Final = pa.schema([CHANGES.field("vbucket")])
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Shown):
     """Versions of all tables at which every vbucket stands at its complete seqno of one round.
 
     ``versions`` are by table: the replicas, and ``changes``, which has no later round. ``time`` is

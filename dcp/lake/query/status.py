@@ -19,7 +19,7 @@ from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.printable import number_ranges, printable
+from dcp.printable import Shown, number_ranges, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ReplicaSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeStatus:
+class LakeStatus(Shown):
     """A lake at one moment.
 
     ``waiting`` are the vbuckets whose newest rows wait for a snapshot's end; ``stuck`` those that

@@ -13,7 +13,7 @@ from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.rounds.outlook import Outlook
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.printable import number_ranges, printable
+from dcp.printable import Shown, number_ranges, printable
 from dcp.types import END_OF_TIME, FailoverLog
 
 _LISTED: Final = 10
@@ -208,7 +208,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPlan:
+class RoundPlan(Shown):
     """The whole round. Its tasks write the position of every vbucket, streamed or carried.
 
     ``outlook`` is what else is foreseen, where somebody asked (`dcp.lake.run.preview`).
@@ -248,7 +248,7 @@ class RoundPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Shown):
     """No stream is needed, or none is possible: no round, no commit.
 
     ``waiting`` are vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`).

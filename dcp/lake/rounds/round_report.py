@@ -7,13 +7,13 @@ from typing import Any, Final
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan, left_out_json, left_out_lines
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
 from dcp.lake.task_monitor.task_stats import SLOWEST
-from dcp.printable import number_ranges
+from dcp.printable import Shown, number_ranges
 
 _WORTH_A_LINE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class RoundReport:
+class RoundReport(Shown):
     """The result of a committed round."""
 
     round: int

@@ -63,6 +63,7 @@ from dcp.lake.tables.tables import (
     remember_nodes,
     replicas_in,
 )
+from dcp.printable import Shown
 
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
@@ -76,12 +77,18 @@ minute or two to bring a new secret to each pod; the cluster has it at once.
 
 
 @dataclass(slots=True)
-class RunReport:
+class RunReport(Shown):
     """The result of a run: rounds, applied versions and vbuckets left out."""
 
     rounds: list[RoundReport] = field(default_factory=list)
     applied: list[AppliedVersion] = field(default_factory=list)
     left_out: tuple[LeftOut, ...] = ()
+
+    def __str__(self) -> str:
+        """Say what each round and each apply did, in the words of the command."""
+        lines = [*map(str, self.rounds), *(f"applied: {each}" for each in self.applied)]
+        lines += left_out_lines(self.left_out)
+        return "\n".join(lines) or "nothing to do: the lake has what the cluster holds"
 
 
 class Driver:

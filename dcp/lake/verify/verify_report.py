@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
 from dcp.lake.rounds.round_plan import LeftOut, left_out_json
-from dcp.printable import number_ranges
+from dcp.printable import Shown, number_ranges
 
 DEFAULT_KEYS: Final = 20
 """How many keys that differ are listed."""
@@ -69,7 +69,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(Shown):
     """The result of a verification: compared tables, differing keys, and vbuckets not compared.
 
     ``counts`` has all keys that differ, by kind; ``keys`` the first of them. ``suspects`` are those
