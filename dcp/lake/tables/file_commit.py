@@ -32,11 +32,19 @@ _WRITER_VERSION: Final = 7
 """The version of the protocol for writers in which a table lists its features."""
 
 _FEATURES: Final = frozenset(
-    {"appendOnly", "clustering", "deletionVectors", "domainMetadata", "invariants"}
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "clustering",
+        "deletionVectors",
+        "domainMetadata",
+        "invariants",
+    }
 )
 """Features that ask nothing of an append beyond statistics of the clustering columns.
 
-(``invariants`` are conditions on columns; a lake's tables have none.)
+(``invariants`` are conditions on columns; a lake's tables have none. In a change data feed an
+append is told by its rows.)
 """
 
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"

@@ -173,6 +173,18 @@ class LakeTable:
         if found is None or _columns(found, also) != _columns(expected):
             self._require_columns_by_spark(expected, also)
 
+    def columns(self, version: int | None = None) -> pa.Schema:
+        """Return the columns of a version, or of the newest one, in the order of the table."""
+        found = self._by_delta_rs(
+            lambda folder: pa.schema(StoredTable(str(folder), version=version).schema().to_arrow())
+        )
+        if found is None:
+            from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
+
+            frame = self.start_spark().sql(f"SELECT * FROM {self._at(version)} LIMIT 0")
+            found = to_arrow_schema(frame.schema, timezone="UTC")
+        return found
+
     def column(self, name: str) -> Column | None:
         """Return a column of the newest version; None where there is none of that name."""
         found = self._by_delta_rs(_described_columns)
@@ -184,7 +196,7 @@ class LakeTable:
             return None
         from pyspark.sql.pandas.types import to_arrow_type  # not where Spark is not needed
 
-        kind = to_arrow_type(schema[name].dataType)
+        kind = to_arrow_type(schema[name].dataType, timezone="UTC")
         return Column(kind, schema[name].metadata.get("comment", ""))
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
@@ -288,13 +300,15 @@ class LakeTable:
         self, statement: Statement, schema: pa.Schema, version: int | None, most_bytes: int | None
     ) -> pa.Table | None:
         spark = self.start_spark()
-        name = self.sql if version is None else f"{self.sql} VERSION AS OF {version}"
-        text = statement(name, string)
+        text = statement(self._at(version), string)
         if most_bytes is not None:
             counted = f"SELECT coalesce(sum(octet_length(value)), 0) FROM ({text})"
             if spark.sql(counted).collect()[0][0] > most_bytes:
                 return None
         return spark.sql(text).toArrow().select(schema.names).cast(schema)
+
+    def _at(self, version: int | None) -> str:
+        return self.sql if version is None else f"{self.sql} VERSION AS OF {version}"
 
     def _by_delta_rs(self, read: Callable[[Path], _Found]) -> _Found | None:
         if self.folder is None:
@@ -336,7 +350,9 @@ class LakeTable:
             raise LakeError(
                 f"{self.where}: found the columns "
                 f"{', '.join(sorted(found - expected)) or '(none other)'}, "
-                f"expected {', '.join(sorted(expected - found)) or 'no such columns'}"
+                f"expected {', '.join(sorted(expected - found)) or 'no such columns'}; put "
+                "the table back to a version from before that (DESCRIBE HISTORY lists them): "
+                f"RESTORE TABLE {self.sql} TO VERSION AS OF …"
             )
 
     def _commits_by_spark(self, limit: int) -> list[dict[str, Any]]:
@@ -352,10 +368,25 @@ class LakeTable:
                 "operationMetrics",
                 "userMetadata",
             ).collect()
-        return sorted(
-            ({**row.asDict(), "time": _utc(row["micros"])} for row in rows),
-            key=lambda commit: -commit["version"],
+            own = self._own_times_by_spark([row["version"] for row in rows])
+        told = [row.asDict() for row in rows]
+        return _in_time(
+            (commit, own.get(commit["version"]), commit["micros"] // 1000) for commit in told
         )
+
+    def _own_times_by_spark(self, versions: list[int]) -> dict[int, int]:
+        """Return when commits say that they were made: milliseconds by version.
+
+        DESCRIBE HISTORY tells the times of their files, which a copy of the table has anew.
+        """
+        log = f"{self._detail_by_spark('location')}/_delta_log"
+        files = [f"{log}/{version:020d}.json" for version in versions]
+        told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
+        rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(
+            "CAST(substring_index(_metadata.file_name, '.', 1) AS BIGINT) AS version",
+            "commitInfo.timestamp AS milliseconds",
+        )
+        return {row["version"]: row["milliseconds"] for row in rows.collect()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,17 +419,31 @@ def _size(folder: Path) -> TableSize:
 
 
 def _commits(folder: Path, limit: int) -> list[dict[str, Any]]:
-    """Return what the log's files say; as in Spark, a commit's time is that of its file.
+    told = _open(folder).history(limit)
+    return _in_time(
+        (
+            commit,
+            commit.get("timestamp"),
+            _commit_file(folder, commit["version"]).stat().st_mtime_ns // 1_000_000,
+        )
+        for commit in told
+    )
 
-    And never before that of the commit before it.
+
+def _in_time(
+    told: Iterable[tuple[dict[str, Any], int | None, int]],
+) -> list[dict[str, Any]]:
+    """Return commits with their times, newest first, of what they say and of their files' times.
+
+    Both are milliseconds. A commit's time is what it says itself; never later than its file, for a
+    clock may have been wrong, and never before the commit before it.
     """
-    told = sorted(_open(folder).history(limit), key=lambda commit: int(commit["version"]))
-    least = _utc(0)
-    for commit in told:
-        file = _commit_file(folder, commit["version"])
-        time = _utc(file.stat().st_mtime_ns // 1_000_000 * 1000)
-        commit["time"] = least = max(time, least + timedelta(milliseconds=1))
-    return told[::-1]
+    least = -1
+    commits = []
+    for commit, own, of_file in sorted(told, key=lambda each: int(each[0]["version"])):
+        least = max(of_file if own is None else min(own, of_file), least + 1)
+        commits.append({**commit, "time": _utc(least * 1000)})
+    return commits[::-1]
 
 
 def _commit_file(folder: Path, version: int) -> Path:

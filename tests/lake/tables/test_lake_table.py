@@ -1,5 +1,7 @@
 """Reads of a table by delta-rs equal Spark's; and which of the two is asked."""
 
+import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +189,42 @@ def test_a_table_that_was_made_anew_is_read_anew(
     after = history(changed.table(DOCS.name))
     assert len(reads) == 2
     assert [each.version for each in after] == [each.version for each in before]
-    assert after[0].time > before[0].time
+    assert after[0].time == before[0].time, "a copy tells when its commits were made"
     shutil.rmtree(table.folder)
     assert not changed.table(DOCS.name).exists()
+
+
+@pytest.mark.parametrize("name", ["copy", "100% new"])  # delta-rs takes % for another name
+def test_a_copied_lake_tells_when_its_commits_were_made(
+    made: LakeTables, tmp_path: Path, name: str
+) -> None:
+    before = history(made.table(DOCS.name), WHOLE)
+    later = before[0].time.timestamp() + 3600
+    shutil.copytree(made.location.path(""), tmp_path / name)
+    for file in (tmp_path / name).rglob("*"):
+        os.utime(file, (later, later))  # as a copy that is made later has
+    lake = open_lake(made.start_spark, LakeLocation(root=str(tmp_path / name)))
+    table = lake.table(DOCS.name)
+    for each in (table, of_spark(table)):
+        assert [commit.time for commit in history(each, WHOLE)] == [it.time for it in before]
+
+
+def test_a_commit_of_a_clock_that_is_ahead_is_as_old_as_its_file(changed: LakeTables) -> None:
+    """Heartbeats go by that time: of a commit that seems young there would be none."""
+    table = changed.table(DOCS.name)
+    before = history(table, WHOLE)
+    assert table.folder is not None
+    log = table.folder / "_delta_log"
+    newest = log / f"{before[0].version:020d}.json"
+    made_at = newest.stat().st_mtime
+    lines = [json.loads(line) for line in newest.read_text().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"]["timestamp"] += 10**12
+    newest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    os.utime(newest, (made_at, made_at))
+    for checksum in log.glob(".*.crc"):  # Hadoop's
+        checksum.unlink()
+    for each in (table, of_spark(table)):
+        found = history(each, WHOLE)
+        assert abs((found[0].time - before[0].time).total_seconds()) < 1
