@@ -25,15 +25,13 @@ from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.run.driver import RunReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
+from dcp.lake.spark.beside import active_session_kept
 from dcp.lake.spark.session import end_session, started_session
 from dcp.lake.tables.opening import lake_location, spark_of
-from dcp.lake.tables.schema import AUDIT, CHANGES, CONTROL, QUALITY, REPLICA
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import (
-    AUDIT_TABLE,
     CHANGES_TABLE,
-    CONTROL_TABLE,
-    QUALITY_TABLE,
+    LEDGERS,
     LakeTables,
     open_lake,
     replicas_in,
@@ -45,12 +43,7 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame
 
-_OWN_TABLES: Final = {
-    CHANGES_TABLE: CHANGES,
-    AUDIT_TABLE: AUDIT,
-    CONTROL_TABLE: CONTROL,
-    QUALITY_TABLE: QUALITY,
-}
+_OWN_TABLES: Final = (CHANGES_TABLE, *LEDGERS)
 """The tables beside the replicas, some of which a lake has only when they are needed."""
 
 
@@ -67,8 +60,9 @@ def open(
         root: its folder or URI: the setting ``lake.root``.
         config: a TOML file, as for the commands; the environment wins over it.
         settings: further ones by their names (``{"source.bucket": "travel"}``); they win over both.
-        spark: the session to use; without one, that which is active when Spark is needed, or else
-            one that is started then and is stopped by ``close``.
+        spark: your session; dcplake works in one of its own beside it, and leaves its settings
+            alone. Without one, that which is active when Spark is needed, or else one that is
+            started then and is stopped by ``close``.
 
     Raises:
         ConfigError: a setting that is unknown, of the wrong type or out of range.
@@ -204,7 +198,7 @@ class Lake:
 
         """
         with self._opened() as lake:
-            return tuple(_schemas(lake))
+            return _table_names(lake)
 
     def to_arrow(
         self,
@@ -228,15 +222,15 @@ class Lake:
 
         """
         with self._opened() as lake:
-            schemas = _schemas(lake)
-            if table not in schemas:
-                raise _unknown(f"{lake.location}: found no table {table!r}", schemas)
-            schema = schemas[table]
+            names = _table_names(lake)
+            if table not in names:
+                raise _unknown(f"{lake.location}: found no table {table!r}", names)
+            with errors_on_one_line():
+                schema = lake.table(table).columns(version)
             if unknown := set(columns or ()) - set(schema.names):
                 raise _unknown(f"table {table}: found no columns {sorted(unknown)}", schema.names)
             wanted = schema if columns is None else pa.schema([schema.field(c) for c in columns])
-            # Behind the dot names of columns may be words of SQL, as `table` is.
-            listed = ", ".join(f"t.{name}" for name in wanted.names)
+            listed = ", ".join(f"t.{quoted(name)}" for name in wanted.names)
             with errors_on_one_line():
                 return lake.table(table).query(
                     lambda name, _: f"SELECT {listed} FROM {name} AS t WHERE {where}",
@@ -270,7 +264,8 @@ class Lake:
     def to_dataframe(self, table: str = "docs", *, version: int | None = None) -> "DataFrame":
         """Return a table or a view as a DataFrame of Spark; unsigned 64-bit values are decimals.
 
-        From then on the session knows the lake's tables and views by their names.
+        It is of your session, if you gave one or one is active, else of the one that is started.
+        From then on that session knows the lake's tables and views by their names.
 
         Args:
             table: one of ``tables()``, or a view (``documents``, ``docs_live``, …).
@@ -283,7 +278,7 @@ class Lake:
         """
         with self._noting_spark():
             lake = open_for_queries(self.settings, self._spark)
-            place = lake.table_sql(table) if table in _schemas(lake) else quoted(table)
+            place = lake.table_sql(table) if table in _table_names(lake) else quoted(table)
             travel = "" if version is None else f" VERSION AS OF {int(version)}"
             return answer(lake.spark, f"SELECT * FROM {place}{travel}")
 
@@ -292,7 +287,8 @@ class Lake:
         """Note the session that is started meanwhile: it is this lake's to stop."""
         before = started_session()
         try:
-            yield
+            with active_session_kept():
+                yield
         finally:
             after = started_session()
             if after is not before:
@@ -304,10 +300,10 @@ class Lake:
             yield open_lake(spark_of(self.settings, self._spark), lake_location(self.settings))
 
 
-def _schemas(lake: LakeTables) -> dict[str, pa.Schema]:
-    """Return the columns of each table that is there, the replicas first."""
-    others = {name: found for name, found in _OWN_TABLES.items() if lake.table(name).exists()}
-    return {replica.name: REPLICA for replica in replicas_in(lake)} | others
+def _table_names(lake: LakeTables) -> tuple[str, ...]:
+    """Return the tables that are there, the replicas first."""
+    replicas = (replica.name for replica in replicas_in(lake))
+    return (*replicas, *(name for name in _OWN_TABLES if lake.table(name).exists()))
 
 
 def _unknown(found: str, names: Iterable[str]) -> ConfigError:

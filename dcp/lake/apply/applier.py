@@ -25,7 +25,8 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.small_files import SmallFiles
 from dcp.lake.rounds.lake_position import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.spark.session import end_sessions_beside, in_pool, session_beside
+from dcp.lake.spark.beside import end_sessions_beside, session_beside
+from dcp.lake.spark.session import in_pool
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable

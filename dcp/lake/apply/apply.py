@@ -66,6 +66,7 @@ from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.sql import string
 from dcp.lake.tables.tables import (
     REPLICA_CLUSTERING,
+    WRITTEN_TIMES,
     LakeTables,
     ReplicaTable,
     has_deletion_vectors,
@@ -447,7 +448,7 @@ def _rewrite(
 ) -> None:
     """Write the table anew with other columns, and the rows of the plan with them."""
     table_sql, columns = lake.table_sql(plan.table), plan.typed.columns
-    properties = lake.table(plan.table).properties().items()
+    properties = {**lake.table(plan.table).properties(), **WRITTEN_TIMES}.items()
     listed = ", ".join(
         f"{string(name)} = {string(value)}"
         for name, value in properties

@@ -20,6 +20,7 @@ from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
+from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.setting_keys import Section, key
 from dcp.lake.config.spark_master import slots_of
@@ -407,6 +408,12 @@ class SparkSettings(Section):
                 "spark.conf: found spark.master, expected it in the section itself: "
                 "[spark] master = …"
             )
+        for name in self.conf.keys() & REQUIRED_SPARK.keys():
+            if (found := self.conf[name]).lower() != REQUIRED_SPARK[name].lower():
+                raise ConfigError(
+                    f"spark.conf: found {name} = {found!r}, expected it not to be set: dcplake's "
+                    f"rows and statements depend on {REQUIRED_SPARK[name]!r}, which it sets itself"
+                )
         if self.driver_memory != AUTO_MEMORY:
             parse_memory(self.driver_memory)
 

@@ -5,8 +5,11 @@ the tables that only grow it keeps what Delta keeps by default, a week.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
+
+import pyarrow as pa
 
 from dcp.lake.maintain.maintenance_work import (
     MaintenanceWork,
@@ -19,12 +22,16 @@ from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
-from dcp.lake.tables.tables import LEDGERS, LakeTables
+from dcp.lake.tables.sql import string
+from dcp.lake.tables.tables import LEDGERS, WRITTEN_TIMES, LakeTables
 from dcp.lake.tables.transaction import described
+from dcp.lake.tables.typed_columns import DOC, paths_of
 
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _CLUSTER_LISTING_TASKS: Final = 64
+
+_INT96: Final = "an earlier dcplake stored timestamps as INT96, which readers take for other years"
 
 _MANY_FILES: Final = 64
 """A table that only grows is compacted when it has so many files."""
@@ -38,25 +45,47 @@ def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
 
 
 def _optimize(work: MaintenanceWork, table: str) -> StepReport:
-    spark, table_sql = work.lake.spark, work.lake.table_sql(table)
+    lake, spark, table_sql = work.lake, work.lake.spark, work.lake.table_sql(table)
+    is_anew = _may_hold_int96(lake, table)
     if work.dry_run:
         detail = spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()[0]
         files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
         told = f"would look at {files:,} files, {size:,} bytes"
+        if is_anew:
+            told = f"would write {files:,} files, {size:,} bytes, anew: {_INT96}"
         return StepReport("optimize", table, told, figures={"files": files, "bytes": size})
-    return optimize_table(work.lake, table)
+    if not is_anew:
+        return optimize_table(lake, table)
+    report = optimize_table(lake, table, is_whole=True)
+    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in WRITTEN_TIMES.items())
+    spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
+    return replace(report, summary=f"{report.summary}: {_INT96}")
+
+
+def _may_hold_int96(lake: LakeTables, table: str) -> bool:
+    """Return whether a table has typed timestamps that a version before `WRITTEN_TIMES` wrote."""
+    doc = lake.table(table).column(DOC)
+    if doc is None or not any(pa.types.is_timestamp(path.kind) for path in paths_of(doc.kind)):
+        return False
+    return not WRITTEN_TIMES.items() <= lake.table(table).properties().items()
 
 
 def optimize_table(
-    lake: LakeTables, table: str, settings: Mapping[str, str] | None = None
+    lake: LakeTables,
+    table: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    is_whole: bool = False,
 ) -> StepReport:
     """Put the rows of a table's small files into larger ones, sorted for its queries.
 
-    ``settings`` are those of the session for this statement.
+    ``settings`` are those of the session for this statement. With ``is_whole`` all files are
+    written anew.
     """
     named = described(lake.spark, maintenance_metadata(lake, "optimize"), settings)
+    whole = " FULL" if is_whole else ""
     with commits_to(lake.table(table).folder), named:
-        [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}").collect()
+        [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}{whole}").collect()
     metrics = done["metrics"]
     added, removed = int(metrics["numFilesAdded"]), int(metrics["numFilesRemoved"])
     told = f"{removed:,} files became {added:,}" if removed or added else "nothing to do"

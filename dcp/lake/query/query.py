@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -21,8 +22,11 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dcp.errors import ConfigError, DcplakeError
+from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.settings import Settings
+from dcp.lake.query.shown_times import told_times, with_times_as_texts
 from dcp.lake.query.views import register_views
+from dcp.lake.spark.beside import user_of
 from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.session import DELTA_CATALOG
 from dcp.lake.tables.opening import lake_location, spark_of
@@ -35,6 +39,7 @@ from dcp.lake.tables.tables import (
     open_lake,
     replicas_in,
 )
+from dcp.lake.tables.transaction import session_settings_for_a_while
 
 _SESSION_CATALOG: Final = "spark_catalog"
 _NO_TIME_TRAVEL: Final = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
@@ -54,15 +59,25 @@ _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
 def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> LakeTables:
     """Open the lake of ``settings``, name its tables and make its views.
 
+    In the session of a user, ``spark`` or the active one, they are temporary views, and nothing
+    else of it changes.
+
     Raises:
         LakeError: there is no lake.
 
     """
     lake = open_lake(spark_of(settings, spark), lake_location(settings))
     replicas = replicas_in(lake)
-    name_tables(lake, replicas)
-    register_views(lake, replicas)
-    return lake
+    user = user_of(lake.spark)
+    if user is None:
+        name_tables(lake, replicas)
+        register_views(lake, replicas)
+        return lake
+    theirs = replace(lake, start_spark=lambda: user)
+    with session_settings_for_a_while(user, REQUIRED_SPARK):  # views keep what was set then
+        name_tables_in_views(theirs, replicas)
+        register_views(theirs, replicas, keeps_catalog=True)
+    return theirs
 
 
 def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
@@ -70,14 +85,8 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
     if lake.location.schema is not None:
         lake.spark.sql(f"USE {dotted(lake.location.schema)}")
         return
-    tables = ["changes", *(replica.name for replica in replicas)]
-    tables.extend(each for each in (CONTROL_TABLE, QUALITY_TABLE) if lake.table(each).exists())
     if not catalog_ends_with_session(lake.spark):
-        for table in tables:
-            lake.spark.sql(
-                f"CREATE OR REPLACE TEMPORARY VIEW {quoted(table)} AS "
-                f"SELECT * FROM {lake.table_sql(table)}"
-            )
+        name_tables_in_views(lake, replicas)
         return
     # One database per lake and place, so that a name in it can only be ours, and is right.
     database = "dcplake_" + sha256(f"{lake.identity.lake_id} {lake.location}".encode()).hexdigest()
@@ -87,12 +96,26 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
     lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {place}")
     with suppress(OSError):  # Spark makes the folder, but the tables are in the lake's
         folder.rmdir()
-    for table in tables:
+    for table in _shown_tables(lake, replicas):
         place = string(lake.location.path(table))
         lake.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {database}.{quoted(table)} USING delta LOCATION {place}"
         )
     lake.spark.sql(f"USE {database}")
+
+
+def name_tables_in_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
+    """Make them known by temporary views, which leave the session's schema and catalog alone."""
+    for table in _shown_tables(lake, replicas):
+        lake.spark.sql(
+            f"CREATE OR REPLACE TEMPORARY VIEW {quoted(table)} AS "
+            f"SELECT * FROM {lake.table_sql(table)}"
+        )
+
+
+def _shown_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> list[str]:
+    others = (each for each in (CONTROL_TABLE, QUALITY_TABLE) if lake.table(each).exists())
+    return ["changes", *(replica.name for replica in replicas), *others]
 
 
 def catalog_ends_with_session(spark: SparkSession) -> bool:
@@ -121,13 +144,18 @@ def answer(spark: SparkSession, question: str) -> DataFrame:
 def first_rows(found: DataFrame, count: int) -> list[Row]:
     """Return the first rows of an answer, which is when Spark computes it.
 
+    Times and dates, at any depth, are texts as ``2026-01-31T10:00:00.25+00:00``: in UTC, and of any
+    year; Python's own end with the year 9999, and PySpark's have the zone of the machine.
+
     Raises:
         ConfigError: the statement divides by zero, casts what cannot be cast and the like.
         DcplakeError: Spark could not do it, for reasons that are not in the statement.
 
     """
     with errors_on_one_line():
-        return found.limit(count).collect()
+        kinds = found.schema
+        rows = with_times_as_texts(found.limit(count)).collect()
+        return [told_times(row, kinds) for row in rows]
 
 
 @contextmanager
@@ -149,7 +177,7 @@ def errors_on_one_line() -> Iterator[None]:
                 "brackets or terms within each other"
             ) from None
         raise known_error(error, "SQL") or _in_its_words(error) from None
-    except (ValueError, OverflowError) as error:  # a date beyond Python's calendar
+    except (ValueError, OverflowError) as error:  # an interval beyond Python's own
         raise ConfigError(f"SQL: {one_line(str(error))}{_AS_STRING}") from None
 
 

@@ -42,14 +42,18 @@ from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, 
 from dcp.lake.tables.typed_columns import VIOLATIONS
 
 
-def register_views(lake: LakeTables, replicas: Sequence[ReplicaTable] = (DOCS,)) -> list[str]:
+def register_views(
+    lake: LakeTables, replicas: Sequence[ReplicaTable] = (DOCS,), *, keeps_catalog: bool = False
+) -> list[str]:
     """Make or renew all views and the function ``vbucket_of(key)``; return the views' names.
+
+    With ``keeps_catalog`` they are temporary views of the session in a catalog schema, too.
 
     The replica tables must exist (`dcp.lake.tables.tables.ensure_replica`).
     """
     views = lake_views(lake, replicas)
     for name, query in views.items():
-        if lake.location.schema is not None:
+        if lake.location.schema is not None and not keeps_catalog:
             view = f"{dotted(lake.location.schema)}.{quoted(name)}"
             lake.spark.sql(f"CREATE OR REPLACE VIEW {view} AS {query}")
         else:

@@ -4,7 +4,7 @@ Four cases, told apart here and nowhere else:
 
 * this Python process starts Spark itself: everything is set, and Spark's own output goes to a file;
 * ``spark-submit`` has started the JVM: its settings win, the Delta jars join its class path;
-* a session exists already (a notebook's): only what a session may set is set;
+* a session exists already (a notebook's): one beside it is set up, and it stays as it is;
 * the master is a server of Spark Connect: the same, in a new session there.
 
 The tables below give the reason of each setting, ``docs/operations.md`` what operators may change.
@@ -15,11 +15,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -28,7 +27,9 @@ from pyspark.sql import SparkSession
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
 from dcp.lake.config.memory import writer_settings
+from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
+from dcp.lake.spark.beside import is_connect, is_same, session_for
 from dcp.lake.spark.failures import innermost, known_error, watch_jvm
 from dcp.lake.spark.launch_properties import launch_properties
 from dcp.lake.spark.leftovers import (
@@ -57,9 +58,6 @@ MALLOC_ARENAS: Final = "2"
 
 _POOL: Final = "spark.scheduler.pool"
 
-_SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
-"""Of `note_settings`."""
-
 _started: list[SparkSession] = []
 """Of `started_session`."""
 
@@ -71,10 +69,6 @@ _JVM_SECONDS: Final = 10.0
 
 LOOPBACK: Final = "127.0.0.1"
 
-PARQUET_IN_LIST: Final = 200
-"""Longest IN list that Parquet's reader may get. It becomes a chain of ORs that is serialised
-recursively: at 1,000 it overflowed the stack of a task, which ends the whole JVM."""
-
 
 def build_session(
     *,
@@ -83,8 +77,10 @@ def build_session(
     driver_memory: str = "2g",
     log_file: Path | None = None,
     extra: Mapping[str, str] | None = None,
+    theirs: SparkSession | None = None,
 ) -> SparkSession:
-    """Return a session that is ready for the lake; the one that exists already where there is one.
+    """Return a session that is ready for the lake: one that `build_session` started, or one beside
+    the session of a user that is there.
 
     Args:
         app_name: shown in Spark's UI and logs.
@@ -93,7 +89,9 @@ def build_session(
         driver_memory: the JVM's heap, as Spark writes it (``2g``). In local mode that is all of it.
         log_file: where Spark's own output goes; None chooses a new file in the temporary folder.
         extra: further Spark settings; they win over ours (the JVM's options, jars and extensions
-            are added to ours), and what spark-submit was given wins over both.
+            are added to ours), and what spark-submit was given wins over both. Nothing wins over
+            `REQUIRED_SPARK`.
+        theirs: the session of a user; None means the active one, if there is one.
 
     Raises:
         SetupError: Java or the Delta jars are missing, Spark did not start (names its log), or a
@@ -104,9 +102,11 @@ def build_session(
     import delta.exceptions  # noqa: F401  (registers Delta's typed errors)
 
     settings = dict(extra or {})
-    session = _session_that_is_there()
+    if theirs is not None and _is_started(theirs):
+        return theirs  # it was set up
+    session = theirs or _session_that_is_there()
     if session is not None:
-        return _set_up(session, settings)
+        return _set_up(session if _is_started(session) else session_for(session), settings)
     remove_empty_warehouse_at_exit()
     _starting.set()
     try:
@@ -137,7 +137,14 @@ def _session_that_is_there() -> SparkSession | None:
         # What is left of a session whose context was stopped is none.
         if SparkContext._active_spark_context is not None:
             session = SparkSession._instantiatedSession
+    if session is None and _started and is_connect(_started[0]):
+        ours: Any = _started[0]
+        session = None if ours.is_stopped else ours
     return session
+
+
+def _is_started(session: SparkSession) -> bool:
+    return any(is_same(session, each) for each in _started)
 
 
 def started_session() -> SparkSession | None:
@@ -153,7 +160,7 @@ def end_session(session: SparkSession) -> None:
     from pyspark import SparkContext
 
     _started.clear()
-    if _is_connect(session):
+    if is_connect(session):
         session.stop()
         return
     if session.sparkContext is not SparkContext._active_spark_context:
@@ -180,47 +187,10 @@ def session_slots(spark: SparkSession) -> int:
     return slots_of(master) if master else 0
 
 
-def note_settings(spark: SparkSession) -> None:
-    """Keep the settings that a session has while no statement is under way, for those beside it."""
-    _SETTINGS[spark] = dict(spark.conf.getAll)
-
-
-def session_beside(spark: SparkSession) -> SparkSession:
-    """Return a session of its own for another thread, with the settings that were noted of this.
-
-    A statement may be under way in it, for which some are others (`dcp.lake.tables.transaction`).
-    """
-    settings = _SETTINGS.get(spark) or spark.conf.getAll
-    theirs: Any = spark  # Spark Connect has a class of its own
-    beside: SparkSession = theirs.cloneSession() if _is_connect(spark) else spark.newSession()
-    found = beside.conf.getAll
-    for key in found.keys() - settings.keys():
-        beside.conf.unset(key)
-    for key, value in settings.items():
-        if found.get(key) != value:
-            beside.conf.set(key, value)
-    return beside
-
-
-def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
-    """Let go of what `session_beside` made, and let ``spark`` be the active session again."""
-    for session in sessions:
-        if _is_connect(session):  # at the process's end its client would ask a server that is gone
-            client: Any = session.client
-            client.close()
-    if sessions and not _is_connect(spark):
-        with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
-            spark.createDataFrame([], "a INT")  # which is what makes a session the active one
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect.")
-
-
 @contextmanager
 def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
     """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
-    if _is_connect(spark):  # there the server has the threads
+    if is_connect(spark):  # there the server has the threads
         yield
         return
     context = spark.sparkContext
@@ -317,21 +287,6 @@ def python_of_tasks(configured: str | None, master: str) -> str:
     """
     elsewhere = "" if master.startswith("local") else os.environ.get(_PYTHON_VARIABLE)
     return configured or elsewhere or sys.executable
-
-
-def required_settings() -> dict[str, str]:
-    """Return what rows and statements depend on, in every session; it can be set at any time."""
-    return {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
-        # Keys written as literals may contain ${.
-        "spark.sql.variable.substitute": "false",
-        "spark.sql.parquet.pushdown.inFilterThreshold": str(PARQUET_IN_LIST),
-        # A version is needed until the rollback horizon has passed since it was superseded.
-        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": (
-            "false"
-        ),
-    }
 
 
 def session_settings(slots: int) -> dict[str, str]:
@@ -444,7 +399,7 @@ def _start_in_submitted_jvm(
 
 def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
     try:
-        return _set_up(SparkSession.builder.remote(server).getOrCreate(), extra)
+        return _set_up(SparkSession.builder.remote(server).create(), extra)
     except PySparkException as failure:
         raise SetupError(
             f"spark.master: no session at {server.partition(';')[0]}: {innermost(failure)}; "
@@ -509,12 +464,12 @@ def _set_up(
             f"expected it to contain {DELTA_EXTENSION}."
         )
     slots = session_slots(session) or os.cpu_count() or 1
-    wanted = session_settings(slots) | required_settings()
+    wanted = session_settings(slots)
     for key, value in extra.items():
         if key in wanted or session.conf.isModifiable(key):
             wanted[key] = value
-    for key in (given or {}).keys() - required_settings().keys():
+    for key in given or {}:
         wanted.pop(key, None)
-    for key, value in wanted.items():
+    for key, value in {**wanted, **REQUIRED_SPARK}.items():
         session.conf.set(key, value)
     return session

@@ -86,6 +86,7 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
                 each.name for each in contents.schema if pa.types.is_integer(each.type)
             ],
             write_statistics=list(contents.statistics_columns),
+            store_decimal_as_integer=True,  # those of 18 digits or less, as Spark does
             write_page_index=True,  # so that Spark reads the pages that it needs
             metadata_collector=self._footer,
         )

@@ -11,8 +11,9 @@ from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
+from dcp.lake.spark.beside import note_settings
 from dcp.lake.spark.jvm_options import jvm_options
-from dcp.lake.spark.session import JAVA_OPTIONS, build_session, note_settings
+from dcp.lake.spark.session import JAVA_OPTIONS, build_session
 from dcp.lake.tables.lake_table import StartSpark
 from dcp.lake.tables.lock import locked
 from dcp.lake.tables.tables import LakeLocation
@@ -58,26 +59,23 @@ def spark_of(
     is_long: Callable[[], bool] = lambda: False,
     stop: threading.Event | None = None,
 ) -> StartSpark:
-    """Return a function that returns ``spark``, or starts the session of these settings on first
-    use.
+    """Return a function that returns the session to work in, which the first call makes.
 
-    ``is_long`` is asked then: see `jvm_options`. Of several threads that need it, one starts it.
-    Once ``stop`` is set it starts none, and raises StoppedError.
+    It is one beside ``spark``, or that of these settings. ``is_long`` is asked then: see
+    `jvm_options`. Of several threads that need it, one makes it. Once ``stop`` is set it starts no
+    Spark, and raises StoppedError.
 
     Raises:
         ConfigError: ``spark`` would hand the password to strangers.
     """
     if spark is not None:
         refuse_open_password(spark, settings.source)
-        note_settings(spark)
 
     @cache
     def start() -> "SparkSession":
-        if spark is not None:
-            return spark
-        if stop is not None and stop.is_set():
+        if spark is None and stop is not None and stop.is_set():
             raise StoppedError("asked to stop before Spark had started")
-        started = session(settings, is_long=is_long())
+        started = session(settings, spark, is_long=is_long())
         refuse_open_password(started, settings.source)
         note_settings(started)
         return started
@@ -101,8 +99,10 @@ def refuse_to_start() -> "SparkSession":
     raise LakeError("this lake cannot be read without Spark, expected a folder of this machine")
 
 
-def session(settings: Settings, *, is_long: bool = False) -> "SparkSession":
-    """Return the Spark session of these settings, or the one that is there already.
+def session(
+    settings: Settings, spark: "SparkSession | None" = None, *, is_long: bool = False
+) -> "SparkSession":
+    """Return the Spark session of these settings, or one beside ``spark`` or one that is active.
 
     Its JVM keeps to the memory of docs/memory.md, and has the options of `jvm_options`.
 
@@ -110,6 +110,8 @@ def session(settings: Settings, *, is_long: bool = False) -> "SparkSession":
         ConfigError: the heap is too small for the tasks of a local master.
 
     """
+    if spark is not None:
+        return build_session(theirs=spark, extra=settings.spark.conf)
     tasks = slots_of(settings.spark.master) or 1
     options = direct_memory_options(tasks, settings.flow_control.batch_bytes)
     options = f"{options} {jvm_options(is_long=is_long)}"

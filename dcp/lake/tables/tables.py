@@ -73,6 +73,12 @@ _NODES: Final = "dcplake.nodes"
 
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
+WRITTEN_TIMES: Final = {"dcplake.timestamps": "micros"}
+"""Property of replicas all of whose files have timestamps as 64-bit microseconds.
+
+Lakes that are older than it may have INT96 in files that Spark wrote: `maintain` writes them anew.
+"""
+
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 
@@ -372,6 +378,7 @@ def ensure_replica(
     properties = Horizon.of_hours(horizon_hours).properties() | {
         "delta.dataSkippingStatsColumns": ",".join(REPLICA_STATISTICS),
         **_deletion_vectors(deletion_vectors),
+        **WRITTEN_TIMES,
         **ours,
     }
     _create(table, _columns_sql(REPLICA, ", ".join(REPLICA_CLUSTERING)), properties)

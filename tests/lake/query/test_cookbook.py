@@ -266,13 +266,24 @@ def test_collections_are_joined_at_one_cut(lake: Lake, capsys: pytest.CaptureFix
 
 
 def test_a_session_gets_the_views_as_the_page_says(lake: Lake) -> None:
-    [block] = re.findall(r"```\n(from dcp.*?)```", PAGE, re.DOTALL)
-    named = block.replace('"lake.root": "lake"', f'"lake.root": "{lake.settings.lake.root}"')
+    [block] = re.findall(r"```\n(import dcplake.*?)```", PAGE, re.DOTALL)
+    named = block.replace('dcplake.open("lake"', f'dcplake.open("{lake.settings.lake.root}"')
     assert named != block
-    exec(compile(named, "cookbook.md", "exec"), {"spark": lake.spark})  # noqa: S102 -- our own page
-    assert {"docs_live", "row_history", "rollbacks"} <= {
-        row["viewName"] for row in lake.rows("SHOW VIEWS")
-    }
+    user = lake.spark.newSession()
+    user.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    user.conf.set("spark.sql.ansi.enabled", "false")
+    user.sql(
+        f"SELECT * FROM delta.`{lake.settings.lake.root}/docs`"
+    ).collect()  # Delta sets some of its own
+    before = dict(user.conf.getAll), user.catalog.currentDatabase()
+    exec(compile(named, "cookbook.md", "exec"), {"spark": user})  # noqa: S102 -- our own page
+    assert (dict(user.conf.getAll), user.catalog.currentDatabase()) == before
+    views = {"docs_live", "row_history", "rollbacks", "docs", "changes"}
+    assert views <= {row.viewName for row in user.sql("SHOW VIEWS").collect()}
+    counted = "SELECT count(*) AS found FROM {}"
+    for name in views:
+        [found] = user.sql(counted.format(name)).collect()
+        assert [{"found": found.found}] == lake.rows(counted.format(name)), name
 
 
 def test_older_cuts_and_none_where_a_table_holds_no_such_round(

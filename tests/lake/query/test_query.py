@@ -1,12 +1,16 @@
 """The plain names of a lake's tables: right, and in nobody's way."""
 
+import json
 import logging
 import tempfile
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from dcp.cli.main import main
 from dcp.errors import ConfigError, DcplakeError
 from dcp.lake.query import query
 from dcp.lake.tables.tables import DOCS
@@ -125,3 +129,51 @@ def test_naming_the_tables_leaves_no_folder(
     assert "key" in spark.sql("SELECT * FROM docs VERSION AS OF 0").columns
     assert list(temporary.iterdir()) == []
     spark.sql("USE spark_catalog.default")
+
+
+TIMES: Final = (
+    ("TIMESTAMP'2020-02-29 12:00:00.25Z'", "2020-02-29T12:00:00.25+00:00"),
+    ("TIMESTAMP'0001-01-01 00:00:00Z'", "0001-01-01T00:00:00+00:00"),
+    ("TIMESTAMP'9999-12-31 23:59:59.999999Z'", "9999-12-31T23:59:59.999999+00:00"),
+    ("timestamp_seconds(400000000000)", "+14645-06-30T15:06:40+00:00"),
+    ("TIMESTAMP_NTZ'0001-01-01 00:00:00'", "0001-01-01T00:00:00"),
+    ("DATE'0001-01-01'", "0001-01-01"),
+    ("CAST(NULL AS TIMESTAMP)", None),
+    ("array(TIMESTAMP'1970-01-01 00:00:00Z', NULL)", ["1970-01-01T00:00:00+00:00", None]),
+    (
+        "map(TIMESTAMP'1970-01-01 00:00:00Z', named_struct('a.b', DATE'1582-10-04', 'n', 1))",
+        {"1970-01-01T00:00:00+00:00": {"a.b": "1582-10-04", "n": 1}},
+    ),
+    (
+        "named_struct('a', 1, 'a', TIMESTAMP'1970-01-01 00:00:00Z')",
+        {"a": 1, "a_2": "1970-01-01T00:00:00+00:00"},
+    ),
+)
+
+
+@pytest.fixture
+def far_from_greenwich(monkeypatch: pytest.MonkeyPatch) -> "Iterator[None]":
+    """The zone of this machine, in which PySpark makes Python's times."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_greenwich")
+def test_times_of_any_year_are_told_in_utc_at_any_depth(
+    new_lake: NewLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = new_lake(1).location.root
+    assert root is not None
+    question = f"SELECT {', '.join(f'{sql} AS `the a`' for sql, _ in TIMES)}"
+    assert main(["sql", "--lake", root, "--json", question]) == 0
+    assert list(json.loads(capsys.readouterr().out).values()) == [told for _, told in TIMES]
+    assert main(["sql", "--lake", root, question]) == 0
+    [row] = capsys.readouterr().out.splitlines()[2:]
+    assert row.startswith("2020-02-29T12:00:00.25+00:00 0001-01-01T00:00:00+00:00 ")
+    assert main(["sql", "--lake", root, "--json", "DESCRIBE HISTORY docs LIMIT 1"]) == 0
+    told = datetime.fromisoformat(json.loads(capsys.readouterr().out)["timestamp"])
+    assert told.utcoffset() == timedelta(0)
+    assert abs(datetime.now(UTC) - told) < timedelta(hours=1)

@@ -1,0 +1,108 @@
+"""Sessions beside others: they share the Spark application, and neither's settings nor views.
+
+dcplake works beside a user's session, and applies beside the session that receives. What a session
+is set to, the time zone, the fence of a statement, changes every statement of that session.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+_SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
+"""Of `note_settings`."""
+
+_users: list[tuple[SparkSession, SparkSession]] = []
+"""Of `session_for`: sessions of users, and the one beside each."""
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def is_same(one: SparkSession, other: SparkSession) -> bool:
+    """Return whether both are one session of Spark, which several objects may stand for."""
+    if one is other or is_connect(one) or is_connect(other):
+        return one is other
+    try:
+        return bool(one._jsparkSession == other._jsparkSession)
+    except (Py4JError, OSError):  # one is of a JVM that is gone
+        return False
+
+
+def note_settings(spark: SparkSession) -> None:
+    """Keep the settings that a session has while no statement is under way, for those beside it."""
+    _SETTINGS[spark] = dict(spark.conf.getAll)
+
+
+def session_beside(spark: SparkSession) -> SparkSession:
+    """Return a session of its own for another thread, with the settings that were noted of this.
+
+    A statement may be under way in it, for which some are others (`dcp.lake.tables.transaction`).
+    """
+    theirs: Any = spark  # Spark Connect has a class of its own
+    beside: SparkSession = theirs.cloneSession() if is_connect(spark) else spark.newSession()
+    _adopt(beside, _SETTINGS.get(spark) or dict(spark.conf.getAll))
+    return beside
+
+
+def session_for(user: SparkSession) -> SparkSession:
+    """Return the session in which dcplake works for a user's: each call gives it that one's
+    settings.
+
+    A session of dcplake is its own.
+    """
+    for theirs, ours in _users:
+        if is_same(ours, user):
+            return ours
+        if is_same(theirs, user):
+            _adopt(ours, dict(user.conf.getAll))
+            return ours
+    ours = session_beside(user)
+    _users.append((user, ours))
+    return ours
+
+
+def user_of(session: SparkSession) -> SparkSession | None:
+    """Return the user's session for which `session_for` made this one; None if it did not."""
+    return next((theirs for theirs, ours in _users if is_same(ours, session)), None)
+
+
+@contextmanager
+def active_session_kept() -> Iterator[None]:
+    """Let the session that is active be the active one afterwards, too."""
+    before = SparkSession.getActiveSession()
+    try:
+        yield
+    finally:
+        if before is not None:
+            _make_active(before)
+
+
+def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
+    """Let go of what `session_beside` made, and let ``spark`` be the active session again."""
+    for session in sessions:
+        if is_connect(session):  # at the process's end its client would ask a server that is gone
+            client: Any = session.client
+            client.close()
+    if sessions:
+        _make_active(spark)
+
+
+def _make_active(spark: SparkSession) -> None:
+    if not is_connect(spark):
+        with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
+            spark.createDataFrame([], "a INT")  # which is what makes a session the active one
+
+
+def _adopt(session: SparkSession, settings: dict[str, str]) -> None:
+    found = dict(session.conf.getAll)
+    for key in found.keys() - settings.keys():
+        session.conf.unset(key)
+    for key, value in settings.items():
+        if found.get(key) != value:
+            session.conf.set(key, value)
