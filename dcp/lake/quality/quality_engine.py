@@ -14,11 +14,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from dcp.lake.quality.quality_report import ExpectationResult
 from dcp.lake.quality.quality_suite import (
@@ -27,6 +29,7 @@ from dcp.lake.quality.quality_suite import (
     Severity,
     Subject,
 )
+from dcp.lake.tables.sql import quoted
 
 IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
 SAMPLES_AT_MOST: Final = 5
@@ -61,6 +64,7 @@ def run_suite(
     never counts as held.
     """
     with _quiet():
+        rows = _with_utc(rows)
         of_rows = suite.about(Subject.ROWS)
         outcomes = _validate(rows, suite.name, of_rows, _WHETHER)
         doubtful = [spec for spec in of_rows if not outcomes[spec.name].success]
@@ -73,6 +77,21 @@ def run_suite(
             tuple(_result(spec, outcomes[spec.name], facts) for spec in asked),
             _whole(suite.name, [outcomes[spec.name] for spec in asked]),
         )
+
+
+def _with_utc(rows: DataFrame) -> DataFrame:
+    """Return the rows with times without a zone, in UTC.
+
+    Great Expectations collects values, and PySpark brings times with a zone in that of the machine.
+    """
+    return rows.select(
+        *(
+            rows[quoted(field.name)].cast(TimestampNTZType()).alias(field.name)
+            if isinstance(field.dataType, TimestampType)
+            else rows[quoted(field.name)]
+            for field in rows.schema
+        )
+    )
 
 
 def data_docs_page(validation: Any) -> str:
@@ -170,7 +189,7 @@ def _result(
     count = outcome.result.get("unexpected_count")
     if not count:
         # An expectation about the rows together: it counts none but has seen something.
-        return made(None, seen=str(outcome.result.get("observed_value", "nothing")))
+        return made(None, seen=_told(outcome.result.get("observed_value", "nothing")))
     samples = outcome.result.get("partial_unexpected_index_list") or []
     return made(
         int(count),
@@ -179,6 +198,10 @@ def _result(
             for sample in samples[:SAMPLES_AT_MOST]
         ),
     )
+
+
+def _told(seen: object) -> str:
+    return f"{seen.isoformat()}+00:00" if isinstance(seen, datetime) else str(seen)
 
 
 def _problem(exception_info: Mapping[str, Any]) -> str:

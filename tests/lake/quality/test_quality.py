@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -252,6 +253,26 @@ def test_expectation_that_cannot_be_computed_never_counts_as_held(spark: "SparkS
     assert str(report.results[2]).startswith("FAIL  row_count: found 1, against: ")
     assert "no_such_column" in report.results[0].problem
     assert "could not be checked" in str(report)
+
+
+def test_a_time_that_was_seen_is_told_in_utc(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = load_suite()
+    newest = replace(
+        suite.expectations[0],
+        name="newest",
+        type="expect_column_max_to_be_between",
+        kwargs={"column": "modified_at", "max_value": "2000-01-01 00:00:00"},
+    )
+    with monkeypatch.context() as far_away:
+        far_away.setenv("TZ", "America/New_York")
+        time.tzset()
+        report = check_version(
+            spark, version_of(spark, [row(b"a")]), replace(suite, expectations=(newest,))
+        )
+    time.tzset()
+    assert report.results[0].seen == row(b"a")["modified_at"].isoformat()
 
 
 def test_column_of_a_suite_that_is_no_sql_is_named(spark: "SparkSession") -> None:
