@@ -172,7 +172,7 @@ def test_times_of_any_year_are_told_in_utc_at_any_depth(
     assert list(json.loads(capsys.readouterr().out).values()) == [told for _, told in TIMES]
     assert main(["sql", "--lake", root, question]) == 0
     [row] = capsys.readouterr().out.splitlines()[2:]
-    assert row.startswith("2020-02-29T12:00:00.25+00:00 0001-01-01T00:00:00+00:00 ")
+    assert row.split()[:2] == [told for _, told in TIMES[:2]]
     assert main(["sql", "--lake", root, "--json", "DESCRIBE HISTORY docs LIMIT 1"]) == 0
     told = datetime.fromisoformat(json.loads(capsys.readouterr().out)["timestamp"])
     assert told.utcoffset() == timedelta(0)
