@@ -45,8 +45,8 @@ JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
 GO_DRIVER   := tests/interop/go/bin/driver
 needs        = command -v $(1) >/dev/null || { echo "make interop: $(1) is not installed" >&2; exit 1; }
 
-interop: setup $(JAVA_DRIVER) $(GO_DRIVER)  ## the official Java and Go clients, and the live page in a browser (needs Maven, Go, Chromium)
-	@$(call needs,chromium); $(call needs,chromedriver)
+interop: setup $(JAVA_DRIVER) $(GO_DRIVER)  ## the official Java and Go clients, pages in a browser, alarms (needs Maven, Go, Chromium, promtool)
+	@$(call needs,chromium); $(call needs,chromedriver); $(call needs,promtool)
 	@$(PYTHON) -m pytest -m interop $(or $(ARGS),tests/interop)
 
 $(JAVA_DRIVER): tests/interop/java/pom.xml $(wildcard tests/interop/java/src/main/java/dcplake/interop/*.java)

@@ -150,7 +150,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
         check=False,
     )
     assert setup.returncode == 0, f"make airflow-setup failed:\n{setup.stdout}{setup.stderr}"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     home = tmp_path_factory.mktemp("airflow")
     (home / "plugins").mkdir()
     (home / "plugins" / "notify.py").write_text(CALLBACK)
@@ -174,7 +174,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
     return made
 
 
-_OURS = ("AIRFLOW", "DCPLAKE_", "PYTHON", "PYSPARK_", "SPARK_")
+OURS = ("AIRFLOW", "DCPLAKE_", "PYTHON", "PYSPARK_", "SPARK_")
 
 
 @pytest.fixture

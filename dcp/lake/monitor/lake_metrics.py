@@ -1,7 +1,7 @@
 """Exports a lake's figures in Prometheus' text format.
 
-Labels are bounded: bucket, tables, reasons, stages. A time is a metric of its own, and no age: what
-reads a file of metrics may read it late.
+Labels are bounded: bucket, lake, tables, reasons, stages. A time is a metric of its own, and no
+age: what reads a file of metrics may read it late.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ LAKE_METRICS: Final[Metrics] = {
 def lake_samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
     """Yield the samples of a lake's figures; lags in seconds are those at a time."""
     for sample in _samples(lake, at):
-        yield sample._replace(labels={"bucket": lake.bucket, **sample.labels})
+        yield sample._replace(labels={"bucket": lake.bucket, "lake": lake.lake_id, **sample.labels})
 
 
 def _samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:

@@ -24,7 +24,7 @@ COMMANDS = {
     ("apply",): "nothing to apply",
     ("plan",): "no round: after round 1 no vbucket is behind",
     ("status",): f"docs: version 1, {DOCUMENTS} documents, holds that round",
-    ("metrics",): 'dcplake_lag_seqnos{bucket="default",table="docs"} 0.0',
+    ("metrics",): 'dcplake_lag_seqnos{bucket="default",lake="',
     ("rollbacks",): "no rollback so far",
     ("cut",): "docs` VERSION AS OF 1;\n",
     ("tail", "--lines", "1"): '{"n": 1}',

@@ -164,6 +164,7 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
     samples = [each for all_ in text_string_to_metric_families(text) for each in all_.samples]
     assert {each.labels.pop("bucket") for each in samples} == {"default"}
+    assert {each.labels.pop("lake") for each in samples} == {figures.lake_id}
     found = {(each.name, *sorted(each.labels.values())): each.value for each in samples}
     assert found["dcplake_stuck_vbuckets", stuck.reason] == 2
     assert found["dcplake_rollbacks_total",] == VBUCKETS
