@@ -84,7 +84,10 @@ def backfill(
         StoppedError: it was asked to stop, and the backfill stays open; or somebody cancelled it.
 
     """
-    with sending_lineage(observer or Observer(), settings) as told, stopping(stop) as stopped:
+    with (
+        sending_lineage(observer or Observer(), settings) as told,
+        stopping(stop, settings.round) as stopped,
+    ):
         while not stopped.is_set():
             with _lock(settings) as location:
                 if location is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dcp.client.probe import ClusterView
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import RoundSettings, Settings
 from dcp.lake.receive.known_nodes import connection_string, known_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -60,7 +60,7 @@ def run(
     with (
         sending_lineage(observer or Observer(), settings) as told,
         lake_locked(settings, "dcplake run", makes_lake=True) as location,
-        stopping(stop) as stopped,
+        stopping(stop, settings.round) as stopped,
     ):
         access = source_access(settings)
         high_seqnos: dict[int, int] = {}
@@ -99,10 +99,10 @@ def open_or_create(
 
 
 @contextmanager
-def stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
+def stopping(stop: threading.Event | None, rule: RoundSettings) -> Iterator[threading.Event]:
     """Give the event that ends a run: the one given, or one that SIGTERM and SIGINT set."""
     if stop is not None:
         yield stop
         return
-    with stop_on_signals() as event:
+    with stop_on_signals(rule.target_seconds + rule.node_deadline_seconds) as event:
         yield event

@@ -1,8 +1,10 @@
 """Turns SIGTERM and SIGINT into a stop after the round under way; a second signal stops at once.
 
-While Spark starts no round is under way: then the first one stops at once, too.
+While Spark starts no round is under way: then the first one stops at once, too. What is under way
+may hang on a JVM that does not answer: after a while the run gets the second signal by itself.
 """
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,28 +15,58 @@ from typing import Final
 from dcp.lake.spark.session import is_starting
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LOG = logging.getLogger(__name__)
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Give an event that the first signal sets; outside the main thread nothing sets it."""
+def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
+    """Give an event that the first signal sets; outside the main thread nothing sets it.
+
+    Where the block goes on ``limit_seconds`` after the first signal, the second one follows.
+    """
     event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.current_thread()
+    if main is not threading.main_thread():
         yield event
         return
     before = {each: signal.getsignal(each) for each in _SIGNALS}
+    has_ended = threading.Event()
+
+    def put_back() -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    def follow(number: int) -> None:
+        _LOG.warning(
+            "%s: the round or apply under way ends first, within %.0f s; a second signal ends it "
+            "at once",
+            signal.Signals(number).name,
+            limit_seconds,
+        )
+        if not has_ended.wait(limit_seconds):
+            _LOG.warning(
+                "the round or apply under way did not end within %.0f s of %s: it is given up, the "
+                "next run does it again",
+                limit_seconds,
+                signal.Signals(number).name,
+            )
+            assert main.ident is not None
+            signal.pthread_kill(main.ident, number)  # it ends a wait for an answer of the JVM, too
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
         event.set()
+        put_back()
         handler = before[signal.Signals(number)]
-        signal.signal(number, handler)
         if is_starting() and callable(handler):
             handler(number, frame)
+            return
+        # A handler may interrupt a log record half way: another thread writes.
+        threading.Thread(target=follow, args=(number,), name="dcplake-stop", daemon=True).start()
 
     for each in _SIGNALS:
         signal.signal(each, ask_to_stop)
     try:
         yield event
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        has_ended.set()
+        put_back()

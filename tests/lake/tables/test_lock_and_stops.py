@@ -3,6 +3,7 @@
 import ast
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -157,7 +158,7 @@ def test_the_first_signal_asks_and_the_second_acts() -> None:
     acted: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: acted.append(number))
     try:
-        with stop_on_signals() as event:
+        with stop_on_signals(90) as event:
             os.kill(os.getpid(), signal.SIGTERM)
             assert event.wait(90)
             assert acted == []
@@ -276,11 +277,31 @@ def test_a_signal_while_spark_starts_stops_at_once(monkeypatch: pytest.MonkeyPat
     starting = threading.Event()
     starting.set()
     monkeypatch.setattr(session, "_starting", starting)
-    with pytest.raises(KeyboardInterrupt), stop_on_signals() as event:
+    with pytest.raises(KeyboardInterrupt), stop_on_signals(90) as event:
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
             assert event.is_set()
+
+
+def test_a_stop_that_waits_for_an_answer_that_never_comes_is_interrupted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ours, silent = socket.socketpair()
+    with ours, silent, pytest.raises(KeyboardInterrupt), stop_on_signals(0.2) as event:
+        signal.raise_signal(signal.SIGINT)
+        assert event.is_set()
+        ours.recv(1)
+    asked, given_up = caplog.messages
+    assert asked.startswith("SIGINT: the round or apply under way ends first")
+    assert "is given up, the next run does it again" in given_up
+
+
+def test_a_stop_that_ends_in_time_is_not_interrupted() -> None:
+    with stop_on_signals(0.2) as event:
+        signal.raise_signal(signal.SIGINT)
+        assert event.is_set()
+    time.sleep(0.4)
 
 
 def test_who_was_asked_to_stop_starts_no_spark() -> None:
