@@ -195,7 +195,7 @@ class KvConnection:
 
     @property
     def _port_cure(self) -> str:
-        """What helps where it never talked as a data node does."""
+        """The advice for a port that never answered as a data node does; else empty."""
         return "" if self._is_spoken_to else f", {PORT_CURE}"
 
     def collection_id(self, path: str) -> int:
