@@ -277,7 +277,7 @@ class Lake:
 
         """
         with self._noting_spark():
-            lake = open_for_queries(self.settings, self._spark)
+            lake = open_for_queries(self.settings, self._spark, for_user=True)
             place = lake.table_sql(table) if table in _table_names(lake) else quoted(table)
             travel = "" if version is None else f" VERSION AS OF {int(version)}"
             return answer(lake.spark, f"SELECT * FROM {place}{travel}")

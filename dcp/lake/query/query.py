@@ -56,11 +56,13 @@ _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
 """What stands before the query plan that Spark adds to the errors of its analysis."""
 
 
-def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> LakeTables:
+def open_for_queries(
+    settings: Settings, spark: SparkSession | None = None, *, for_user: bool = False
+) -> LakeTables:
     """Open the lake of ``settings``, name its tables and make its views.
 
-    In the session of a user, ``spark`` or the active one, they are temporary views, and nothing
-    else of it changes.
+    With ``for_user`` they are in the session of a user, ``spark`` or the active one, where there is
+    one: temporary views, and nothing else of it changes.
 
     Raises:
         LakeError: there is no lake.
@@ -68,7 +70,7 @@ def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> L
     """
     lake = open_lake(spark_of(settings, spark), lake_location(settings))
     replicas = replicas_in(lake)
-    user = user_of(lake.spark)
+    user = user_of(lake.spark) if for_user else None
     if user is None:
         name_tables(lake, replicas)
         register_views(lake, replicas)

@@ -163,8 +163,11 @@ def far_from_greenwich(monkeypatch: pytest.MonkeyPatch) -> "Iterator[None]":
 
 @pytest.mark.usefixtures("far_from_greenwich")
 def test_times_of_any_year_are_told_in_utc_at_any_depth(
-    new_lake: NewLake, capsys: pytest.CaptureFixture[str]
+    spark: "SparkSession", new_lake: NewLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    user = spark.newSession()
+    user.conf.set("spark.sql.session.timeZone", "America/New_York")
+    user.createDataFrame([], "a INT")  # the active one, as in a notebook
     root = new_lake(1).location.root
     assert root is not None
     question = f"SELECT {', '.join(f'{sql} AS `the a`' for sql, _ in TIMES)}"
@@ -177,3 +180,4 @@ def test_times_of_any_year_are_told_in_utc_at_any_depth(
     told = datetime.fromisoformat(json.loads(capsys.readouterr().out)["timestamp"])
     assert told.utcoffset() == timedelta(0)
     assert abs(datetime.now(UTC) - told) < timedelta(hours=1)
+    spark.createDataFrame([], "a INT")  # the active one again

@@ -128,6 +128,7 @@ def bucket(spark: "SparkSession", tmp_path: Path) -> Iterator[Bucket]:
         user.conf.set(key, value)
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=11)) as cluster:
         yield Bucket(cluster, tmp_path, user)
+    spark.createDataFrame([], "a INT")  # the active one again
 
 
 def bounds_sql(table: str) -> str:
