@@ -167,7 +167,7 @@ def _append_by_spark(
         if lake.location.schema is not None:
             writer.saveAsTable(lake.changes_sql.replace("`", ""))
         else:
-            writer.save(lake.location.path("changes"))
+            writer.save(lake.location.spark_path("changes"))
 
 
 def _commit_files(

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -157,6 +158,35 @@ _CAUSES: Final = (
         "a file of the table is damaged or gone",
     ),
     _Cause(
+        re.compile(r"UnknownHostException: ([^\s:]+): [^\n]*\n[^\n]*\.InetAddress\.getLocalHost\("),
+        SetupError,
+        "this machine's own name does not resolve",
+        "add the name to /etc/hosts, or set SPARK_LOCAL_IP to the address of this machine",
+    ),
+    _Cause(
+        re.compile(r"invalid null input: name|basedir must be absolute: \?"),
+        SetupError,
+        "the system has no name for this user, and Java needs one",
+        "give the user a line in /etc/passwd, or run as a user who has one (docs/deploy.md)",
+    ),
+    _Cause(
+        re.compile(r"UnsatisfiedLinkError: (/\S+?): [^\n]*failed to map segment"),
+        SetupError,
+        "Java cannot load its native library from there: the folder is mounted noexec",
+        "name another folder for temporary files in TMPDIR, or in -Djava.io.tmpdir= of "
+        "spark.driver.extraJavaOptions and spark.executor.extraJavaOptions",
+    ),
+    _Cause(
+        re.compile(
+            r"Failed to create a temp directory \(under ([^)\n]+)\)"
+            r"|Failed to create local dir in ([^\n]+?)\.? Ignoring"
+        ),
+        SetupError,
+        "Spark cannot make a folder for its temporary files there",
+        "name a folder that this user can write to in TMPDIR, or in spark.local.dir and "
+        "SPARK_LOCAL_DIRS where they are set",
+    ),
+    _Cause(
         re.compile(r"parquet\.org\.apache\.thrift\.\S*Exception"),  # a checkpoint's footer
         LakeError,
         "files of the table's Delta log are damaged or gone",
@@ -165,22 +195,23 @@ _CAUSES: Final = (
 )
 
 
+_NO_CAUSE: Final = re.compile(
+    r"\s|WARNING:|NOTE:|Picked up |Warning: |Error occurred during initialization of VM"
+    r"|\d{4}-\d\d-\d\dT\S+ (?:WARN|INFO) "
+)
+"""Lines of a JVM's output that say nothing of why it ended."""
+
+
 def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     """Return the error that a failure with a known cause means; None for any other.
 
     ``what`` was done, or where: the line begins with it. An error that a task
     raised as `TaskError` is returned as that error.
     """
-    named = f"{what}: " if what else ""
     told = _told(failure)
-    if (error := original_error(told)) is not None:
+    if (error := original_error(told) or _named_cause(told, what)) is not None:
         return error
-    for cause in _CAUSES:
-        if (match := cause.pattern.search(told)) is not None:
-            file = next(filter(None, match.groups()), "")
-            place = f"{file}: " if file else ""
-            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
-            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
+    named = f"{what}: " if what else ""
     if (code := _ended_jvm(failure)) is None:
         return None
     if code in _TERMINATED:
@@ -193,6 +224,39 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
         f"{named}Spark's JVM has ended ({ended}), maybe for want of memory: run again, nothing "
         "that is committed is lost"
     )
+
+
+def _named_cause(told: str, what: str) -> DcplakeError | None:
+    named = f"{what}: " if what else ""
+    for cause in _CAUSES:
+        if (match := cause.pattern.search(told)) is not None:
+            file = next(filter(None, match.groups()), "")
+            place = f"{file}: " if file else ""
+            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
+            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
+    return None
+
+
+def start_cause(failure: BaseException, log_file: Path) -> str:
+    """Return why Spark did not start: what its JVM printed last, where Python was told nothing."""
+    try:
+        logged = log_file.read_text("utf-8", "replace")
+    except OSError:
+        logged = ""
+    told = f"{_told(failure)}\n{logged}"
+    known = original_error(told) or _named_cause(told, "")
+    if known is None and "JAVA_GATEWAY_EXITED" in told:
+        return _printed_cause(logged) or "its JVM ended, and printed nothing"
+    return str(known or known_error(failure) or innermost(failure))
+
+
+def _printed_cause(logged: str) -> str:
+    """Return the line of a JVM's output that says why it ended: Java's innermost cause, if any."""
+    causes = re.findall(r'^(?:Caused by:|Exception in thread "main") (.*)$', logged, re.M)
+    if causes:
+        return str(causes[-1])
+    lines = [line for line in logged.splitlines() if line and not _NO_CAUSE.match(line)]
+    return lines[0].strip() if lines else ""
 
 
 def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | None:

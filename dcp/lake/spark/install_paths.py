@@ -1,5 +1,6 @@
-"""The folders of Delta jars, the Java shim and the archive of Spark's classes."""
+"""The folders of Spark, Delta jars, the Java shim and the archive of Spark's classes."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -19,3 +20,15 @@ def data_folder() -> Path:
     if (shared / "jars").is_dir() or os.access(existing, os.W_OK):
         return shared
     return Path.home() / ".cache" / "dcplake"
+
+
+def spark_home() -> Path | None:
+    """Return the Spark that came with the package pyspark, whatever ``SPARK_HOME`` names.
+
+    None where pyspark is that of a Spark installed by itself, or is missing.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    return folder if (folder / "bin" / "spark-submit").is_file() else None

@@ -5,7 +5,6 @@ nothing but pyspark has to be installed.
 """
 
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from typing import Final
 
 from dcp.errors import SetupError
 from dcp.installation import how_to_install
-from dcp.lake.spark.install_paths import jars_folder
-from dcp.lake.spark.java import find_java_home
+from dcp.lake.spark.install_paths import jars_folder, spark_home
+from dcp.lake.spark.jvm_environment import driver_java_options, environment, jvm_variables
 from dcp.lake.spark.trust_store import machine_certificates, write_trust_store
 
 DELTA_VERSION: Final = "4.4.0"
@@ -170,7 +169,7 @@ def _submit_nothing(ivy: Path, log: Path, java_options: str) -> str:
 
     Returns why it failed, or an empty text.
     """
-    spark_home = _spark_home()
+    home = _spark_home()
     settings = {
         "spark.jars.packages": DELTA_PACKAGE,
         "spark.jars.excludes": ",".join(EXCLUDED_PACKAGES),
@@ -179,21 +178,20 @@ def _submit_nothing(ivy: Path, log: Path, java_options: str) -> str:
         "spark.ui.enabled": "false",
     }
     options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    environment = os.environ | {
-        "JAVA_HOME": str(find_java_home()),
-        "SPARK_HOME": str(spark_home),
-        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {java_options}",
+    theirs = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    variables = jvm_variables(settings["spark.master"]) | {
+        "SPARK_HOME": str(home),
+        "SPARK_SUBMIT_OPTS": f"{driver_java_options()} {theirs} {java_options}",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    with log.open("ab") as output:
+    with log.open("ab") as output, environment(variables):
         try:
             code = subprocess.run(
-                [spark_home / "bin" / "spark-submit", *options, ivy / "nothing.py"],
+                [home / "bin" / "spark-submit", *options, ivy / "nothing.py"],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=environment,
                 timeout=RESOLVE_TIMEOUT_SECONDS,
                 check=False,
             ).returncode
@@ -203,7 +201,8 @@ def _submit_nothing(ivy: Path, log: Path, java_options: str) -> str:
 
 
 def _spark_home() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SetupError(f"The package pyspark is missing: run {how_to_install()}.")
-    return Path(spec.origin).parent
+    if (home := spark_home()) is not None:
+        return home
+    if (theirs := os.environ.get("SPARK_HOME")) is not None:
+        return Path(theirs)
+    raise SetupError(f"The package pyspark is missing: run {how_to_install()}.")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import ConfigError
+from dcp.lake.spark.jvm_environment import environment
 
 SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 """The variable from which PySpark takes the arguments of ``spark-submit``; users set it, too."""
@@ -44,22 +45,17 @@ def launch_properties(settings: Mapping[str, str]) -> Iterator[None]:
         path.touch(0o600)
         path.write_text(properties_text(settings), "ascii")
         ours = f"{_OPTION} {shlex.quote(str(path))} --load-spark-defaults"
-        os.environ[SUBMIT_ARGUMENTS] = f"{ours} {theirs or 'pyspark-shell'}"
-        try:
+        with environment({SUBMIT_ARGUMENTS: f"{ours} {theirs or 'pyspark-shell'}"}):
             yield
-        finally:
-            if theirs is None:
-                del os.environ[SUBMIT_ARGUMENTS]
-            else:
-                os.environ[SUBMIT_ARGUMENTS] = theirs
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
     """Return settings as ``java.util.Properties`` reads them."""
-    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+    return "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in settings.items())
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a key or a value so: in ASCII, since Java reads such files as Latin-1."""
     return "".join(each if each in _AS_IT_IS else _units(each) for each in text)
 
 

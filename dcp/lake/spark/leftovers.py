@@ -1,15 +1,25 @@
-"""Removes the files that Spark makes and nobody needs when a session ends well."""
+"""Chooses folders for temporary files; removes what nobody needs when a session ends well."""
 
 import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from dcp.errors import SetupError
+from dcp.lake.spark.install_paths import data_folder
+
 _LOG_NAME: Final = "spark.log"
 _ERROR: Final = b" ERROR "
+
+_PLACES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (folders in them are made safely)
+"""Folders for temporary files that systems have, apart from the one that is chosen."""
+
+_SHORT_BYTES: Final = 40
+"""Of a folder for sockets: Spark adds 60 bytes, and the shortest limit (macOS) is 103."""
 
 
 _logs: list[Path] = []
@@ -23,14 +33,83 @@ def temporary_log_file() -> Path:
     return file
 
 
+def temporary_folder() -> Path:
+    """Return the folder for temporary files: that of TMPDIR, or of the system.
+
+    Raises:
+        SetupError: there is none that can be written to.
+
+    """
+    try:
+        return Path(tempfile.gettempdir()).absolute()
+    except FileNotFoundError as error:
+        raise SetupError(
+            f"temporary files: {error.strerror}; expected a folder that this user can write to: "
+            "mount one, and name it in TMPDIR"
+        ) from error
+
+
 def sockets_folder() -> Path:
     """Return a new folder that nobody else may enter; it goes at exit.
 
     Names of sockets have some 100 characters at most, and folders for temporary files may be deep.
+
+    Raises:
+        SetupError: no folder with a short name can be written to.
+
     """
-    folder = Path(tempfile.mkdtemp(prefix="dcplake-", dir="/tmp"))
-    atexit.register(_remove_folder, folder, os.getpid())
-    return folder
+    return _new_folder(
+        lambda place: len(os.fsencode(place)) <= _SHORT_BYTES,
+        f"a folder with a name of at most {_SHORT_BYTES} bytes, where Spark's sockets can be",
+    )
+
+
+def libraries_folder() -> Path | None:
+    """Return a new folder for the native libraries that Java unpacks; it goes at exit.
+
+    None where the folder for temporary files will do: it is not mounted ``noexec``.
+
+    Raises:
+        SetupError: programs cannot run from any folder for temporary files.
+
+    """
+    if _has_programs(temporary_folder()):
+        return None
+    return _new_folder(
+        _has_programs, "a folder that is not mounted noexec, for Java's native libraries"
+    )
+
+
+def private_folder() -> Path:
+    """Return a new folder that nobody else may enter; it goes at exit.
+
+    Raises:
+        SetupError: no folder for temporary files can be written to.
+
+    """
+    return _new_folder(lambda _: True, "a folder that this user can write to")
+
+
+def _new_folder(fits: Callable[[Path], bool], wanted: str) -> Path:
+    """Make a folder in the first place that fits and can be written to."""
+    temporary = temporary_folder()
+    for place in (temporary, *map(Path, _PLACES), data_folder()):
+        with suppress(OSError):
+            if fits(place):
+                folder = Path(tempfile.mkdtemp(prefix="dcplake-", dir=place))
+                atexit.register(_remove_folder, folder, os.getpid())
+                return folder
+    raise SetupError(f"temporary files: found {temporary}, expected {wanted}: name one in TMPDIR")
+
+
+def _has_programs(place: Path) -> bool:
+    return not os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS has no such name
+
+
+def home_folder() -> Path | None:
+    """Return the user's home folder; None where it is not there, as for a user without a name."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home() raises where there is none)
+    return home if home.is_absolute() and home.is_dir() else None
 
 
 def kept_log() -> Path | None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Final
 
+from dcp.lake.spark.launch_properties import escaped
+
 PROPERTIES: Final = """\
 status = error
 rootLogger.level = warn
@@ -13,7 +15,7 @@ appender.file.name = file
 appender.file.fileName = {log}
 appender.file.filePattern = {log}.%i
 appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}}{{UTC}}Z %p %c{{1}}: %m%n%ex
 appender.file.policies.type = Policies
 appender.file.policies.size.type = SizeBasedTriggeringPolicy
 appender.file.policies.size.size = 50MB
@@ -36,5 +38,5 @@ def write_log4j_properties(log_file: Path) -> Path:
     log_file = log_file.absolute()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     path = log_file.with_name(log_file.name + ".log4j2.properties")
-    path.write_text(PROPERTIES.format(log=log_file), encoding="utf-8")
+    path.write_text(PROPERTIES.format(log=escaped(str(log_file))), encoding="ascii")
     return path

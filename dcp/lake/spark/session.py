@@ -30,7 +30,15 @@ from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
 from dcp.lake.spark.beside import is_connect, is_same, session_for
-from dcp.lake.spark.failures import innermost, known_error, watch_jvm
+from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
+from dcp.lake.spark.jvm_environment import (
+    LOOPBACK,
+    driver_java_options,
+    environment,
+    jvm_variables,
+    set_language,
+    task_settings,
+)
 from dcp.lake.spark.launch_properties import launch_properties
 from dcp.lake.spark.leftovers import (
     kept_log,
@@ -39,7 +47,7 @@ from dcp.lake.spark.leftovers import (
     temporary_log_file,
 )
 from dcp.lake.spark.log4j import write_log4j_properties
-from dcp.lake.spark.runtime import delta_jars, find_java_home
+from dcp.lake.spark.runtime import delta_jars
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -48,13 +56,12 @@ DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _PYTHON: Final = "spark.pyspark.python"
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
-
-MALLOC_ARENAS: Final = "2"
 
 _POOL: Final = "spark.scheduler.pool"
 
@@ -66,8 +73,6 @@ _starting: Final = threading.Event()
 
 _JVM_SECONDS: Final = 10.0
 """How long a JVM may take to end, with what it has to remove."""
-
-LOOPBACK: Final = "127.0.0.1"
 
 
 def build_session(
@@ -187,6 +192,11 @@ def session_slots(spark: SparkSession) -> int:
     return slots_of(master) if master else 0
 
 
+def jvm_of(spark: SparkSession) -> Any:
+    """Return the driver's JVM; None under Spark Connect, which gives access to none."""
+    return None if is_connect(spark) else spark.sparkContext._jvm
+
+
 @contextmanager
 def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
     """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
@@ -223,8 +233,9 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
         "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
     }
     if log4j is not None:
-        settings[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
-    return settings
+        log_option = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
+        settings[JAVA_OPTIONS] = f"{log_option} {driver_java_options()}"
+    return settings | task_settings()
 
 
 def delta_settings() -> dict[str, str]:
@@ -318,19 +329,19 @@ def _start(
     log_file: Path | None,
     extra: Mapping[str, str],
 ) -> SparkSession:
-    os.environ["JAVA_HOME"] = str(find_java_home())
-    # glibc gives every thread an arena of its own, which keeps what was freed; JVM and workers too.
-    os.environ.setdefault("MALLOC_ARENA_MAX", MALLOC_ARENAS)
+    running = local_master(master or "local[*]")
+    variables = jvm_variables(running)
     log_file = log_file or temporary_log_file()
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
     settings |= delta_settings()
-    settings["spark.master"] = local_master(master or "local[*]")
+    settings["spark.master"] = running
     settings["spark.app.name"] = app_name
     settings |= guarding_settings(settings["spark.master"])
     settings |= lasting_settings(settings["spark.master"])
     settings = _overridden(settings, extra)
     try:
-        return _start_jvm(settings, log_file)
+        with environment(variables):
+            return _start_jvm(settings, log_file)
     except SetupError:
         kept_log()
         raise
@@ -348,6 +359,7 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
                 popen_kwargs={"stdout": output, "stderr": output}
             )
         watch_jvm(gateway.proc)
+        set_language(gateway.jvm)
         theirs = gateway.jvm.java.lang.System.getProperty  # spark-defaults.conf is in it, too
         for key, value in warehouse_settings().items():
             if theirs(key) is None:
@@ -361,7 +373,7 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
     except (PySparkException, Py4JError, OSError) as failure:
         raise SetupError(
             f"Spark did not start with spark.master {settings['spark.master']!r}: "
-            f"{known_error(failure) or innermost(failure)}; its log says more: {log_file}"
+            f"{start_cause(failure, log_file)}; its log says more: {log_file}"
         ) from failure
 
 
@@ -373,6 +385,7 @@ def _start_in_submitted_jvm(
     SparkContext._ensure_initialized()
     conf = SparkConf()  # what spark-submit was given
     jvm: Any = SparkContext._jvm
+    set_language(jvm)
     # For what Python workers print, of sockets that the JVM was quicker to close, say. Spark's own
     # log has its stream already, and goes where it went.
     jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(temporary_log_file())))
@@ -411,8 +424,9 @@ def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
 def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
     """Return settings in which theirs win; of what is a list, both are there, nothing twice."""
     joined = {}
-    if JAVA_OPTIONS in ours and JAVA_OPTIONS in theirs:
-        joined[JAVA_OPTIONS] = f"{ours[JAVA_OPTIONS]} {theirs[JAVA_OPTIONS]}"
+    for key in (JAVA_OPTIONS, _EXECUTOR_JAVA_OPTIONS):
+        if key in ours and key in theirs:
+            joined[key] = f"{ours[key]} {theirs[key]}"
     for key in (_JARS, _EXTENSIONS):
         names = f"{ours.get(key, '')},{theirs.get(key, '')}".split(",")
         if listed := ",".join(dict.fromkeys(filter(None, names))):

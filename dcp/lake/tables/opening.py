@@ -12,8 +12,9 @@ from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.spark.beside import note_settings
+from dcp.lake.spark.jvm_environment import refuse_language
 from dcp.lake.spark.jvm_options import jvm_options
-from dcp.lake.spark.session import JAVA_OPTIONS, build_session
+from dcp.lake.spark.session import JAVA_OPTIONS, build_session, jvm_of
 from dcp.lake.tables.lake_table import StartSpark
 from dcp.lake.tables.lock import locked
 from dcp.lake.tables.tables import LakeLocation
@@ -66,17 +67,23 @@ def spark_of(
     Spark, and raises StoppedError.
 
     Raises:
-        ConfigError: ``spark`` would hand the password to strangers.
+        ConfigError: ``spark`` would hand the password to strangers, or write other names of files.
     """
+
+    def check(session: "SparkSession") -> None:
+        refuse_open_password(session, settings.source)
+        root = None if settings.lake.schema else local_root(settings.lake.root)
+        refuse_language(session, jvm_of(session), root)
+
     if spark is not None:
-        refuse_open_password(spark, settings.source)
+        check(spark)
 
     @cache
     def start() -> "SparkSession":
         if spark is None and stop is not None and stop.is_set():
             raise StoppedError("asked to stop before Spark had started")
         started = session(settings, spark, is_long=is_long())
-        refuse_open_password(started, settings.source)
+        check(started)
         note_settings(started)
         return started
 

@@ -146,11 +146,19 @@ class LakeLocation:
         assert self.root is not None
         return f"{self.root.rstrip('/')}/{table}"
 
+    def spark_path(self, table: str) -> str:
+        """Return the same for Spark, whose default may be another file system than this machine's.
+
+        No URI: Hadoop would take its %20 for a name.
+        """
+        path = self.path(table)
+        return f"file:{path}" if path.startswith("/") else path
+
     def table_sql(self, table: str) -> str:
         """Return the SQL name of a table."""
         if self.schema is not None:
             return f"{dotted(self.schema)}.{quoted(table)}"
-        return f"delta.{quoted(self.path(table))}"
+        return f"delta.{quoted(self.spark_path(table))}"
 
     def table(self, name: str, start_spark: StartSpark) -> LakeTable:
         """Return a table of a lake at this place, which need not be there."""

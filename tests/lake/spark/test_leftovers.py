@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ Traceback (most recent call last):
   File "/python/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker
 BrokenPipeError: [Errno 32] Broken pipe
 """
+
+JVM_SECONDS = 60.0
 
 PROGRAM = """\
 import sys
@@ -120,7 +123,10 @@ def test_a_session_leaves_only_what_was_asked_for(tmp_path: Path, words: list[st
     )
     assert not Path(ended.stdout.strip()).exists(), "the sockets have a folder of their own"
     assert [log.read_text() for log in temporary.glob("*/spark.log")] == []
-    assert list(temporary.iterdir()) == []
+    end = time.monotonic() + JVM_SECONDS
+    while list(temporary.iterdir()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert list(temporary.iterdir()) == [], "the JVM ends after Python, and removes its own"
     assert [str(path.relative_to(here)) for path in here.rglob("kept")] == [
         "spark-warehouse/kept" for _ in words
     ]

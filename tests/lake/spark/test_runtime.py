@@ -231,7 +231,6 @@ def test_failed_download_is_one_sentence_with_the_log(
     submit.write_text("#!/bin/sh\necho pages of noise\nexit 7\n")
     submit.chmod(0o755)
     monkeypatch.setattr(jars, "_spark_home", lambda: tmp_path)
-    monkeypatch.setattr(jars, "find_java_home", lambda: tmp_path)
     monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
