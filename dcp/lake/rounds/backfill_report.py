@@ -61,9 +61,10 @@ class BackfillReport:
 class BackfillEstimate:
     """The work of a backfill, estimated before it begins.
 
-    ``seqnos`` are what each node holds of it: at least as many as documents. Where it
-    ``counts_rows`` of some collections, they are the rows that the lake has of these instead.
-    ``bytes_per_document`` is what those of the lake's newest rounds took; None: there were none.
+    ``seqnos`` are what each node holds of it: as many documents as it can have, by the rows of the
+    lake's tables and the seqnos above these; without them its high seqnos. Where it ``counts_rows``
+    of some collections, they are the rows that the lake has of these instead.
+    ``bytes_per_document`` is the mean of the tables' rows as frames; None: there are none.
     ``left_out`` are vbuckets that could not begin now.
     """
 

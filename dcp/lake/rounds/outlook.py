@@ -11,8 +11,8 @@ from dcp.printable import number_ranges
 class ReadAgain:
     """Vbuckets that will be read from seqno 0, because their nodes order them back.
 
-    ``documents`` is the most that they hold, ``bytes`` their size by the mean of the newest rounds,
-    None where that is unknown.
+    ``documents`` is the most that they hold, ``bytes`` their size by the mean of the tables' rows,
+    None where they have none.
     """
 
     vbuckets: tuple[int, ...]

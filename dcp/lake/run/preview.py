@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.probe import ClusterView
 from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.apply.typed_plan import typed_plan
+from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import AppliedVersion, replica_status
@@ -17,7 +18,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.known_nodes import known_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.backfill_plan import BackfillRequest, copy_to_read
+from dcp.lake.rounds.backfill_plan import copy_to_read
 from dcp.lake.rounds.backfill_report import BackfillEstimate
 from dcp.lake.rounds.lake_position import (
     lake_position,
@@ -31,13 +32,13 @@ from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.run.backfill import BackfillWish, refuse_wrong
 from dcp.lake.run.backfills import copies_of, held_seqnos
+from dcp.lake.run.held_documents import held_documents
 from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.round_record import VbucketReport
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEW_LAKE = "(a new lake)"
-_ROUNDS_OF_A_MEAN: Final = 10
-"""So many newest rounds; one that only recorded a rollback brought no document."""
 
 
 def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPlan | Idle:
@@ -128,8 +127,14 @@ def _read_again(
     ]
     if not again:
         return None
-    documents = sum(cluster.high_seqnos.get(vbucket, 0) for vbucket in again)
-    each = _bytes_per_document(lake, newest)
+    held, highs = held_documents(lake, again), cluster.high_seqnos
+    documents = sum(highs.get(vbucket, 0) for vbucket in again)
+    if not _leaves_out_documents(settings.filter):
+        documents = sum(
+            held.at_most(vbucket, position.state(vbucket).complete_seqno, highs.get(vbucket, 0))
+            for vbucket in again
+        )
+    each = held.mean_bytes
     return ReadAgain(tuple(sorted(again)), documents, each and documents * each, policy)
 
 
@@ -152,14 +157,9 @@ def _written_anew(
     return tuple(found)
 
 
-def _bytes_per_document(lake: LakeTables, newest: int) -> float | None:
-    """Return what the documents of the newest rounds took on the wire; None: there were none."""
-    told = lake.changes.rows(
-        "vbucket, detail", f"kind = 'status' AND round > {newest - _ROUNDS_OF_A_MEAN}"
-    )
-    reports = [VbucketReport.parse(row["vbucket"], row["detail"]) for row in told]
-    rows = sum(report.rows for report in reports)
-    return sum(report.frame_bytes for report in reports) / rows if rows else None
+def _leaves_out_documents(rules: FilterSettings) -> bool:
+    """Return whether nodes send many documents that the tables do not have."""
+    return replace(rules, system_xattrs=False) != FilterSettings()
 
 
 def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate:
@@ -177,14 +177,15 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
     lake = find_lake(start_spark, location)
     request = refuse_wrong(settings, wish, cluster)
     states: Mapping[int, VbucketProgress] = {}
-    bytes_per_document = None
+    documents = None
     if lake is not None:
         require_same_bucket(lake, cluster, settings.source.bucket)
-        newest = latest_round(lake)
-        states = positions_at(lake, newest)
-        bytes_per_document = _bytes_per_document(lake, newest)
+        states = positions_at(lake, latest_round(lake))
+        documents = held_documents(lake, request.vbuckets, request.collections)
+    counts_rows = documents is not None and request.collections is not None
+    counts_seqnos = documents is None or _leaves_out_documents(settings.filter)
     copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
-    held, rows = held_seqnos(cluster, access, request), _rows_of(lake, request)
+    held = held_seqnos(cluster, access, request)
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(request.vbuckets):
@@ -192,26 +193,17 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         found = copy_to_read(request, state, cluster, copies.get(vbucket, ()), held)
         if isinstance(found, LeftOut):
             left_out.append(found)
+        elif documents is not None and counts_rows:
+            seqnos[found.node] += documents.rows[vbucket]
+        elif documents is None or counts_seqnos:
+            seqnos[found.node] += found.high_seqno
         else:
-            seqnos[found.node] += found.high_seqno if rows is None else rows[vbucket]
+            seqnos[found.node] += documents.at_most(vbucket, state.complete_seqno, found.high_seqno)
     return BackfillEstimate(
         len(request.vbuckets),
         seqnos,
-        bytes_per_document,
+        None if documents is None else documents.mean_bytes,
         request.source.bytes_per_second,
         tuple(left_out),
-        counts_rows=rows is not None,
+        counts_rows=counts_rows,
     )
-
-
-def _rows_of(lake: LakeTables | None, request: BackfillRequest) -> Counter[int] | None:
-    """Return how many rows of a request's collections a lake has, by vbucket; None: of all."""
-    if lake is None or request.collections is None:
-        return None
-    rows: Counter[int] = Counter()
-    for replica in replicas_in(lake):
-        if replica.collection_id in request.collections:
-            table = lake.table(replica.name)
-            for each in table.rows("vbucket, count(*) AS documents", "true GROUP BY vbucket"):
-                rows[each["vbucket"]] += each["documents"]
-    return rows

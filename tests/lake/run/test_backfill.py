@@ -129,10 +129,11 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     with cluster_of(3, 2) as cluster:
-        fill(cluster, range(600))
-        cluster.wait_until_replicated()
         settings = quick(cluster, tmp_path)
-        run(settings, once=True, spark=spark)
+        for value in (b"x" * 5000, b"x" * 500):  # each document is there once, and has become small
+            fill(cluster, range(600), value)
+            cluster.wait_until_replicated()
+            run(settings, once=True, spark=spark)
         lake = lake_of(settings, spark)
         before = table_rows(lake, None)
         wish = BackfillWish(None, REPLICAS, RATE)
