@@ -7,7 +7,7 @@ started again: each step begins by reading what is durable.
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from dcp.client.probe import ClusterView
@@ -26,6 +26,9 @@ from dcp.lake.tables.tables import LakeLocation, LakeTables, create_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_AFTER_ROUND_SECONDS: Final = 60.0
+"""How long a run that is asked to stop may take after its round's time: to commit and to apply."""
 
 
 def run(
@@ -104,5 +107,5 @@ def stopping(stop: threading.Event | None, rule: RoundSettings) -> Iterator[thre
     if stop is not None:
         yield stop
         return
-    with stop_on_signals(rule.target_seconds + rule.node_deadline_seconds) as event:
+    with stop_on_signals(rule.target_seconds + _AFTER_ROUND_SECONDS) as event:
         yield event

@@ -15,6 +15,8 @@ from typing import Final
 from dcp.lake.spark.session import is_starting
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_TELL_SECONDS: Final = 1.0
+"""A run that ends sooner than that after a signal says nothing of what it waits for."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,6 +39,8 @@ def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
             signal.signal(each, handler)
 
     def follow(number: int) -> None:
+        if has_ended.wait(_TELL_SECONDS):
+            return
         _LOG.warning(
             "%s: the round or apply under way ends first, within %.0f s; a second signal ends it "
             "at once",
