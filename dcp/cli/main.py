@@ -103,11 +103,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:
     """Run what the words ask of a program; return its exit code, 2 where they are wrong."""
     try:
-        return cast(int, get_command(application).main(words, program, standalone_mode=False))
+        found = get_command(application).main(words, program, standalone_mode=False)
+        if callable(found):
+            return cast(int, found())
     except typer.TyperException as error:
         told = f"{program}: {_message(error)}; {program} --help says what there is"
         print(printable(told), file=sys.stderr)
         return error.exit_code
+    if found == INTERRUPTED:  # while typer read the words: it makes this code of the interrupt
+        log_end(program, "stopped", INTERRUPTED, as_json="--json" in words)
+    return cast(int, found)
 
 
 class _Grouped(TyperGroup):
@@ -188,16 +193,19 @@ def _message(error: typer.TyperException) -> str:
     return f"{error.param.opts[0]}: {message}"
 
 
-def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., int]:
-    """Return the function ``run`` of a command or a job, for typer, with its end as
-    ``run_to_exit_code``.
+def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+    """Return what typer calls with the options of the function ``run`` of a command or a job.
+
+    It returns what ``parsed`` calls then, which ends as ``run_to_exit_code`` does. Within typer it
+    could not tell an interrupt: typer makes an exit code of it.
     """
 
     @wraps(run)
-    def run_and_end(**options: object) -> int:
-        return run_to_exit_code(name, lambda: run(**options), as_json=options.get("json") is True)
+    def with_options(**options: object) -> Callable[[], int]:
+        as_json = options.get("json") is True
+        return lambda: run_to_exit_code(name, lambda: run(**options), as_json=as_json)
 
-    return run_and_end
+    return with_options
 
 
 def run_to_exit_code(name: str, work: Callable[[], int], *, as_json: bool = False) -> int:

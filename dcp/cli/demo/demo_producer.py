@@ -47,8 +47,13 @@ class DemoProducer:
         assert self._process.stdout is not None
         deadline = Timer(_READY_SECONDS, self._process.kill)
         deadline.start()
-        line = self._process.stdout.readline()
-        deadline.cancel()
+        try:
+            line = self._process.stdout.readline()
+        except KeyboardInterrupt:
+            self._process.kill()
+            raise
+        finally:
+            deadline.cancel()
         if not line:
             self._process.wait()
             raise SetupError(f"the demo's producer did not start; its log is {self._log}")

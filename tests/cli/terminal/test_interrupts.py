@@ -35,6 +35,43 @@ DEAF = WORKING.replace(
         except KeyboardInterrupt:
             pass  # lost, as what is raised in a destructor""",
 )
+READING = """
+import sys, time
+from typing import Annotated
+from typer import Option
+from dcp.cli import main
+
+def read(_):
+    print("ready", flush=True)
+    time.sleep(600)
+
+def run(*, words: Annotated[str, Option(parser=read)]):
+    return 0
+
+application = main.new_application("")
+application.command()(main.with_exit_code("run", run))
+main.command = lambda _: application
+sys.exit(main.main(["run", "--words", "x"]))
+"""
+PRODUCER = """
+import os, subprocess, sys, threading
+from pathlib import Path
+from dcp.cli import main
+from dcp.cli.demo import demo_producer
+
+class Silent(subprocess.Popen):
+    def __init__(self, _, **options):
+        super().__init__(["sleep", "600"], **options)
+        threading.Timer(0.5, lambda: print("ready", flush=True)).start()
+
+def work():
+    subprocess.Popen = Silent
+    with demo_producer.DemoProducer(Path(os.devnull)):
+        return 0
+
+demo_producer._READY_SECONDS = 600
+sys.exit(main.run_to_exit_code("run", work, as_json=False))
+"""
 EXITING = """
 import atexit, sys, time
 from dcp.cli import main
@@ -55,9 +92,11 @@ sys.exit(main.main())
     [
         (WORKING, 130, "dcplake run: stopped"),
         (DEAF, 130, "dcplake run: stopped"),
+        (READING, 130, "dcplake run: stopped"),
+        (PRODUCER, 130, "dcplake run: stopped"),
         (EXITING, 2, "dcplake doctor: No such option: --nonsense"),
     ],
-    ids=["working", "deaf", "exiting"],
+    ids=["working", "deaf", "reading its words", "starting a producer", "exiting"],
 )
 def test_a_signalled_process_ends_with_its_line_and_code(
     script: str, code: int, said: str, number: signal.Signals
