@@ -57,13 +57,21 @@ class KnownNodes:
             )
 
 
-def known_nodes(start_spark: StartSpark, location: LakeLocation) -> KnownNodes | None:
-    """Return the nodes that the lake at a place remembers; None also where it cannot be read."""
+def known_nodes(start_spark: StartSpark, location: LakeLocation, bucket: str) -> KnownNodes | None:
+    """Return the nodes that the lake at a place remembers; None also where it cannot be read.
+
+    Raises:
+        LakeError: the lake holds a bucket of another name than ``bucket``.
+
+    """
     try:
         lake = find_lake(start_spark, location)
     except DcplakeError:  # whoever opens the lake tells
         return None
-    return None if lake is None else KnownNodes.of(lake)
+    if lake is None:
+        return None
+    lake.identity.require_same(replace(lake.identity, bucket=bucket), str(location))
+    return KnownNodes.of(lake)
 
 
 def connection_string(found: ClusterMap, *, tls: bool) -> str:

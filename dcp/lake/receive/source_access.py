@@ -105,6 +105,7 @@ def query_cluster(
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
         NodeUnavailableError: no seed answered, nor does a node that is known.
+        LakeError: no seed answered with the bucket, and ``remembered`` tells of another one.
 
     """
     return _ask(access, remembered, probe_cluster, lambda found: found.map)

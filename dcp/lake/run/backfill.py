@@ -146,7 +146,9 @@ def _drive(
     start_spark = spark_of(
         settings, spark, is_long=lambda: wish.is_large(high_seqnos), stop=stopped
     )
-    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+    cluster = query_cluster(
+        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+    )
     high_seqnos.update(cluster.high_seqnos)
     refuse_wrong(settings, wish, cluster)  # before a lake is made for it
     lake = open_or_create(start_spark, settings, location, cluster)

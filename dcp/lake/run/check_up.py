@@ -21,6 +21,7 @@ from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     ConfigError,
+    LakeError,
     NodeUnavailableError,
     RemoteProtocolError,
     SourceError,
@@ -174,7 +175,13 @@ def _ask_seeds(
         except (SourceError, RemoteProtocolError) as error:
             failures.append(error)
             if not waiting and known is None:
-                known = known_nodes(refuse_to_start, lake_location(settings))
+                try:
+                    known = known_nodes(
+                        refuse_to_start, lake_location(settings), settings.source.bucket
+                    )
+                except LakeError as other:
+                    set_up.fail(other)
+                    raise
                 theirs = None if known is None else known.connection_settings(connection)
                 if known is not None and theirs is not None:
                     connection = theirs

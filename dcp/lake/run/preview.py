@@ -63,7 +63,9 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     """
     access = source_access(settings)
     start_spark, location = spark_of(settings, spark), lake_location(settings)
-    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+    cluster = query_cluster(
+        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+    )
     persist_to = settings.policy.persist_to
     without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
     lake = find_lake(start_spark, location)
@@ -173,7 +175,9 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
     """
     access = source_access(settings)
     start_spark, location = spark_of(settings), lake_location(settings)
-    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+    cluster = query_cluster(
+        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+    )
     lake = find_lake(start_spark, location)
     request = refuse_wrong(settings, wish, cluster)
     states: Mapping[int, VbucketProgress] = {}

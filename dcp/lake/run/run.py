@@ -73,7 +73,9 @@ def run(
             is_long=lambda: not once or is_large_load(location, high_seqnos),
             stop=stopped,
         )
-        cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+        cluster = query_cluster(
+            access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+        )
         high_seqnos.update(cluster.high_seqnos)
         lake = open_or_create(start_spark, settings, location, cluster)
         with closing(Driver(lake, settings, access, told)) as driver:

@@ -79,7 +79,9 @@ def verify(
     begin = monotonic()
     start_spark, location = spark_of(settings, spark), lake_location(settings)
     access = metadata_access(source_access(settings))
-    cluster = query_cluster(access, lambda: known_nodes(start_spark, location))
+    cluster = query_cluster(
+        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+    )
     lake = open_lake(start_spark, location)
     access = replace(access, known=KnownNodes.of(lake))
     require_same_bucket(lake, cluster, settings.source.bucket)

@@ -1,16 +1,21 @@
 """Commands that find nothing to write start no Spark: what they ask is in Delta's log."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dcp.cli.main import main
+from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.run import run as lake_run
 from dcp.lake.tables import opening
+from dcp.lake.tables.lock import locked
+from dcp.lake.tables.tables import LakeLocation, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:
@@ -98,6 +103,43 @@ def test_the_lake_of_another_bucket_is_none_of_ours(
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("failed   lake ")
     assert "it was made anew, use another lake for it\n" in said.err
+
+
+@pytest.mark.parametrize(
+    "command", ["doctor", "plan", "plan --backfill", "run --once", "verify", "backfill"]
+)
+def test_a_bucket_that_the_cluster_does_not_have_is_not_the_lakes(
+    options: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), *options, "--set", "source.bucket=nosuch"]) == 7
+    said = capsys.readouterr().err
+    assert "this lake holds bucket 'default', found 'nosuch' (source.bucket)" in said
+    assert said.count("\n") == 1
+
+
+def test_asking_another_driver_for_a_backfill_and_cancelling_it_start_no_spark(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark was started"))
+    assert main(["backfill", "--cancel", *options]) == 2
+    assert "found no backfill that is open" in capsys.readouterr().err
+    root = options[-1].removeprefix("lake.root=")
+    lake = open_lake(lambda: pytest.fail("Spark was started"), LakeLocation(root=root))
+    control = Control(lake)
+
+    def open_backfills() -> list[Action]:
+        return [each for each in control.actions() if each.is_open and each.action == BACKFILL]
+
+    with ThreadPoolExecutor(1) as beside, locked(Path(root), "a driver", makes_lake=False):
+        asked = beside.submit(main, ["backfill", "--vbuckets", "0", *options])
+        wait_for("a request", lambda: bool(open_backfills()))
+        assert main(["backfill", "--cancel", *options]) == 0
+        assert "ends it before another round" in capsys.readouterr().out
+        [action] = open_backfills()
+        assert action.is_to_be_cancelled
+        control.write(action, ActionState.CANCELLED, detail="vbucket 0 as it was")
+        assert asked.result(PATIENCE_SECONDS) == 130
+    assert "somebody cancelled it; vbucket 0 as it was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["doctor", "plan"])
