@@ -25,14 +25,15 @@ def _load(world: World, folder: Path) -> None:
     file = folder / "documents.jsonl"
     file.write_text("\n".join(lines))
     words = ["load", "--seeds", world.seeds, "--user", "tester", "--key-template", "doc_{code}"]
-    assert main([*words, str(file)]) == 0
+    assert main([*words, "--bucket", world.cluster.settings.bucket, str(file)]) == 0
 
 
 def _json_lines(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_load_plan_run_status_sql_and_tail_tell_one_story(
+@pytest.mark.parametrize("world", ["100%-of.trips"], indirect=True)
+def test_load_plan_run_status_sql_tail_and_verify_tell_one_story(
     world: World, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = ["--config", str(world.config)]
@@ -87,6 +88,10 @@ def test_load_plan_run_status_sql_and_tail_tell_one_story(
 
     assert main(["plan", *config]) == 0
     assert "no vbucket is behind" in capsys.readouterr().out
+
+    assert main(["verify", *config]) == 0
+    assert main(["metrics", *config]) == 0
+    assert 'bucket="100%-of.trips"' in capsys.readouterr().out
 
     assert main(["maintain", *config, "--json", "--step", "clean", "--step", "heartbeat"]) == 0
     [step] = _json_lines(capsys.readouterr().out)
