@@ -69,11 +69,15 @@ _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
 _REFUSALS: Final = (AuthenticationError, BucketError, SecretError)
 _REFUSED_SECONDS: Final = 300.0
-"""How long a run that goes on may be refused, or find a secret half written, until that ends it.
+"""How long a run that has begun may be refused, or find a secret half written, until that ends it.
 
 A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
 minute or two to bring a new secret to each pod; the cluster has it at once.
 """
+_STOPPED: Final = (
+    "the run was asked to stop before it had read all that the cluster held at its start; what it "
+    "has read is committed, the next run goes on from there"
+)
 
 
 @dataclass(slots=True)
@@ -137,13 +141,15 @@ class Driver:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
 
         Backfills that were asked for are carried out, too. Once it ``is_enough``, what is there is
-        applied, and that is all.
+        applied, and that is all. The cluster took us when it told ``cluster``: where a node refuses
+        us afterwards, or an executor has no secret, the run waits five minutes for that to end.
 
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
                 applied; or ``policy.persist_to`` holds an apply back.
             StoppedError: ``stop`` came first, or the lake is paused; what was read is committed.
             QualityError: ``quality.gate`` holds an apply back; what was read is committed.
+            AuthenticationError, BucketError, SecretError: refused for five minutes.
 
         """
         self._persistence.heed(stop)
@@ -152,7 +158,13 @@ class Driver:
             if (pause := self._requests.carry_out()) is not None:
                 self.apply(self.received(), force=True)
                 raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
-            plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
+            try:
+                plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
+            except _REFUSALS as error:
+                if stop.is_set():
+                    raise StoppedError(_STOPPED) from error
+                self._await_access(error, stop)
+                continue
             if is_enough():
                 self.apply(self.received(), force=True)
                 self._refuse_held()
@@ -166,10 +178,7 @@ class Driver:
                 self._refuse_held()
                 return self._report
             if stop.is_set():
-                raise StoppedError(
-                    "the run was asked to stop before it had read all that the cluster held at its "
-                    "start; what it has read is committed, the next run goes on from there"
-                )
+                raise StoppedError(_STOPPED)
             try:
                 if isinstance(plan, RoundPlan):
                     report = self.round(plan)
@@ -177,10 +186,7 @@ class Driver:
                     self.apply(report.round, force=False)
                 cluster = query_cluster(self._access)
             except _REFUSALS as error:
-                if not self._report.rounds:
-                    raise  # nobody has taken us yet
-                self._observer.waiting(_CHECK_SECONDS, self._outlast(error))
-                stop.wait(_CHECK_SECONDS)
+                self._await_access(error, stop)
             else:
                 self._refused_at = None
                 bounds.update(cluster)
@@ -233,6 +239,11 @@ class Driver:
             return reason
         self._refused_at = None
         return reason
+
+    def _await_access(self, error: DcplakeError, stop: threading.Event) -> None:
+        """Wait a little after a refusal; raise it after a while."""
+        self._observer.waiting(_CHECK_SECONDS, self._outlast(error))
+        stop.wait(_CHECK_SECONDS)
 
     def _outlast(self, error: DcplakeError) -> str:
         """Return what to wait for where we were refused; raise the refusal after a while."""

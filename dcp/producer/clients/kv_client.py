@@ -3,7 +3,7 @@
 Requests are sent to the nodes that hold their vbuckets, many before the first answer is read;
 writes even while those before them are not answered, so that client and nodes work at the same
 time. A vbucket that has moved (NOT_MY_VBUCKET) is looked up again; temporary refusals are tried
-again. What is under way has each key once, so that nothing is tried again behind a newer write.
+again. No two unanswered requests share a key, so a retry never overwrites a newer write.
 """
 
 import time
@@ -34,7 +34,7 @@ from dcp.wire.vocabulary import Opcode, Status
 BATCH_REQUESTS: Final = 512
 BATCH_BYTES: Final = 8 * 1024 * 1024
 BATCHES_AHEAD: Final = 2
-"""So many batches of writes are under way at once; their answers are short, whatever they say."""
+"""The most batches of writes without an answer."""
 _TRIES: Final = 8
 _AGAIN: Final = frozenset(
     {
@@ -158,6 +158,7 @@ class KvClient:
         Where ``requests`` raises, what came before is sent and answered first.
         """
         under_way: deque[_Sent] = deque()
+        is_finished = False
         try:
             for batch in _batches(requests):
                 while under_way and (
@@ -168,8 +169,9 @@ class KvClient:
                     yield from _checked(self._answers(under_way), expected)
                 if batch:
                     under_way.append(self._send(batch))
+            is_finished = True
         finally:
-            if under_way:  # nobody reads these answers, and the next command wants its own
+            if not is_finished:  # answers may be on their way, and the next command wants its own
                 self.close()
 
     def _answers(self, under_way: deque[_Sent]) -> list[_Answered]:

@@ -298,12 +298,51 @@ def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
         driver.once(view(20), threading.Event())
 
 
-def test_a_bounded_run_that_was_never_taken_is_refused_at_once() -> None:
-    def refuse(_: int, __: int) -> tuple[Outcome, int]:
-        raise AuthenticationError("no")
+@pytest.mark.parametrize("part", ["plan", "round"])
+@pytest.mark.parametrize("refusal", [AuthenticationError("no"), SecretError("the file is empty")])
+def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
+    looks: list[ClusterView | DcplakeError],
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    refusal: DcplakeError,
+) -> None:
+    """The cluster was looked at before, so the node may have restarted meanwhile."""
+    monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
+    looks.append(view(10))
+    refusals = [refusal] * 2
 
-    with pytest.raises(AuthenticationError):
-        Scripted(refuse).once(view(10), threading.Event())
+    def refuse() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    def outcome_of(_: int, target: int) -> tuple[Outcome, int]:
+        refuse()
+        return Outcome.REACHED, target
+
+    driver = Scripted(outcome_of)
+    if part == "plan":
+        driver.on_plan = refuse
+    driver.once(view(10), threading.Event())
+    assert not refusals
+    assert [len(driver.rounds), len(driver._report.rounds)] == [1 if part == "plan" else 3, 1]
+
+    refusals = [refusal] * 10_000
+    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.01)
+    with pytest.raises(type(refusal)):
+        driver.once(view(20), threading.Event())
+
+
+def test_a_bounded_run_that_is_refused_ends_when_it_is_asked_to_stop() -> None:
+    stop = threading.Event()
+
+    def refuse() -> None:
+        stop.set()
+        raise BucketError("the node has no bucket yet")
+
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.on_plan = refuse
+    with pytest.raises(StoppedError):
+        driver.once(view(10), stop)
 
 
 def test_trusted_certificates_may_be_replaced(

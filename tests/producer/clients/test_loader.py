@@ -24,7 +24,7 @@ from dcp.producer.clients.kv_connection import KvConnection
 from dcp.producer.clients.loader import KeyRule, LoadError, Progress, load_jsonl
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import Status
+from dcp.wire.vocabulary import Opcode, Status
 from tests.producer.conftest import Clock
 from tests.producer.raw_client import PATIENCE_SECONDS
 
@@ -138,6 +138,29 @@ def test_a_write_that_is_tried_again_does_not_undo_a_newer_one(
         traffic.refused_keys = {b"key"}
         assert client.set([(b"key", b"1"), *others, (b"key", b"2")]) == between + 2
         assert client.get([b"key"]) == {b"key": b"2"}
+
+
+def test_a_batch_that_only_some_nodes_got_leaves_no_answers_behind(
+    pair: ProducerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [b"key%d" % number for number in range(40)]
+    send, sent_to = KvConnection.send, set[str]()
+
+    def second_node_is_lost(self: KvConnection, requests: Sequence[Frame]) -> None:
+        if requests[0].opcode == Opcode.SET:
+            sent_to.add(self.name)
+            if len(sent_to) == 2:
+                raise NodeUnavailableError("the connection broke")
+        send(self, requests)
+
+    with _client(pair.seeds) as client:
+        client.set((key, b'"old"') for key in keys)
+        monkeypatch.setattr(KvConnection, "send", second_node_is_lost)
+        with pytest.raises(NodeUnavailableError):
+            client.set((key, b'"new"') for key in keys)
+        found = client.get(keys)
+        assert found == _held(pair), "answers to the batch before are not taken for these"
+        assert set(found.values()) <= {b'"old"', b'"new"'}
 
 
 def test_a_write_that_is_refused_for_good_leaves_the_client_usable(pair: ProducerCluster) -> None:
