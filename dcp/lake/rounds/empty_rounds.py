@@ -14,7 +14,7 @@ from typing import Final
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 
 LONGEST_WAIT_SECONDS: Final = 30.0
-"""A document that passes a filter behind many that do not comes so much later at most."""
+"""A document that passes the filter arrives at most this much later."""
 _MOST_DOUBLINGS: Final = 32
 
 

@@ -302,10 +302,14 @@ def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
 
 def idle_text(idle: Idle) -> str:
     """Return why there is no round."""
-    head = f"no round: after round {idle.latest_round} "
-    head += "nothing can be streamed" if idle.left_out else "no vbucket is behind"
-    head += ", but for some that last brought no rows" if idle.waiting else ""
-    return "\n".join([head, *left_out_lines(idle.left_out), *_outlook_lines(idle.outlook)])
+    lines = [f"no round: after round {idle.latest_round} "]
+    if idle.waiting:
+        lines[0] += "no vbucket needs one yet"
+        vbuckets = number_ranges(idle.waiting)
+        lines.append(f"  waiting: vbuckets {vbuckets}: their last rounds brought no rows")
+    else:
+        lines[0] += "nothing can be streamed" if idle.left_out else "no vbucket is behind"
+    return "\n".join([*lines, *left_out_lines(idle.left_out), *_outlook_lines(idle.outlook)])
 
 
 def _outlook_lines(outlook: Outlook | None) -> list[str]:

@@ -159,7 +159,12 @@ def test_what_may_wait_makes_no_round_and_comes_with_one() -> None:
     alone = plan_round(position, cluster({0: 21, 1: 10}, vbuckets=2), SETTINGS, FLOW, 2)
     assert isinstance(alone, Idle)
     assert alone.waiting == {0}
-    assert str(alone).endswith("no vbucket is behind, but for some that last brought no rows")
+    told = "no vbucket needs one yet\n  waiting: vbuckets 0: their last rounds brought no rows"
+    assert str(alone).endswith(told)
+    without_one = cluster({0: 21}, vbuckets=2, unreachable={NODES[1]: "down"})
+    left = str(plan_round(position, without_one, SETTINGS, FLOW, 2))
+    assert f"{told}\n  left out: vbuckets 1: node unreachable" in left
+    assert "nothing can be streamed" not in left, "vbucket 0 can"
     both = planned(position, cluster({0: 21, 1: 11}, vbuckets=2))
     assert [stream.vbucket for stream in both.streams] == [0, 1]
 
