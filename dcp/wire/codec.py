@@ -76,12 +76,16 @@ class CodecRow:
     value: ValueLayout | None = None
     optional: frozenset[str] = field(init=False)
     """The fields of the body that are in some forms of the extras only where they are not None."""
+    form_by_optional: dict[frozenset[str], Extras] = field(init=False)
+    """The form that holds exactly these of the optional fields; of several ones the first."""
 
     def __post_init__(self) -> None:
         """Find the optional fields: each frame that is encoded asks for them."""
         in_forms = {name for form in self.extras for name in form.names}
         optional = in_forms.intersection(e.name for e in fields(self.body) if e.default is None)
+        forms = {frozenset(optional.intersection(f.names)): f for f in reversed(self.extras)}
         object.__setattr__(self, "optional", frozenset(optional))
+        object.__setattr__(self, "form_by_optional", forms)
 
 
 def _extras(layout: str, names: str) -> tuple[Extras, ...]:
@@ -370,10 +374,10 @@ def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
     """The form that holds exactly those optional fields which are set (are not None)."""
     if not row.optional:
         return row.extras[0]
-    present = {name for name in row.optional if getattr(body, name) is not None}
-    for form in row.extras:
-        if row.optional.intersection(form.names) == present:
-            return form
+    present = frozenset([name for name in row.optional if getattr(body, name) is not None])
+    form = row.form_by_optional.get(present)
+    if form is not None:
+        return form
     raise TypeError(
         f"encode {type(body).__name__}: found {', '.join(sorted(present)) or 'no optional field'} "
         "set, which fits no form of its extras"

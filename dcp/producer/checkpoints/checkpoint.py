@@ -93,11 +93,8 @@ class Checkpoint(Generic[Q]):
         self._seqnos = [item.seqno for item in self._items if item is not None]
         self.item_count = len(self._items)
         self.memory_bytes = sum(_memory_of(item) for item in self._items if item is not None)
-
-    @property
-    def high_seqno(self) -> int:
+        self.high_seqno = self._seqnos[-1] if self._seqnos else expelled_seqno
         """The newest seqno that was ever added; the one before the checkpoint while none was."""
-        return self._seqnos[-1] if self._seqnos else self.expelled_seqno
 
     def after(self, seqno: int) -> tuple[Q, ...]:
         """Return the items above ``seqno``, in seqno order."""
@@ -163,7 +160,8 @@ class OpenCheckpoint(Checkpoint[Q]):
                     return False
             self._places[key] = self._first_place + len(self._items)
         self._items.append(item)
-        self._seqnos.append(item.seqno)
+        self.high_seqno = item.seqno
+        self._seqnos.append(self.high_seqno)
         self.item_count += 1
         self.memory_bytes += _memory_of(item)
         return True

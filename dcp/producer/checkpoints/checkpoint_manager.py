@@ -144,6 +144,19 @@ class CheckpointManager(CheckpointQueue[Q]):
             self.advance(cursor, items.items[-1].seqno)
         return items
 
+    def take_all(self, cursor: str) -> list[Q]:
+        """Return all items that a cursor has not had, of all checkpoints, and advance it.
+
+        Raises:
+            LocalProtocolError: there is no such cursor.
+        """
+        place = self._cursors.named(cursor)
+        taken: list[Q] = []
+        while place.seqno < self.high_seqno:
+            taken += self._checkpoints.next_after(place.seqno).after(place.seqno)
+            place.advance(taken[-1].seqno)
+        return taken
+
     def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
         """Return the first items above a seqno of the snapshot shown to a cursor, up to another."""
         return self._checkpoints.next_after(after_seqno).between(after_seqno, end_seqno, most_items)

@@ -6,6 +6,7 @@ datatypes that the connection negotiated. All but GET may ask for durability in 
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final, cast
 
 from dcp.errors import FrameError
@@ -52,7 +53,7 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
         value, datatype = version.value, version.datatype
         plain = inflate(value) if datatype & Datatype.SNAPPY else value
         body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
-        shown = datatype & Datatype.JSON & _negotiated(session)
+        shown = datatype & Datatype.JSON & _datatypes_of(session.login.features)
         session.reply(frame, m.GetAnswer(version.flags, body), cas=version.cas, datatype=shown)
 
     _on_document(session, frame, answer)
@@ -67,7 +68,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             session, frame, _changing(session, frame, _storing(session, frame, request, value))
         )
 
-    if frame.datatype & ~_negotiated(session):
+    if frame.datatype & ~_datatypes_of(session.login.features):
         session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
     elif len(request.value) <= _SHORT_VALUE_BYTES:
         go_on(request.value)
@@ -190,8 +191,10 @@ def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
             session.refuse(frame, error.status)
 
 
-def _negotiated(session: Session) -> int:
-    return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in session.login.features)
+@cache
+def _datatypes_of(features: frozenset[int]) -> int:
+    """Return the datatype bits of what was negotiated: of what a server grants, a few sets."""
+    return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in features)
 
 
 DOCUMENT_COMMANDS: Final[dict[int, CommandHandler]] = {

@@ -59,12 +59,12 @@ class DurabilityHistory:
 
     def note(self, version: Version, completed_seqno: int) -> None:
         """Take the next item; ``completed_seqno``: the prepare that it completes, 0 for none."""
-        seqno = version.seqno
-        if version.is_visible and self._was_visible:
+        seqno, is_visible = version.seqno, version.is_visible
+        if is_visible and self._was_visible:
             self._visible.values[-1] = seqno
-        elif version.is_visible:
+        elif is_visible:
             self._visible.grow(seqno, seqno)
-        self._was_visible = version.is_visible
+        self._was_visible = is_visible
         if completed_seqno:
             self._completed.grow(seqno, completed_seqno)
             self._prepared.grow(seqno, completed_seqno)

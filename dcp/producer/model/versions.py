@@ -146,6 +146,7 @@ class Version:
         "opcode",
         "rev",
         "seqno",
+        "stored_key",
         "sync",
         "value",
         "vbucket",
@@ -168,10 +169,17 @@ class Version:
         self.seqno = seqno
         self.rev = rev
         self.cas = cas
-        self.value, self.datatype, self.flags, self.expiry, self.opcode, *_ = content
+        self.value = content.value
+        self.datatype = content.datatype
+        self.flags = content.flags
+        self.expiry = content.expiry
+        self.opcode = content.opcode
         self.delete_time = content.delete_time
         self.sync = content.sync
         self.event: ManifestEvent | None = None
+        namespace = COMMITTED if content.opcode <= _EXPIRATION_OPCODE else PREPARED
+        self.stored_key: VersionKey = (namespace, collection, key)
+        """The key of which a disk keeps only the newest item; collection events have one, too."""
         self._wire: dict[int, tuple[bytes, bytes]] = {}
 
     @classmethod
@@ -182,6 +190,10 @@ class Version:
         collection = getattr(event, "collection_id", NO_COLLECTION)
         found = cls(vbucket, message.key, content, seqno=seqno, rev=1, cas=0, collection=collection)
         found.event = event
+        if isinstance(event, ScopeCreated | ScopeDropped):
+            found.stored_key = _SCOPE_EVENT, event.scope_id, b""
+        else:
+            found.stored_key = _COLLECTION_EVENT, collection, b""
         return found
 
     @property
@@ -230,15 +242,6 @@ class Version:
         prepare (kv_engine ``engines/ep/src/checkpoint.cc``, ``Checkpoint::canDedup``).
         """
         return self.sync is None
-
-    @property
-    def stored_key(self) -> VersionKey:
-        """The key of which a disk keeps only the newest item; collection events have one, too."""
-        if self.event is None:
-            return (COMMITTED if self.is_document else PREPARED), self.collection, self.key
-        if isinstance(self.event, ScopeCreated | ScopeDropped):
-            return _SCOPE_EVENT, self.event.scope_id, b""
-        return _COLLECTION_EVENT, self.collection, b""
 
     @property
     def size_bytes(self) -> int:

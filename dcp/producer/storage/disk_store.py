@@ -8,7 +8,7 @@ are described in ``disk_batch.py``. A store and its scans are used by one thread
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ from dcp.types import U32_MAX, require_unsigned
 _WARM_UP_BYTES: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem:
+class StoredItem(NamedTuple):
     """One version of a key; its frame is ``head + value``, with opaque 0.
 
     ``replaces`` are the seqnos of what it makes an end of, all of it in the store (or earlier in

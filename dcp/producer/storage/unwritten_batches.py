@@ -28,10 +28,9 @@ class UnwrittenBatches:
     def take_written(self, persisted_seqno: int) -> list[Version]:
         """Remove what ends at or below the persisted seqno, and return all that was in it."""
         written: list[Version] = []
-        for batch in self.due(persisted_seqno):
-            self._batches.popleft()
-            self.size_bytes -= _size_of(batch)
-            written += batch
+        while self._batches and self._batches[0][-1].seqno <= persisted_seqno:
+            written += self._batches.popleft()
+        self.size_bytes -= _size_of(written)
         return written
 
     def ends_down_from(self, seqno: int) -> list[int]:
@@ -45,4 +44,4 @@ class UnwrittenBatches:
 
 
 def _size_of(batch: WriteBatch) -> int:
-    return sum(version.size_bytes for version in batch)
+    return sum([version.size_bytes for version in batch])

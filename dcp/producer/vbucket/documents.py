@@ -13,7 +13,7 @@ expire, and it is read as it was before; if that is not known, not at all. A com
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dcp.errors import DcplakeError, FrameError
 from dcp.producer.model.hybrid_clock import HybridClock
@@ -82,8 +82,7 @@ class StoredDocument:
         return without_xattrs(value) if self.datatype & _XATTR else value
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedValue:
+class CheckedValue(NamedTuple):
     """A checked value to store, with the datatype to store; or its fault."""
 
     value: bytes

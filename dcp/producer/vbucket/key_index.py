@@ -40,17 +40,18 @@ class KeyIndex:
 
     def note(self, version: Version) -> None:
         """Take the newest version of its key."""
-        if version.emptied_collection in self._collections:
+        is_document = version.is_document
+        if version.event is None:
+            self.holds_sync_writes |= not is_document
+        elif version.emptied_collection in self._collections:
             self._empty(version.collection, version.seqno)
-        if not version.is_document and version.event is None:
-            self.holds_sync_writes = True
         self._collections.add(version.collection)
         self.durability.note(version, self._completed_by(version))
         key = version.stored_key
         older = self._newest.get(key)
         if self._values is not None and older is not None:
             self._values.forget(older)
-        if version.is_document:
+        if is_document:
             was_live = older is not None and older.is_live
             self.live[version.collection] += version.is_live - was_live
         self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)

@@ -44,10 +44,7 @@ class MemoryHistory:
 
     def take_batch(self) -> list[Version]:
         """Return the versions written since the last call, in seqno order."""
-        batch: list[Version] = []
-        while (taken := self.checkpoints.next_items(_BATCHES)) is not None:
-            batch += taken.items
-        return batch
+        return self.checkpoints.take_all(_BATCHES)
 
     def note_persisted(self, seqno: int) -> None:
         """Note that all up to a seqno is on disk: memory need not keep it for the disk's sake."""
