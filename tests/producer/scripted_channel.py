@@ -15,6 +15,10 @@ class ScriptedChannel:
     def taken_bytes(self) -> int:
         return 0
 
+    @property
+    def has_more(self) -> bool:
+        return bool(self._said)
+
     async def open(self) -> None:
         """Nothing comes first."""
 

@@ -77,6 +77,11 @@ class ServedChannel:
     async def open(self) -> None:
         """Nothing comes first."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether ``receive`` returns at once."""
+        return self._in.is_readable
+
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
         await asyncio.sleep(0)

@@ -31,7 +31,7 @@ from dcp.wire.json_tree import json_tree
 from dcp.wire.leb128 import encode_leb128
 from dcp.wire.vocabulary import Opcode, Status
 
-BATCH_REQUESTS: Final = 512
+BATCH_REQUESTS: Final = 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024
 BATCHES_AHEAD: Final = 2
 """The most batches of writes without an answer."""

@@ -24,6 +24,10 @@ from dcp.wire.framing import FrameBlock, FrameSplitter
 _LOG = logging.getLogger(__name__)
 _PART_FRAMES: Final = 16
 """So much of a long answer is made in one turn."""
+_ANSWER_BYTES: Final = 8 * 1024
+"""So much of answers is sent, though the client has said more: each time costs a system call."""
+FLUSH_REQUESTS: Final = 4096
+"""With so many requests acted on, writes are flushed though the client has said more."""
 
 
 class AcceptedConnection:
@@ -48,6 +52,7 @@ class AcceptedConnection:
         self._outbox_is_short.set()
         self._there_is_room = asyncio.Event()
         self._room = FrameRoom(bucket.clients.large_frames, self._there_is_room.set)
+        self._unflushed_requests = 0
         self._reader: asyncio.Future[None] | None = None
         self._is_closing = asyncio.Event()
         session.attach(self)
@@ -164,7 +169,10 @@ class AcceptedConnection:
                 return
             await self._have_room(splitter, len(data))
             try:
-                await self._take(splitter.feed(data))
+                block = splitter.feed(data)
+                if not len(block):  # it may be long until the client has said the rest
+                    self._flush()
+                await self._take(block)
             except FrameError:
                 with self._bucket.lock:
                     self.session.abort()
@@ -176,7 +184,15 @@ class AcceptedConnection:
         arrived_bytes = splitter.pending_bytes + count
         self._room.brought(arrived_bytes, splitter.unfinished_frame_bytes, self._loop.time())
         if self._room.is_waiting:
+            self._flush()
             await self._there_is_room.wait()
+
+    def _flush(self) -> None:
+        """Write to a disk in memory what turns wrote, and let all their answers go."""
+        with self._bucket.lock:
+            self._bucket.writes.flush()
+        self._unflushed_requests = 0
+        self.wake()
 
     async def _take(self, block: FrameBlock) -> None:
         if len(block):
@@ -203,8 +219,9 @@ class AcceptedConnection:
     def _take_turn(self, block: FrameBlock, first: int, most_frames: int, end: float) -> int:
         """Act on some frames of a block from ``first`` on; return on how many.
 
-        The turn in which a block ends, or has to wait, writes to disk what all turns of it wrote.
-        So whoever got the last answer to what it said finds all of that on a disk in memory.
+        The turn in which a block ends, or has to wait, writes to disk what all turns of it wrote,
+        or leaves that to the next block if that is there: for ``FLUSH_REQUESTS`` at most. So
+        whoever got the last answer to what it said finds all of that on a disk in memory.
         """
         index, now = first, self._loop.time()
         with self._bucket.lock, self._bucket.writes.turn():
@@ -217,10 +234,13 @@ class AcceptedConnection:
                 now = self._loop.time()
                 if now >= end:
                     break
+            self._unflushed_requests += index - first
             goes_on = self._outbox_is_short.is_set() and not self.session.is_closing
-            if index == len(block) or not goes_on:
-                self._bucket.writes.flush()
-        self.wake()
+            has_more = index < len(block) or self._channel.has_more
+            if not (goes_on and has_more) or self._unflushed_requests >= FLUSH_REQUESTS:
+                self._flush()
+        if self.session.outbox_bytes >= _ANSWER_BYTES:
+            self.wake()
         return index - first
 
     def _work(self, _: int, end: float) -> int:

@@ -43,6 +43,10 @@ class Channel(Protocol):
     def certificate_name(self) -> str:
         """The common name in the certificate that the client showed; empty where it showed none."""
 
+    @property
+    def has_more(self) -> bool:
+        """True if ``receive`` has bytes to return at once."""
+
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
 
@@ -87,6 +91,11 @@ class PlainChannel:
         """Nothing: only TLS has certificates."""
         return ""
 
+    @property
+    def has_more(self) -> bool:
+        """True if the system has bytes that were not read."""
+        return _count(self._socket, termios.FIONREAD) > 0
+
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
         await asyncio.sleep(0)
@@ -128,8 +137,11 @@ def _without_cycle(error: OSError) -> OSError:
 
 
 def _unacknowledged_bytes(sock: socket.socket) -> int:
-    count = fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))  # SIOCOUTQ of tcp(7)
-    return int.from_bytes(count, sys.byteorder)
+    return _count(sock, termios.TIOCOUTQ)  # SIOCOUTQ of tcp(7)
+
+
+def _count(sock: socket.socket, request: int) -> int:
+    return int.from_bytes(fcntl.ioctl(sock, request, bytes(4)), sys.byteorder)
 
 
 class TlsChannel:
@@ -177,6 +189,11 @@ class TlsChannel:
         shown: Any = self._tls.getpeercert() or {}  # typed for all that a certificate may have
         subject = dict(entry for part in shown.get("subject", ()) for entry in part)
         return str(subject.get("commonName", ""))
+
+    @property
+    def has_more(self) -> bool:
+        """True if bytes of a record are left; what is still encrypted may be no whole record."""
+        return self._tls.pending() > 0
 
     async def receive(self) -> bytes:
         """Return the content of the records that are there, of some of them where they are many.

@@ -104,3 +104,17 @@ def test_others_have_a_turn_before_each_part(
 
 def test_small_records_are_read_many_at_a_time() -> None:
     assert len(asyncio.run(_encrypted())) <= RECORDS // 100
+
+
+def test_a_channel_tells_whether_it_has_more() -> None:
+    async def told() -> list[bool]:
+        server, client = _connected()
+        with server, client:
+            channel = PlainChannel(server)
+            found = [channel.has_more]
+            await asyncio.get_running_loop().sock_sendall(client, b"xx")
+            found.append(channel.has_more)
+            await channel.receive()
+            return [*found, channel.has_more]
+
+    assert asyncio.run(told()) == [False, True, False]

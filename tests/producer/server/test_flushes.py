@@ -9,6 +9,7 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.commands.session import Session
 from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server import accepted_connection
 from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.producer.server.turns import ROUND_FRAMES, Turns
 from dcp.producer.storage.disk_file import Data, MemoryFile
@@ -99,6 +100,27 @@ def test_writes_that_came_together_are_flushed_together(written: list[int]) -> N
 
     assert len(written) == 2 * VBUCKETS  # each log's file is made, and written once
     assert persisted[-1] == WRITES  # whoever has the last answer finds all on disk
+
+
+@pytest.mark.parametrize(("most_requests", "flushes"), [(WRITES // 4, 4), (2 * WRITES, 1)])
+def test_a_client_that_goes_on_sending_is_flushed_now_and_then(
+    most_requests: int, flushes: int, written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepted_connection, "FLUSH_REQUESTS", most_requests)
+    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    blocks = [_sets(range(first, first + ROUND_FRAMES)) for first in range(0, WRITES, ROUND_FRAMES)]
+    persisted = _serve(bucket, *blocks, answers=WRITES)
+
+    assert len(written) == (1 + flushes) * VBUCKETS  # each log's file is made once
+    assert persisted[-1] == WRITES
+
+
+def test_half_a_request_keeps_nothing_before_it_from_the_disk() -> None:
+    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    half = _set(WRITES)[:30]
+    _serve(bucket, _sets([0]), _sets(range(1, WRITES)), half, answers=WRITES)
+
+    assert sum(each.data.disk.persisted_seqno for each in bucket.vbuckets) == WRITES
 
 
 def test_each_write_of_a_flush_can_be_gone_back_to() -> None:
