@@ -83,7 +83,7 @@ class TablesInMemory(MemoryLake):
                 table=lambda name: (self, name),
                 changes_sql=CHANGES,
                 table_sql=str,
-                location=SimpleNamespace(schema=None, path=str),
+                location=SimpleNamespace(schema=None, path=str, spark_path=str),
             ),
         )
 
