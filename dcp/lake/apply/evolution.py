@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, Seen
-from dcp.lake.config.contracts import can_be_column
+from dcp.lake.config.column_names import refusal_of, same_name_key
 from dcp.lake.tables.typed_columns import paths_of
 
 MOST_COLUMNS: Final = 1000
@@ -37,17 +37,20 @@ class _Growth:
 
     def of_object(self, known: pa.StructType, seen: Seen) -> pa.StructType:
         fields = {each.name: each.type for each in known}
-        taken = {name.lower() for name in fields}
+        for name in fields.keys() & seen.fields.keys():
+            fields[name] = self.of_known(fields[name], seen.fields[name])
+        taken = set(map(same_name_key, fields))
         # Of an object whose names are data there may be more than there is room for: it comes last.
-        for name, each in sorted(seen.fields.items(), key=lambda each: (_values(each[1]), each[0])):
-            if name in fields:
-                fields[name] = self.of_known(fields[name], each)
-            elif self.adds and self.room > 0 and can_be_column(name) and name.lower() not in taken:
+        new = seen.spellings(taken).values() if self.adds else ()
+        for spellings in sorted(new, key=lambda each: (_values(each[0][1]), each[0][0])):
+            for name, each in spellings:
+                if self.room <= 0 or refusal_of(name) is not None:
+                    continue
                 kind = replace(self).of_new(each)
                 if kind is not None:
                     fields[name] = kind
-                    taken.add(name.lower())
                     self.room -= sum(1 for _ in paths_of(kind))
+                    break
         return pa.struct([*fields.items(), *self.empty(fields, seen)])
 
     def empty(self, known: Collection[str], seen: Seen) -> Iterator[tuple[str, pa.DataType]]:

@@ -1,6 +1,8 @@
 """Looks at JSON documents: which values there are at which path. No Spark."""
 
+import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, DecimalException
 from typing import Any, Final, Self
@@ -8,6 +10,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from dcp.lake.apply.json_documents import DATE, TIMESTAMP
+from dcp.lake.config.column_names import same_name_key
 from dcp.lake.config.contracts import MOST_LEVELS
 
 MOST_FIELDS: Final = 100_000
@@ -19,6 +22,13 @@ MOST_DIGITS: Final = 38
 NUMBERS: Final = ("int", "bigint", "decimal(38,0)", "double")
 """Kinds of numbers: whole ones by the narrowest type that holds them, and all others."""
 
+NUMERIC_TEXT: Final = "number in a text"
+"""The kind of a text that is a number as JSON has them: `00501` and `+49` are other texts."""
+
+_NUMERIC_TEXT: Final = re.compile(
+    r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,99})?(?:[eE][+-]?[0-9]{1,3})?"
+)
+
 _LARGEST: Final = Context(prec=1000)
 
 
@@ -27,13 +37,18 @@ class Seen:
     """The values at one path: how many of each kind, and what is in them.
 
     ``whole_digits`` and ``fraction_digits`` are the most that numbers have before and behind the
-    point. ``elements`` are those of arrays or, where ``names_are_data``, the values of objects. The
-    paths of a document share ``room``, the number of fields that may still be added.
+    point, ``whole_text_digits`` and ``fraction_text_digits`` those of numbers in texts. ``values``
+    counts what is not null. ``elements`` are those of arrays or, where ``names_are_data``, the
+    values of objects. The paths of a document share ``room``, the number of fields that may still
+    be added.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
     whole_digits: int = 0
     fraction_digits: int = 0
+    whole_text_digits: int = 0
+    fraction_text_digits: int = 0
+    values: int = 0
     fields: dict[str, Self] = field(default_factory=dict)
     elements: Self | None = None
     names_are_data: bool = False
@@ -51,6 +66,7 @@ class Seen:
 
     def add(self, value: Any, level: int = 1) -> None:
         """Add a value, as `parse_object` gives it."""
+        self.values += value is not None
         match value:
             case None:
                 return
@@ -69,18 +85,42 @@ class Seen:
             case bytes():
                 self._add_number(value)
             case _:
-                is_day, is_time = DATE.fullmatch(value), TIMESTAMP.fullmatch(value)
-                self.kinds["date" if is_day else "timestamp" if is_time else "string"] += 1
+                self._add_text(value)
+
+    def count(self, values: pa.Array) -> None:
+        """Add to the numbers of values only: of those that a column holds."""
+        self.values += len(values) - values.null_count
+        if pa.types.is_struct(values.type):
+            for each, inner in zip(values.type, values.flatten(), strict=True):
+                self._field(each.name).count(inner)
+        elif pa.types.is_list(values.type):
+            self._element().count(values.flatten())
 
     def merge(self, other: Self) -> None:
         """Add what another look has seen."""
         self.kinds += other.kinds
+        self.values += other.values
         self.whole_digits = max(self.whole_digits, other.whole_digits)
         self.fraction_digits = max(self.fraction_digits, other.fraction_digits)
+        self.whole_text_digits = max(self.whole_text_digits, other.whole_text_digits)
+        self.fraction_text_digits = max(self.fraction_text_digits, other.fraction_text_digits)
         for name, each in other.fields.items():
             self._field(name).merge(each)
         if other.elements is not None:
             self._element().merge(other.elements)
+
+    def spellings(self, without: Collection[str] = ()) -> dict[str, list[tuple[str, Self]]]:
+        """Return fields by the names that Spark takes for one, the most frequent spelling first.
+
+        ``without`` are keys of names (`same_name_key`) that are left out.
+        """
+        found: dict[str, list[tuple[str, Self]]] = {}
+        for name, each in self.fields.items():
+            if (key := same_name_key(name)) not in without:
+                found.setdefault(key, []).append((name, each))
+        for names in found.values():
+            names.sort(key=lambda each: (-each[1].values, each[0]))
+        return found
 
     def _field(self, name: str) -> Self:
         """Return a field; where there is no room for it, one that is forgotten."""
@@ -99,19 +139,34 @@ class Seen:
             self.elements = type(self)(room=self.room)
         return self.elements
 
+    def _add_text(self, text: str) -> None:
+        if _NUMERIC_TEXT.fullmatch(text):
+            _, whole, fraction = _digits(Decimal(text))
+            self.whole_text_digits = max(self.whole_text_digits, whole)
+            self.fraction_text_digits = max(self.fraction_text_digits, fraction)
+            self.kinds[NUMERIC_TEXT] += 1
+            return
+        is_day, is_time = DATE.fullmatch(text), TIMESTAMP.fullmatch(text)
+        self.kinds["date" if is_day else "timestamp" if is_time else "string"] += 1
+
     def _add_number(self, text: bytes) -> None:
         try:
-            number = Decimal(text.decode()).normalize(_LARGEST)
+            number, whole, fraction = _digits(Decimal(text.decode()))
         except DecimalException:
             self.kinds["double"] += 1
             return
-        _, digits, exponent = number.as_tuple()
-        assert isinstance(exponent, int), "JSON has no infinity"
-        whole = max(0, len(digits) + exponent) if number else 0
         self.whole_digits = max(self.whole_digits, whole)
-        self.fraction_digits = max(self.fraction_digits, -exponent)
+        self.fraction_digits = max(self.fraction_digits, fraction)
         is_whole = whole <= MOST_DIGITS and text.lstrip(b"-").isdigit()
         self.kinds[_whole_kind(int(number)) if is_whole else "double"] += 1
+
+
+def _digits(given: Decimal) -> tuple[Decimal, int, int]:
+    """Return a number without zeros at its end, and its digits before and behind the point."""
+    number = given.normalize(_LARGEST)
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int), "JSON has no infinity"
+    return number, max(0, len(digits) + exponent) if number else 0, max(0, -exponent)
 
 
 def _whole_kind(number: int) -> str:

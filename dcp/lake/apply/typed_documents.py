@@ -222,6 +222,9 @@ class Together:
         for name in self._walks if self._evolves else ():
             for each in contents:
                 self.seen.fields[name].add(each.get(name), 2)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if self._evolves and name in self.seen.fields:
+                self.seen.fields[name].count(column)
         return pa.StructArray.from_arrays(columns, fields=list(kind))
 
     def learn(self, contents: Sequence[dict[str, Any] | None]) -> None:

@@ -14,7 +14,13 @@ from dcp.lake.config.contracts import Contract
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.sql import string
-from dcp.lake.tables.typed_columns import DOC, TypedColumns, paths_of, typed_columns
+from dcp.lake.tables.typed_columns import (
+    DOC,
+    TypedColumns,
+    has_names_twice,
+    paths_of,
+    typed_columns,
+)
 
 
 class ColumnChange(StrEnum):
@@ -67,7 +73,7 @@ def typed_plan(table: LakeTable, contract: Contract | None, *, is_applied: bool)
     if found is None:
         change = ColumnChange.REWRITE if is_applied else ColumnChange.ADD
         return TypedPlan(wanted, change)
-    if found.comment != wanted.fingerprint:
+    if found.comment != wanted.fingerprint or has_names_twice(found.kind):
         return TypedPlan(wanted, ColumnChange.REWRITE, is_typed=True)
     return TypedPlan(replace(wanted, document=found.kind), is_typed=True)
 

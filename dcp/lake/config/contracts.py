@@ -27,6 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError
+from dcp.lake.config.column_names import refusal_of, same_name_key
 from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean
 
@@ -42,8 +43,6 @@ _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS: Final = 38
 MOST_LEVELS: Final = 50
 """Steps of a path: Arrow sends types of no more than 64 levels."""
-_NO_COLUMN: Final = re.compile(r"[ ,;{}()\r\n\t=]")
-"""Characters that Parquet has in no column's name (Delta: "Column Mapping" would change them)."""
 
 SCALARS: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -201,17 +200,13 @@ def _steps(path: str, where: str) -> tuple[Step, ...]:
             f"{MOST_LEVELS}; an object or array in a column of type string is its JSON"
         )
     for step in steps:
-        if isinstance(step, FieldName) and not can_be_column(step.name):
+        if isinstance(step, FieldName) and (refusal := refusal_of(step.name)):
             raise ConfigError(
                 f"{where}: columns: found {path!r}, expected names without any of the characters "
-                "that no column's name has: space , ; { } ( ) = and ends of lines"
+                "that no column's name has: space , ; { } ( ) = and control characters; "
+                f"{refusal}"
             )
     return tuple(steps)
-
-
-def can_be_column(name: str) -> bool:
-    """Return whether a field's name can be that of a column."""
-    return bool(name) and not _NO_COLUMN.search(name)
 
 
 def _scalar(path: str, kind: Any, where: str) -> pa.DataType:
@@ -266,7 +261,7 @@ def _object(leaves: Sequence[_Leaf], where: str) -> pa.StructType:
         fields[steps[0].name].append((steps[1:], kind, path))
     known: dict[str, str] = {}
     for name in fields:
-        if (other := known.setdefault(name.lower(), name)) != name:
+        if (other := known.setdefault(same_name_key(name), name)) != name:
             raise ConfigError(
                 f"{where}: columns: found the fields {other!r} and {name!r}, expected names that "
                 "differ by more than upper and lower case: columns do"

@@ -73,14 +73,22 @@ def _comment(key: "Field[Any]") -> list[str]:
 
 
 def toml_value(value: object) -> str:
-    """Return a setting's value as TOML has it."""
+    """Return a value as TOML has it, in printable characters."""
     if isinstance(value, Mapping):
         pairs = (f"{toml_value(name)} = {toml_value(part)}" for name, part in value.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 100_000:
         return f"{value:_}"
-    # TOML has the escapes of JSON, but no surrogates.
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    # TOML has the escapes of JSON, but no surrogates. A terminal shows printable characters alone.
+    text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 if __name__ == "__main__":

@@ -3,21 +3,21 @@
 Counts values, not documents: an array has many at one path.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import LakeError
 from dcp.lake.apply.json_documents import parse_object
-from dcp.lake.apply.seen_values import NUMBERS, Seen
+from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, NUMERIC_TEXT, Seen
+from dcp.lake.config.column_names import refusal_of
 from dcp.lake.config.contracts import (
     FieldName,
     Step,
     Wildcard,
-    can_be_column,
     require_collection,
 )
+from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.wire.vocabulary import Datatype
 
@@ -28,14 +28,13 @@ _MAP_FIELDS: Final = 50
 _MAP_SHARE: Final = 0.1
 """An object with more fields, most of which few objects have, is proposed as a map."""
 
-_TAKES: Final[Mapping[str, frozenset[str]]] = {
-    "boolean": frozenset({"boolean"}),
-    "bigint": frozenset(NUMBERS[:2]),
-    "decimal(38,0)": frozenset(NUMBERS[:3]),
-    "double": frozenset(NUMBERS),
-    "date": frozenset({"date"}),
-    "timestamp": frozenset({"timestamp"}),
-    "string": frozenset({"date", "timestamp", "string"}),
+_TAKES: Final[Mapping[str, tuple[str, ...]]] = {
+    "boolean": ("boolean",),
+    "bigint": NUMBERS[:2],
+    "decimal(38,0)": NUMBERS[:3],
+    "double": NUMBERS,
+    "date": ("date",),
+    "timestamp": ("timestamp",),
 }
 """The kinds of values that a proposed type is meant for, narrowest type first."""
 
@@ -51,8 +50,7 @@ class ProposedColumn:
 
     def __str__(self) -> str:
         """Return its line in a contract."""
-        path = json.dumps(self.path, ensure_ascii=False)
-        told = f"{path} = {json.dumps(self.kind)}  # {self.values:,} values"
+        told = f"{toml_value(self.path)} = {toml_value(self.kind)}  # {self.values:,} values"
         if self.misfits:
             counts = (f"{count:,} {kind}" for kind, count in sorted(self.misfits.items()))
             told += f"; {sum(self.misfits.values()):,} would not fit: {', '.join(counts)}"
@@ -61,13 +59,13 @@ class ProposedColumn:
 
 @dataclass(frozen=True, slots=True)
 class ProposedContract:
-    """A contract for the documents that were read; ``unnamed`` are paths that get no column."""
+    """A contract for the documents that were read; ``unnamed``: paths without a column, and why."""
 
     collection: str
     documents: int
     others: int
     columns: tuple[ProposedColumn, ...]
-    unnamed: tuple[str, ...]
+    unnamed: Mapping[str, str]
 
     def __str__(self) -> str:
         """Return it as a contract's file has it."""
@@ -75,9 +73,9 @@ class ProposedContract:
         lines = [
             f"# From {self.documents:,} documents; {self.others:,} of them are no JSON object."
         ]
-        lines += [f"collection = {json.dumps(self.collection)}", f'mode = "{mode}"', ""]
+        lines += [f"collection = {toml_value(self.collection)}", f'mode = "{mode}"', ""]
         lines += ["[columns]", *map(str, self.columns)]
-        lines += (f"# {json.dumps(path)}: no column can have this name" for path in self.unnamed)
+        lines += (f"# {toml_value(path)}: no column, {why}" for path, why in self.unnamed.items())
         return "\n".join(lines)
 
 
@@ -121,9 +119,9 @@ def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedCon
         root.add(content)
         others += content is None
     columns: list[ProposedColumn] = []
-    unnamed: list[str] = []
+    unnamed: dict[str, str] = {}
     _propose(root, (), columns, unnamed)
-    return ProposedContract(collection, count, others, tuple(columns), tuple(unnamed))
+    return ProposedContract(collection, count, others, tuple(columns), unnamed)
 
 
 def _is_map(seen: Seen) -> bool:
@@ -133,7 +131,7 @@ def _is_map(seen: Seen) -> bool:
 
 
 def _propose(
-    seen: Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: list[str]
+    seen: Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: dict[str, str]
 ) -> None:
     """Add the columns for what was seen at a path."""
     total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
@@ -142,19 +140,28 @@ def _propose(
         _propose(each, (*steps, step), columns, unnamed)
     if below or not total or not steps:
         return
-    takes: dict[str, int] = {
-        kind: sum(seen.kinds[each] for each in fit) for kind, fit in _TAKES.items()
-    }
-    best = max(takes.values())
-    kind = next(each for each, count in takes.items() if count == best)
+    takes = [*_TAKES.items(), *_of_texts(seen)]
+    counts = [sum(seen.kinds[each] for each in fit) for _, fit in takes]
+    best = max(counts)
+    kind, fit = takes[counts.index(best)]
     if best < _DOMINANT * total:  # a text holds whatever there is
         columns.append(ProposedColumn(path, "string", total, {}))
         return
-    misfits = {each: count for each, count in seen.kinds.items() if each not in _TAKES[kind]}
+    misfits = {each: count for each, count in seen.kinds.items() if each not in fit}
     columns.append(ProposedColumn(path, kind, total, {} if kind == "string" else misfits))
 
 
-def _below(seen: Seen, total: int, path: str, unnamed: list[str]) -> Iterator[tuple[Step, Seen]]:
+def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Give the types for texts, and the kinds of values that they are meant for."""
+    scale = max(seen.fraction_digits, seen.fraction_text_digits)
+    if scale + max(seen.whole_digits, seen.whole_text_digits) <= MOST_DIGITS:
+        yield f"decimal({MOST_DIGITS},{scale})", (*NUMBERS, NUMERIC_TEXT)
+    yield "string", ("date", "timestamp", "string", NUMERIC_TEXT)
+
+
+def _below(
+    seen: Seen, total: int, path: str, unnamed: dict[str, str]
+) -> Iterator[tuple[Step, Seen]]:
     """Give the steps further down, where most of what is at a path are objects, or arrays."""
     if seen.kinds["array"] >= _DOMINANT * total and seen.elements and seen.elements.kinds:
         yield Wildcard.ELEMENTS, seen.elements
@@ -164,11 +171,16 @@ def _below(seen: Seen, total: int, path: str, unnamed: list[str]) -> Iterator[tu
             values.merge(each)
         yield Wildcard.VALUES, values
     elif seen.kinds["object"] >= _DOMINANT * total:
-        taken: set[str] = set()
-        for name, each in seen.fields.items():
-            # A path cannot name what has a quotation mark in it.
-            if can_be_column(name) and "'" not in name and name.lower() not in taken:
-                taken.add(name.lower())
-                yield FieldName(name), each
-            else:
-                unnamed.append(f"{path}{FieldName(name)}")
+        for spellings in seen.spellings().values():
+            chosen = None
+            for name, each in spellings:
+                why = refusal_of(name)
+                if why is None and "'" in name:
+                    why = "a path cannot name what has ' in it"
+                if why is None and chosen is not None:
+                    why = f"Spark takes the name for that of {toml_value(path + str(chosen))}"
+                if why is None:
+                    chosen = FieldName(name)
+                    yield chosen, each
+                else:
+                    unnamed[f"{path}{FieldName(name)}"] = why

@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.lake.config.column_names import same_name_key
 from dcp.lake.config.contracts import Contract, ContractMode, FieldName, Step, Wildcard
 from dcp.lake.tables.schema import REPLICA, TYPED, spark_type
 
@@ -40,6 +41,16 @@ def paths_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[JsonPa
         yield from paths_of(kind.value_type, (*above, Wildcard.ELEMENTS))
     else:
         yield JsonPath(above, kind)
+
+
+def has_names_twice(kind: pa.DataType) -> bool:
+    """Return whether a type has two fields that Spark takes for one: it could read neither."""
+    if pa.types.is_struct(kind):
+        names = {same_name_key(each.name) for each in kind}
+        return len(names) < kind.num_fields or any(has_names_twice(each.type) for each in kind)
+    if pa.types.is_map(kind):
+        return has_names_twice(kind.item_type)
+    return bool(pa.types.is_list(kind)) and has_names_twice(kind.value_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,34 @@ def test_a_document_that_is_no_json_says_nothing_of_the_columns() -> None:
     assert evolved(known, *texts) == document_type({"$.n": "int", "$.new": "boolean"}, "a test")
 
 
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (['{"\u00b5g": 1}', '{"\u03bcg": 2}', '{"\u00b5g": 3, "\u03bcg": 4}'], ["\u00b5g"]),
+        (['{"a": 1, "A": 2}', '{"a": 1}'], ["a"]),
+        (['{"A": 1}', *['{"a": 1}'] * 40], ["a"]),
+        ([*['{"a": 1}'] * 40, '{"A": 1}', '{"A": 1}'], ["a"]),
+        (['{"A": {}}', '{"A": {}}', '{"a": 1}'], ["a"]),
+        (['{"\u0130": 1}', '{"i": 1}', '{"i": 1}', '{"\u0131": 1}'], ["i"]),
+        (['{"\u212a": 1, "\u00df": 1}', '{"k": 1, "ss": 1}', '{"k": 1}'], ["k", "ss", "\u00df"]),
+        ([r'{"a\u0000": 1, "b\u007f": 1, "c\u0085": 1, "d": 1}'], ["d"]),
+        (
+            ['{"unit\u00a0price": 2, "soft\u00adhyphen": 1}'],
+            ["soft\u00adhyphen", "unit\u00a0price"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 16, 256])
+def test_names_that_spark_takes_for_one_become_one_column_the_most_frequent(
+    texts: list[str], names: list[str], size: int
+) -> None:
+    with at_once(size):
+        kind = evolved(NONE, *map(str.encode, texts))
+        inner = evolved(NONE, *(f'{{"o": {text}}}'.encode() for text in texts))
+    assert kind.names == names
+    assert inner.field("o").type.names == names
+
+
 def _objects(*levels: str, fields: int) -> dict[str, Any]:
     content: dict[str, Any] = {f"f{number}": 1 for number in range(fields)}
     for name in reversed(levels):

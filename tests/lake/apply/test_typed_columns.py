@@ -299,6 +299,28 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(
     assert verify(scene.settings, spark=scene.spark).result == "equal"
 
 
+def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
+    scene.put(m1={"\u00b5g": 1}, m2={"\u03bcg": 2}, m3={"\u00b5g": 3, "\u03bcg": 4})
+    with monkeypatch.context() as patched:
+        for module in ("apply.seen_values", "apply.evolution", "tables.typed_columns"):
+            patched.setattr(f"dcp.lake.{module}.same_name_key", str)
+        scene.run()
+    kind = scene.lake.table("docs").column("doc")
+    assert kind is not None and kind.kind.names == ["\u00b5g", "\u03bcg"]
+    assert ANEW in str(preview(scene.settings))
+    scene.put(m4={"\u00b5g": 5})
+    scene.run()
+    rows = scene.rows()
+    assert [rows[key][0] for key in ("m1", "m3", "m4")] == [{"\u00b5g": n} for n in (1, 3, 5)]
+    assert rows["m2"] == ({"\u00b5g": None}, [("$.\u03bcg", "2", "no such field")])
+    table = scene.lake.table_sql("docs")
+    assert scene.spark.sql(f"SELECT sum(doc.`\u03bcg`) AS n FROM {table}").collect()[0].n == 9
+    assert scene.run() is None
+
+
 def test_a_document_of_many_levels_stops_nothing(scene: Scene) -> None:
     scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
     deep = json.loads('{"a": ' * 300 + "1" + "}" * 300)

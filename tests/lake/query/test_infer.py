@@ -1,13 +1,20 @@
 """Proposed contracts: types by what most values are, and the number of those that would not fit."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from dcp.lake.config.contracts import load_contracts
+from dcp.lake.apply.json_documents import parse_object
+from dcp.lake.apply.typed_documents import Rules
+from dcp.lake.config.contracts import document_type, load_contracts
 from dcp.lake.query.infer import propose_contract
+from dcp.lake.tables.typed_columns import TypedColumns, has_names_twice, paths_of
+from dcp.printable import printable_lines
 
 DEEP = b'{"a": ' + b"[" * 100_000
 
@@ -35,6 +42,14 @@ def proposed(*documents: Any) -> dict[str, tuple[str, dict[str, int]]]:
         ([*[[1]] * 9, 5], None, {}),
         ([{"a": 1}, 5], "string", {}),
         ([None], None, {}),
+        (["12.50", "7", "-0.125"], "decimal(38,3)", {}),
+        (["12.50", 7, 1.25], "decimal(38,2)", {}),
+        (["1e3", "1E-2"], "decimal(38,2)", {}),
+        (["00501", "12"], "string", {}),
+        (["+49", "12"], "string", {}),
+        (["1e99", "1"], "string", {}),
+        (["9" * 38, "0.5"], "string", {}),
+        (["1,5", "12"], "string", {}),
         ([[], {}], "string", {}),
     ],
 )
@@ -64,8 +79,42 @@ def test_what_is_printed_is_a_contract(tmp_path: Path) -> None:
     )
     assert "# From 15 documents; 4 of them are no JSON object." in found
     assert '"$.a" = "bigint"  # 11 values; 1 would not fit: 1 string' in found
-    assert '# "$.A": no column can have this name' in found
-    assert "# \"$['x y']\": no column can have this name" in found
+    assert '# "$.A": no column, Spark takes the name for that of "$.a"' in found
+    assert "# \"$['x y']\": no column, the name has ' ', which no column's name has" in found
+    assert "# \"$['it's']\": no column, a path cannot name what has ' in it" in found
     (tmp_path / "a.toml").write_text(found)
     [contract] = load_contracts(str(tmp_path)).values()
     assert {field.name for field in contract.document} == {"a", "é", "a.b"}
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), _VALUES, max_size=4), min_size=1, max_size=4))
+@example([{"unit\u00a0price": 2, "soft\u00adhyphen": "1.5", "del\x7f": 1, "\U000e0001": 1}])
+@example([{"a": 1, "A": 2, "": 3, "it's": 4, 'say "x"\\': 5, "\u2028": 6}])
+def test_a_contract_of_any_documents_is_read_from_what_is_printed(
+    documents: list[dict[str, Any]],
+) -> None:
+    found = propose_contract("a.b", [json.dumps(each).encode() for each in documents])
+    text = str(found)
+    assert printable_lines(text) == text
+    parsed = tomllib.loads(text)
+    columns = {each.path: each.kind for each in found.columns}
+    assert parsed["columns"] == columns
+    kind = document_type(columns, "a test")
+    assert not has_names_twice(kind)
+    rules = Rules(TypedColumns(kind, ""))
+    for each in documents:
+        value = json.dumps(each).encode()
+        _, violations = rules.of_document(value, parse_object(value))
+        assert violations is None or any(each.misfits for each in found.columns)
+    assert len(list(paths_of(kind))) == len(columns)
