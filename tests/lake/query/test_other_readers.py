@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 
 from dcp.errors import ConfigError
 from dcp.lake.run.run import run
@@ -37,6 +38,24 @@ WITHOUT_DELETION_VECTORS: Final = blocks_of("Only without deletion vectors")
 """The extension that ``INSTALL delta`` fetches, from a package. DuckDB checks its signature."""
 
 
+LAST: Final = chr(0x10FFFF)
+LAST_KEYS: Final = (LAST * 40, LAST * 40 + "x", LAST * 32 + "x", LAST * 61)
+"""Statistics that cut strings after some characters have no larger one to round these up to."""
+
+
+def found_by_key(spark: "SparkSession", table: str) -> dict[str, int]:
+    """Which of LAST_KEYS Spark and delta-rs find, by how many of both."""
+    found = dict.fromkeys(LAST_KEYS, 0)
+    for key in LAST_KEYS:
+        condition = f"WHERE key = '{key}'"
+        found[key] += spark.sql(f"SELECT key FROM delta.`{table}` {condition}").count()
+        asked = QueryBuilder().register("t", DeltaTable(table))
+        found[key] += sum(
+            batch.num_rows for batch in asked.execute(f"SELECT key FROM t {condition}")
+        )
+    return found
+
+
 def rows_by(block: str, table: str) -> int:
     """Run the page's Python; return how many rows it finds in a table."""
     names: dict[str, Any] = {"table": table}
@@ -57,10 +76,15 @@ def test_who_reads_the_tables(
         settings = settings_for(cluster, tmp_path, lake=chosen)
         for number in range(100):
             cluster.set(b"key-%d" % number, b"1")
+        for key in LAST_KEYS[:2]:
+            cluster.set(key.encode(), b"1")
         run(settings, once=True, spark=spark)
+        assert list(found_by_key(spark, str(lake / "docs")).values()) == [2, 2, 0, 0]
         for number in range(10):
             cluster.delete(b"key-%d" % number)
             cluster.set(b"key-%d" % (number + 10), b"2")
+        for key in LAST_KEYS[1:]:
+            cluster.set(key.encode(), b"2")
         run(settings, once=True, spark=spark)
         other = settings_for(
             cluster, tmp_path, lake=chosen | {"deletion_vectors": not deletion_vectors}
@@ -72,7 +96,8 @@ def test_who_reads_the_tables(
         table: spark.read.format("delta").load(str(lake / table)).count()
         for table in ("docs", "changes")
     }
-    assert counted["docs"] == 90
+    assert counted["docs"] == 90 + len(LAST_KEYS)
+    assert found_by_key(spark, str(lake / "docs")) == dict.fromkeys(LAST_KEYS, 2)
     for table, expected in counted.items():
         found = {block: rows_by(block, str(lake / table)) for block in EVERY_TABLE}
         assert found == dict.fromkeys(EVERY_TABLE, expected)
