@@ -25,8 +25,7 @@ from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.run.driver import RunReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.spark.beside import active_session_kept
-from dcp.lake.spark.session import end_session, started_session
+from dcp.lake.spark.session import active_session_kept, end_session, started_session
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import (

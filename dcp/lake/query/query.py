@@ -9,6 +9,7 @@ temporary views of the same names in the same session.
 
 import re
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -26,9 +27,8 @@ from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.settings import Settings
 from dcp.lake.query.shown_times import told_times, with_times_as_texts
 from dcp.lake.query.views import register_views
-from dcp.lake.spark.beside import user_of
 from dcp.lake.spark.failures import known_error
-from dcp.lake.spark.session import DELTA_CATALOG
+from dcp.lake.spark.session import DELTA_CATALOG, session_of_user
 from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.sql import dotted, quoted, string
 from dcp.lake.tables.tables import (
@@ -49,6 +49,9 @@ _AS_STRING: Final = "; this type has no value in Python: cast it to STRING"
 _CONTEXT_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark's; they print each error with its stack, as JSON, to standard error."""
 
+_NAMING: Final = threading.Lock()
+"""Held while a user's session has other settings: two threads would put back each other's."""
+
 _MESSAGE_CHARACTERS: Final = 2000
 _PLACE: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
 """Where Spark's message begins to cite the statement; after that comes nothing but the citation."""
@@ -62,21 +65,22 @@ def open_for_queries(
     """Open the lake of ``settings``, name its tables and make its views.
 
     With ``for_user`` they are in the session of a user, ``spark`` or the active one, where there is
-    one: temporary views, and nothing else of it changes.
+    one: temporary views. While they are made it has the settings of `REQUIRED_SPARK`, which a view
+    keeps; afterwards it has its own again.
 
     Raises:
         LakeError: there is no lake.
 
     """
+    user = session_of_user(spark) if for_user else None
     lake = open_lake(spark_of(settings, spark), lake_location(settings))
     replicas = replicas_in(lake)
-    user = user_of(lake.spark) if for_user else None
     if user is None:
         name_tables(lake, replicas)
         register_views(lake, replicas)
         return lake
     theirs = replace(lake, start_spark=lambda: user)
-    with session_settings_for_a_while(user, REQUIRED_SPARK):  # views keep what was set then
+    with _NAMING, session_settings_for_a_while(user, REQUIRED_SPARK):
         name_tables_in_views(theirs, replicas)
         register_views(theirs, replicas, keeps_catalog=True)
     return theirs

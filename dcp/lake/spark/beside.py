@@ -1,11 +1,11 @@
-"""Sessions beside others: they share the Spark application, and neither's settings nor views.
+"""Sessions beside others. They share the Spark application, but not settings or views.
 
 dcplake works beside a user's session, and applies beside the session that receives. What a session
 is set to, the time zone, the fence of a statement, changes every statement of that session.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -14,9 +14,6 @@ from pyspark.sql import SparkSession
 
 _SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
 """Of `note_settings`."""
-
-_users: list[tuple[SparkSession, SparkSession]] = []
-"""Of `session_for`: sessions of users, and the one beside each."""
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -40,7 +37,7 @@ def note_settings(spark: SparkSession) -> None:
 
 
 def session_beside(spark: SparkSession) -> SparkSession:
-    """Return a session of its own for another thread, with the settings that were noted of this.
+    """Return a new session, with the settings that were noted of this one, or that it has.
 
     A statement may be under way in it, for which some are others (`dcp.lake.tables.transaction`).
     """
@@ -50,39 +47,6 @@ def session_beside(spark: SparkSession) -> SparkSession:
     return beside
 
 
-def session_for(user: SparkSession) -> SparkSession:
-    """Return the session in which dcplake works for a user's: each call gives it that one's
-    settings.
-
-    A session of dcplake is its own.
-    """
-    for theirs, ours in _users:
-        if is_same(ours, user):
-            return ours
-        if is_same(theirs, user):
-            _adopt(ours, dict(user.conf.getAll))
-            return ours
-    ours = session_beside(user)
-    _users.append((user, ours))
-    return ours
-
-
-def user_of(session: SparkSession) -> SparkSession | None:
-    """Return the user's session for which `session_for` made this one; None if it did not."""
-    return next((theirs for theirs, ours in _users if is_same(ours, session)), None)
-
-
-@contextmanager
-def active_session_kept() -> Iterator[None]:
-    """Let the session that is active be the active one afterwards, too."""
-    before = SparkSession.getActiveSession()
-    try:
-        yield
-    finally:
-        if before is not None:
-            _make_active(before)
-
-
 def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
     """Let go of what `session_beside` made, and let ``spark`` be the active session again."""
     for session in sessions:
@@ -90,10 +54,11 @@ def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -
             client: Any = session.client
             client.close()
     if sessions:
-        _make_active(spark)
+        make_active(spark)
 
 
-def _make_active(spark: SparkSession) -> None:
+def make_active(spark: SparkSession) -> None:
+    """Let a session be the active one of this thread."""
     if not is_connect(spark):
         with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
             spark.createDataFrame([], "a INT")  # which is what makes a session the active one

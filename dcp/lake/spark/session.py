@@ -29,7 +29,7 @@ from dcp.installation import how_to_install
 from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
-from dcp.lake.spark.beside import is_connect, is_same, session_for
+from dcp.lake.spark.beside import is_connect, is_same, make_active, session_beside
 from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
 from dcp.lake.spark.jvm_environment import (
     LOOPBACK,
@@ -84,8 +84,8 @@ def build_session(
     extra: Mapping[str, str] | None = None,
     theirs: SparkSession | None = None,
 ) -> SparkSession:
-    """Return a session that is ready for the lake: one that `build_session` started, or one beside
-    the session of a user that is there.
+    """Return a session that is ready for the lake: one that `build_session` started, or a new one
+    beside the session of a user that is there.
 
     Args:
         app_name: shown in Spark's UI and logs.
@@ -111,7 +111,7 @@ def build_session(
         return theirs  # it was set up
     session = theirs or _session_that_is_there()
     if session is not None:
-        return _set_up(session if _is_started(session) else session_for(session), settings)
+        return _set_up(session if _is_started(session) else session_beside(session), settings)
     remove_empty_warehouse_at_exit()
     _starting.set()
     try:
@@ -146,6 +146,23 @@ def _session_that_is_there() -> SparkSession | None:
         ours: Any = _started[0]
         session = None if ours.is_stopped else ours
     return session
+
+
+@contextmanager
+def active_session_kept() -> Iterator[None]:
+    """Let the session that is there be so afterwards, too, whatever becomes active meanwhile."""
+    before = _session_that_is_there()
+    try:
+        yield
+    finally:
+        if before is not None:
+            make_active(before)
+
+
+def session_of_user(theirs: SparkSession | None) -> SparkSession | None:
+    """Return ``theirs``, or the session that is there; None if `build_session` started it."""
+    session = theirs or _session_that_is_there()
+    return None if session is None or _is_started(session) else session
 
 
 def _is_started(session: SparkSession) -> bool:
