@@ -6,6 +6,7 @@ cannot read the table: what Spark says then is what users look up.
 """
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -47,6 +48,9 @@ _REDACTED: Final = "*********(redacted)"
 
 _MOST_REMEMBERED: Final = 500
 """Commits of a table that are remembered at most."""
+
+_GLOB: Final = re.compile(r"[][{}*?\\]")
+"""Characters of a path that Spark's readers of files take for a pattern; a backslash ends that."""
 
 _NAME: Final = "t"
 _LOG = logging.getLogger(__name__)
@@ -379,7 +383,7 @@ class LakeTable:
 
         DESCRIBE HISTORY tells the times of their files, which a copy of the table has anew.
         """
-        log = f"{self._detail_by_spark('location')}/_delta_log"
+        log = _GLOB.sub(r"\\\g<0>", f"{self._detail_by_spark('location')}/_delta_log")
         files = [f"{log}/{version:020d}.json" for version in versions]
         told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
         rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(
@@ -433,10 +437,11 @@ def _commits(folder: Path, limit: int) -> list[dict[str, Any]]:
 def _in_time(
     told: Iterable[tuple[dict[str, Any], int | None, int]],
 ) -> list[dict[str, Any]]:
-    """Return commits with their times, newest first, of what they say and of their files' times.
+    """Return the commits with their times, newest first.
 
-    Both are milliseconds. A commit's time is what it says itself; never later than its file, for a
-    clock may have been wrong, and never before the commit before it.
+    Each item is a commit, its own time, and its file's time. Both times are milliseconds. The
+    time that is returned is the commit's own: never later than its file, for a clock may have been
+    wrong, and never before the commit before it.
     """
     least = -1
     commits = []
