@@ -63,7 +63,7 @@ from dcp.lake.log.stop_points import reached
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.memory_views import memory_view
-from dcp.lake.tables.sql import string
+from dcp.lake.tables.sql import property_list
 from dcp.lake.tables.tables import (
     REPLICA_CLUSTERING,
     WRITTEN_TIMES,
@@ -448,12 +448,9 @@ def _rewrite(
 ) -> None:
     """Write the table anew with other columns, and the rows of the plan with them."""
     table_sql, columns = lake.table_sql(plan.table), plan.typed.columns
-    properties = {**lake.table(plan.table).properties(), **WRITTEN_TIMES}.items()
-    listed = ", ".join(
-        f"{string(name)} = {string(value)}"
-        for name, value in properties
-        if not name.startswith(_TOLD_BY_DELTA)
-    )
+    there = lake.table(plan.table).properties().items()
+    kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
+    listed = property_list({**kept, **WRITTEN_TIMES})
     reader = arrow_settings(plan.largest_bytes)
     with transaction(lake.spark, *fence, metadata, reader), plan_source(lake, plan) as source:
         rows = written_sql(source, plan, table_sql)

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-
 from dcp.lake.maintain.maintenance_work import (
     MaintenanceWork,
     StepReport,
@@ -22,10 +20,9 @@ from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
-from dcp.lake.tables.sql import string
+from dcp.lake.tables.sql import property_list
 from dcp.lake.tables.tables import LEDGERS, WRITTEN_TIMES, LakeTables
 from dcp.lake.tables.transaction import described
-from dcp.lake.tables.typed_columns import DOC, paths_of
 
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -46,7 +43,7 @@ def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
 
 def _optimize(work: MaintenanceWork, table: str) -> StepReport:
     lake, spark, table_sql = work.lake, work.lake.spark, work.lake.table_sql(table)
-    is_anew = _may_hold_int96(lake, table)
+    is_anew = _may_hold_int96(work, table)
     if work.dry_run:
         detail = spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()[0]
         files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
@@ -57,17 +54,20 @@ def _optimize(work: MaintenanceWork, table: str) -> StepReport:
     if not is_anew:
         return optimize_table(lake, table)
     report = optimize_table(lake, table, is_whole=True)
-    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in WRITTEN_TIMES.items())
+    listed = property_list(WRITTEN_TIMES)
     spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
     return replace(report, summary=f"{report.summary}: {_INT96}")
 
 
-def _may_hold_int96(lake: LakeTables, table: str) -> bool:
-    """Return whether a table has typed timestamps that a version before `WRITTEN_TIMES` wrote."""
-    doc = lake.table(table).column(DOC)
-    if doc is None or not any(pa.types.is_timestamp(path.kind) for path in paths_of(doc.kind)):
+def _may_hold_int96(work: MaintenanceWork, table: str) -> bool:
+    """Return whether a replica has files from before `WRITTEN_TIMES`.
+
+    ``changes`` has no timestamps. Those of the ledgers are when a row was written: every reader
+    takes INT96 of such years for the same times.
+    """
+    if table not in {replica.name for replica in work.replicas}:
         return False
-    return not WRITTEN_TIMES.items() <= lake.table(table).properties().items()
+    return not WRITTEN_TIMES.items() <= work.lake.table(table).properties().items()
 
 
 def optimize_table(

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from dcp.lake.tables.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
-from dcp.lake.tables.sql import string
+from dcp.lake.tables.sql import property_list
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 _LOG = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def keep_retention(
         wanted = horizon.properties() | {RECORDED: horizon.recorded}
         # Both retentions at once: Delta refuses a log that is kept shorter than the files.
         names = (*horizon.properties(), *((RECORDED,) if RECORDED in wrong else ()))
-        listed = ", ".join(f"{string(name)} = {string(wanted[name])}" for name in names)
+        listed = property_list({name: wanted[name] for name in names})
         table_sql = lake.table_sql(table)
         lake.spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
         found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())

@@ -35,7 +35,7 @@ def with_times_as_texts(frame: DataFrame) -> DataFrame:
 
 
 def told_times(value: Any, kind: DataType) -> Any:
-    """Return a value of ``kind`` with its times in ISO 8601; of those with a zone it is told."""
+    """Return a value of ``kind`` with its times in ISO 8601; times with a zone end in +00:00."""
     match value, kind:
         case None, _:
             return None

@@ -5,7 +5,7 @@ gets there except through these functions.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dcp.types import require_unsigned
@@ -45,6 +45,11 @@ def _escaped(character: str) -> str:
         return character
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def property_list(properties: Mapping[str, str]) -> str:
+    """Return ``'name' = 'value'`` of each, separated by commas, for ``TBLPROPERTIES (…)``."""
+    return ", ".join(f"{string(name)} = {string(value)}" for name, value in properties.items())
 
 
 def standard_string(text: str) -> str:

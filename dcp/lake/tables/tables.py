@@ -34,7 +34,7 @@ from dcp.lake.tables.schema import (
     TYPED,
     spark_ddl,
 )
-from dcp.lake.tables.sql import dotted, quoted, string
+from dcp.lake.tables.sql import dotted, property_list, quoted, string_list
 
 FORMAT_VERSION: Final = 4
 
@@ -502,8 +502,11 @@ def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
     """
     if replica not in _listed_replicas(lake):
         key = _REPLICA_PROPERTY + replica.name
-        value = f"{replica.collection_id} {replica.collection}"
-        _alter_log(lake, f"SET TBLPROPERTIES ({string(key)} = {string(value)})")
+        _set_on_log(lake, {key: f"{replica.collection_id} {replica.collection}"})
+
+
+def _set_on_log(lake: LakeTables, properties: Mapping[str, str]) -> None:
+    _alter_log(lake, f"SET TBLPROPERTIES ({property_list(properties)})")
 
 
 def _alter_log(lake: LakeTables, change: str) -> None:
@@ -514,7 +517,7 @@ def _alter_log(lake: LakeTables, change: str) -> None:
 
 def remember_nodes(lake: LakeTables, nodes: str) -> None:
     """Keep a connection string of data nodes with the lake: drivers ask them if no seed answers."""
-    _alter_log(lake, f"SET TBLPROPERTIES ({string(_NODES)} = {string(nodes)})")
+    _set_on_log(lake, {_NODES: nodes})
 
 
 def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
@@ -536,8 +539,7 @@ def record_cleaned_round(
     """
     whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
     noted = {f"{key}.{round_number}": str(round_number) for key in whose}
-    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in noted.items())
-    _alter_log(lake, f"SET TBLPROPERTIES ({listed})")
+    _set_on_log(lake, noted)
     older = [
         key
         for each in replicas
@@ -545,8 +547,7 @@ def record_cleaned_round(
         if number < round_number
     ]
     if older:
-        listed = ", ".join(string(key) for key in older)
-        _alter_log(lake, f"UNSET TBLPROPERTIES IF EXISTS ({listed})")
+        _alter_log(lake, f"UNSET TBLPROPERTIES IF EXISTS ({string_list(older)})")
 
 
 def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]:
@@ -569,7 +570,7 @@ def _create(table: LakeTable, columns: str, properties: Mapping[str, str]) -> No
     """Make a table unless it is there."""
     if table.exists():
         return
-    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in properties.items())
+    listed = property_list(properties)
     with spark_errors(table.where):
         try:
             table.start_spark().sql(
