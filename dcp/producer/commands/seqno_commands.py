@@ -24,8 +24,9 @@ def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the high seqnos of this node's vbuckets, or of one collection where they know it.
 
-    A client with Collections gets the newest seqno that it can see; of a copy inside a snapshot
-    where the last whole one ended. One without Collections gets the default collection's, sync
+    A client with Collections gets the newest seqno that it can see, or with
+    `ClusterSettings.tells_high_seqnos` the high seqno; of a copy inside a snapshot where the last
+    whole one ended. One without Collections gets the default collection's, sync
     writes under way included, whatever collection it names (as observed on a 7.0 server).
     """
     request = cast("m.GetAllVbSeqnos", body)
@@ -39,18 +40,24 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
         held = session.bucket.table.of_node(session.node)
-        seqnos = ((v.id, _seqno_of(v, collection)) for v in held if v.shown_state in wanted)
+        is_high = session.bucket.settings.tells_high_seqnos
+        seqnos = (
+            (v.id, _seqno_of(v, collection, is_high=is_high))
+            for v in held
+            if v.shown_state in wanted
+        )
         known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)
         session.reply(frame, m.AllVbSeqnos(known))
 
 
-def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
+def _seqno_of(vbucket: Vbucket, collection: int | None, *, is_high: bool) -> int | None:
     """Return the newest seqno of a collection, None where the vbucket does not know it."""
     known = vbucket.documents.collections
     if collection is None and not vbucket.data.checkpoints.is_snapshot_complete:
         return max(vbucket.data.checkpoints.consistent_seqno, vbucket.promised_seqno)
     if collection is None:
-        return max(known.max_visible_seqno, vbucket.promised_seqno)
+        newest = vbucket.data.high_seqno if is_high else known.max_visible_seqno
+        return max(newest, vbucket.promised_seqno)
     if known.find(collection) is None:
         return None
     if collection == DEFAULT_ID:

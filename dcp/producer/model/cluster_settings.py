@@ -22,6 +22,9 @@ MAX_NODES: Final = 128
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
 """As Couchbase has it: LIST_BUCKETS separates names by spaces, URLs by slashes."""
 MAX_REPLICAS: Final = 3
+_TELLS_HIGH_SEQNOS: Final[Release] = (7, 1)
+"""The first release whose GET_ALL_VB_SEQNOS counts prepares and aborts, for clients with
+Collections (kv_engine ``ep_engine.cc``, commit 983266111, of branches 7.1 and newer)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +308,14 @@ class ClusterSettings:
         """
         is_faulty = self.rules == "server" and self.release >= MAKES_UP_KEYS
         return is_faulty and self.bucket_type is BucketType.COUCHBASE
+
+    @property
+    def tells_high_seqnos(self) -> bool:
+        """True if GET_ALL_VB_SEQNOS counts prepares and aborts too, for clients with Collections.
+
+        As real servers from 7.1 on.
+        """
+        return self.rules == "server" and self.release >= _TELLS_HIGH_SEQNOS
 
     def is_administrator(self, user: str | None) -> bool:
         """Return whether a user may change the cluster for others."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from dcp.errors import (
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
@@ -37,8 +39,13 @@ from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.tables import LakeLocation, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.model.versions import Content, SyncWrite, Version
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
+from dcp.wire.vocabulary import Opcode
+from tests.lake.receiving import RoundsInProcess, settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,6 +157,28 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterView | Dcplak
     yield script
 
 
+class Receiving(Scripted):
+    """A driver whose rounds receive from a real producer, in this process."""
+
+    def __init__(self, cluster: ProducerCluster, folder: Path) -> None:
+        super().__init__(lambda _, target: (Outcome.REACHED, target))
+        self._in_process = RoundsInProcess(settings_for(cluster, folder))
+        self._access = self._in_process.access
+
+    def go_on_from(self, other: "Receiving") -> None:
+        self._in_process.states = self.states = other.states
+
+    def round(self, plan: RoundPlan) -> RoundReport:
+        self.rounds.append({stream.vbucket for stream in plan.streams})
+        rows = self._in_process.run(plan)
+        self.states = self._in_process.states
+        told = [(row["vbucket"], row["detail"]) for row in rows if row["kind"] == "status"]
+        reports = tuple(VbucketReport.parse(vbucket, status) for vbucket, status in told)
+        assert all(report.rows == 0 for report in reports)
+        self._report.rounds.append(RoundReport.of(plan, 0, 0.0, reports))
+        return self._report.rounds[-1]
+
+
 def after_plans(driver: Scripted, count: int) -> threading.Event:
     """Return an event that is set when ``count`` plans were made."""
     stop, made = threading.Event(), [0]
@@ -251,6 +280,35 @@ def test_vbuckets_that_move_and_bring_nothing_make_ever_fewer_rounds(
     driver.continuously(after_plans(driver, 300))
     assert 3 <= len(driver.rounds) <= 25
     assert driver.handed_over == 0, "it looked each time"
+
+
+def test_prepares_that_wait_or_abort_make_few_rounds_and_positions_follow(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(vbuckets=1, rules="server")) as cluster:
+        driver = Receiving(cluster, tmp_path)
+        stop = after_plans(driver, 40)
+        count = driver.on_plan
+
+        def one_more() -> None:
+            seqno = cluster.high_seqno(0) + 1
+            content = Content(b"1", opcode=Opcode.DCP_PREPARE, sync=SyncWrite(level=1))
+            if not seqno % 2:
+                content = Content(opcode=Opcode.DCP_ABORT, sync=SyncWrite(seqno - 1))
+            version = Version(0, b"key", content, seqno=seqno, rev=seqno, cas=seqno << 16)
+            cluster.take_versions(0, [version])
+            count()
+
+        one_more()
+        driver.on_plan = one_more
+        driver.continuously(stop)
+        assert 2 <= len(driver.rounds) <= 20
+
+        goal = query_cluster(driver._access)
+        assert goal.high_seqnos == {0: cluster.high_seqno(0)}, "prepares and aborts are told"
+        bounded = Receiving(cluster, tmp_path)
+        bounded.go_on_from(driver)
+        bounded.on_plan = one_more
+        bounded.once(goal, threading.Event())
+        assert bounded.states[0].caught_up_seqno >= goal.high_seqnos[0] >= 40
 
 
 def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
