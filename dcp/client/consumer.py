@@ -8,9 +8,10 @@ vbucket.
 A node that is slow to connect, dead or hung delays no other, since nobody waits for it.
 
 ``stream_keeper.py`` opens streams again. A vbucket without progress for ``node_deadline_seconds``
-inside ``next`` ends with ``VbucketStopped`` (an application that is busy is not its node's fault);
-refused credentials and an unknown bucket end the consumer at once, by their exception from
-``next``.
+inside ``next`` ends with ``VbucketStopped`` (an application that is busy is not its node's fault).
+A node that starts, or has left the cluster, refuses user, password or bucket: it is tried again.
+``next`` raises a refusal only while no node has taken them: once all nodes and seeds have failed.
+After that a dropped bucket or a revoked user ends vbuckets by ``node_deadline_seconds``, too.
 
 Memory: per node what ``connection.py`` says; nothing is buffered here.
 """
@@ -136,8 +137,11 @@ class Consumer:
         ``RollbackOrdered`` followed by ``FailoverLogReceived``.
 
         Raises:
-            AuthenticationError: user or password refused, and no node took them before.
-            BucketError: no such bucket at any node so far, or no access to it.
+            AuthenticationError: user or password refused, and every other node refuses too, or
+                cannot be reached. Once a node took them nothing is raised: vbuckets of nodes that
+                refuse end with ``VbucketStopped`` after ``node_deadline_seconds``.
+            BucketError: the same where there is no such bucket, or no access to it; or a node that
+                took us gives no access to its streams.
             NoRelayError: a group's tag is set, and the node has no groups.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """

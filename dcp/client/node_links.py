@@ -5,7 +5,7 @@ nodes of the newest map are connected in turn, since the bootstrap brings the ma
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -18,8 +18,9 @@ from dcp.client.connection_names import unique_name
 from dcp.client.delivery import Handover
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
-from dcp.errors import BucketError, DcplakeError
+from dcp.errors import BucketError, DcplakeError, NodeUnavailableError
 from dcp.protocol.credentials import Credentials
+from dcp.protocol.refusals import raise_refusal
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +37,13 @@ class NodeLink:
     ready_at: float = inf
     retry_at: float = 0.0
     failures: int = 0
-    error: str = ""
-    """The reason for the last connection's end; empty once the next one is ready."""
+    error: DcplakeError | None = None
+    """The reason for the last connection's end; None once the next one is ready."""
+
+    @property
+    def trouble(self) -> str:
+        """The same in words; empty where there is none."""
+        return "" if self.error is None else str(self.error)
 
     @property
     def is_ready(self) -> bool:
@@ -115,17 +121,32 @@ class NodeLinks:
         if now - link.ready_at >= self._backoff.cap_seconds:
             link.failures = 0
         link.connection = None
-        told, link.error = link.error, str(error or "closed")
+        told, link.error = link.trouble, error or NodeUnavailableError("closed")
         link.ready_at = inf
         link.retry_at = now + self._backoff.delay_seconds(link.failures)
         link.failures += 1
         _log.log(
-            logging.DEBUG if link.error == told else logging.WARNING,
+            logging.DEBUG if link.trouble == told else logging.WARNING,
             "connection to %s ended (%s), next attempt in %.2f s",
             link.address,
             error,
             link.retry_at - now,
         )
+
+    def refuse_if_all_failed(self, nodes: Collection[NodeAddress]) -> None:
+        """Raise the first refusal, once each of ``nodes`` and each seed has failed.
+
+        Raises:
+            AuthenticationError: user or password refused.
+            BucketError: no such bucket, or no access to it.
+        """
+        failures: list[DcplakeError] = []
+        for node in dict.fromkeys((*nodes, *self._seeds)):
+            link = self._links.get(node)
+            if link is None or link.error is None:
+                return  # not asked yet
+            failures.append(link.error)
+        raise_refusal(failures)
 
     def stats(self, now: float) -> list[ConnectionStats]:
         """Return the statistics of each connection, or why there is none; from any thread."""
@@ -133,10 +154,10 @@ class NodeLinks:
         for link in list(self._links.values()):
             connection = link.connection
             if connection is None:
-                all_stats.append(ConnectionStats(link.address, error=link.error))
+                all_stats.append(ConnectionStats(link.address, error=link.trouble))
             else:
                 stats = connection.stats(now)
-                all_stats.append(stats if stats.is_ready else replace(stats, error=link.error))
+                all_stats.append(stats if stats.is_ready else replace(stats, error=link.trouble))
         return all_stats
 
     def close(self) -> None:

@@ -28,7 +28,6 @@ from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import Phase, StreamStart, VbucketTrack
 from dcp.errors import (
-    AuthenticationError,
     BucketError,
     ConfigError,
     DcplakeError,
@@ -91,7 +90,7 @@ class StreamKeeper:
         """Of each vbucket, whether it is to be heard of no more."""
         self._away_seconds = 0.0
         self._was_accepted = False
-        """Whether a node took user, password and bucket: one that does not may be starting."""
+        """Whether a node took user, password and bucket: one that refuses them may be starting."""
         self._told_window_refused = False
         self._told_stream_windows_refused = False
 
@@ -231,8 +230,8 @@ class StreamKeeper:
         """Handle an entry of the queue; return what the application shall see, if anything.
 
         Raises:
-            AuthenticationError: user or password refused, and no node took them before.
-            BucketError: no such bucket at any node so far, or no access to it.
+            AuthenticationError, BucketError: every node refuses, or cannot be reached; or a node
+                gives no access to its streams.
             NoRelayError: a group's tag is set, and the node has no groups.
         """
         link = self.links.by_name(entry.connection_name)
@@ -270,10 +269,9 @@ class StreamKeeper:
     def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
         if isinstance(error, NoRelayError | LocalProtocolError):
             raise error
-        is_excused = self._was_accepted or self._only_awaits(link)
-        if isinstance(error, AuthenticationError | BucketError) and not is_excused:
-            raise error
         self.links.ended(link, error, now)
+        if not self._was_accepted:
+            self.links.refuse_if_all_failed(self._needed_nodes())
         self.links.want_map(now)
         reason = StopReason.NODE_UNAVAILABLE
         if isinstance(error, RemoteProtocolError):
@@ -287,14 +285,15 @@ class StreamKeeper:
                 self._trouble(track, reason, str(error), now, link.retry_at)
         self.act_at = now
 
-    def _only_awaits(self, link: NodeLink) -> bool:
-        """Return whether a node has only vbuckets that it need not serve: it may be starting."""
-        there = [
-            each
+    def _needed_nodes(self) -> set[NodeAddress]:
+        """Return the nodes of all vbuckets that are to be streamed, but for those awaited."""
+        return {
+            each.address
             for each in self.tracks.values()
-            if each.address == link.address and each.phase not in (Phase.CLOSING, Phase.STOPPED)
-        ]
-        return bool(there) and all(each.is_awaited for each in there)
+            if each.address is not None
+            and each.phase not in (Phase.CLOSING, Phase.STOPPED)
+            and not each.is_awaited
+        }
 
     def _trouble(
         self, track: VbucketTrack, reason: StopReason, detail: str, now: float, retry_at: float
@@ -318,7 +317,7 @@ class StreamKeeper:
             case Ready():
                 link.ready_at = self.act_at = now
                 self._was_accepted = True
-                link.error = ""
+                link.error = None
                 if STREAM_WINDOW in event.refused_controls:
                     self._tell_stream_windows_refused(link)
                 self._adopt(event.cluster_config, link, now)

@@ -1,5 +1,8 @@
 """A consumer's reactions to refusals: try again, end the vbucket, or end altogether."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,8 +22,22 @@ from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 from tests.client.conftest import MakeCluster
-from tests.client.consuming import assert_nothing_sent_twice, consuming, settings, starts
-from tests.client.drained import USERS, Drained, all_of, assert_same_state, caught_up, fill
+from tests.client.consuming import (
+    assert_nothing_sent_twice,
+    consuming,
+    owned,
+    settings,
+    starts,
+)
+from tests.client.drained import (
+    PATIENCE_SECONDS,
+    USERS,
+    Drained,
+    all_of,
+    assert_same_state,
+    caught_up,
+    fill,
+)
 
 
 @pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EBUSY, Status.ENOMEM, 0x4F])
@@ -197,6 +214,73 @@ def test_a_node_that_has_no_bucket_yet_is_tried_again(make_cluster: MakeCluster)
         cluster.restore_node(1)
         fill(cluster, 100, prefix="later")
         assert_same_state(cluster, drained.run(consumer, caught_up(cluster)))
+
+
+@contextmanager
+def without_bucket(cluster: ProducerCluster, node: int) -> Iterator[None]:
+    """Let a node listen without its bucket, as one that starts does."""
+    cluster.kill_node(node)
+    port = NodeAddress.parse(cluster.seeds[node]).port
+    with ProducerCluster(ClusterSettings(bucket="another", users=USERS, ports=(port,))):
+        yield
+
+
+@pytest.mark.parametrize("refusal_is_first", [True, False])
+def test_a_node_without_the_bucket_fails_its_own_vbuckets_alone(
+    make_cluster: MakeCluster, refusal_is_first: bool
+) -> None:
+    """Whichever node answers first: nobody has taken us before."""
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+    taken, refused = owned(cluster, 0), owned(cluster, 1)
+    with (
+        without_bucket(cluster, 1),
+        consuming(cluster, chosen=settings(node_deadline_seconds=5.0)) as consumer,
+    ):
+        drained = Drained()
+        if refusal_is_first:
+            cluster.hang_node(0)
+            drained.run(consumer, lambda _: "SELECT_BUCKET" in consumer.trouble(refused[0]))
+            assert drained.rows == 0
+            cluster.restore_node(0)
+        drained.run(consumer, caught_up(cluster, *taken))
+        drained.run(consumer, lambda _: drained.stopped.keys() >= {*refused})
+        assert sorted(drained.stopped) == refused
+        for stopped in drained.stopped.values():
+            assert stopped.reason is StopReason.NODE_UNAVAILABLE
+            assert "SELECT_BUCKET" in stopped.detail
+        assert_same_state(cluster, drained, *taken)
+
+
+def test_a_consumer_of_one_node_asks_the_other_seeds_before_it_is_refused(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+    theirs = [each for each in starts(cluster) if each.vbucket in owned(cluster, 1)]
+    with (
+        without_bucket(cluster, 1),
+        consuming(cluster, theirs, settings(node_deadline_seconds=1.0)) as consumer,
+    ):
+        drained = Drained().run(consumer, lambda each: len(each.stopped) == len(theirs))
+    assert {each.reason for each in drained.stopped.values()} == {StopReason.NODE_UNAVAILABLE}
+
+
+@pytest.mark.parametrize("other", ["refuses", "is gone"])
+def test_a_refusal_is_fatal_at_once_where_no_node_answers_otherwise(
+    make_cluster: MakeCluster, other: str
+) -> None:
+    cluster = make_cluster(nodes=2)
+    if other == "is gone":
+        cluster.kill_node(1)
+    wrong = Credentials("reader", Secret("wrong"))
+    began = monotonic()
+    with (
+        Consumer(starts(cluster), cluster.seeds, settings(), wrong) as consumer,
+        pytest.raises(AuthenticationError),
+    ):
+        Drained().run(consumer, lambda _: False)
+    assert monotonic() - began < PATIENCE_SECONDS / 2, "no deadline of a node was waited for"
 
 
 def test_a_bucket_that_was_made_anew_is_not_read(make_cluster: MakeCluster) -> None:

@@ -3,9 +3,9 @@
 Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
 control when Spark asks for the next batch, that is, when it has taken this one; until then the node
 may send only the rest of the window (``batch_flusher.py``). Whatever goes wrong at the source ends
-a vbucket with a ``status`` row and never the task, so that one dead node does not discard what
-another sent. Only a refused password or bucket fails the task: no other node would answer
-differently.
+a vbucket with a ``status`` row and never the task, so that one node that is dead or refuses does
+not discard what another sent. A refused password or bucket fails the task only while no node has
+taken them: once all nodes of the plan refuse or are out of reach (`Consumer.next`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -149,7 +149,7 @@ class TaskReceiver:
         """Yield the rows that the streams bring, without status and position rows.
 
         Raises:
-            TaskError: user, password or bucket were refused.
+            TaskError: user, password or bucket were refused, as `Consumer.next` says.
 
         """
         try:

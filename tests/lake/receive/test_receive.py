@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
+from dcp.client.addresses import NodeAddress
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.planning import LakePosition, plan_round
@@ -518,6 +519,40 @@ def test_refused_password_or_bucket_fails_the_task_with_the_same_words(
     error = original_error(str(caught.value))
     assert isinstance(error, BucketError if "bucket" in change else AuthenticationError)
     assert "127.0.0.1" in str(error) or "nowhere" in str(error)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_node_that_refuses_discards_nothing_that_others_sent(
+    cluster: ProducerCluster, tmp_path: Path, alone: bool
+) -> None:
+    """It restarted after the plan; ``alone``: the task has vbuckets of no other node."""
+    fill(cluster, 200)
+    rounds = RoundsInProcess(
+        settings_for(
+            cluster,
+            tmp_path,
+            source=QUICK_SOURCE,
+            round={"node_deadline_seconds": 1.0 if alone else 5.0},
+        )
+    )
+    plan = rounds.plan()
+    assert plan is not None
+    refusing = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
+    task = plan.tasks[0]
+    if alone:
+        streams = tuple(each for each in task.streams if each.vbucket in refusing)
+        task = replace(task, streams=streams)
+    port = NodeAddress.parse(cluster.seeds[1]).port
+    cluster.kill_node(1)
+    with ProducerCluster(ClusterSettings(bucket="another", users=USERS, ports=(port,))):
+        batches = list(rounds.receiver(plan, task).batches())
+    found = statuses([row for batch in batches for row in batch.to_pylist()])
+    outcomes = {vb: told["outcome"] for vb, told in found.items()}
+    expected = {vb: "stopped" if vb in refusing else "reached" for vb in range(8)}
+    assert outcomes == {vb: expected[vb] for vb in (refusing if alone else range(8))}
+    for vb in refusing:
+        assert found[vb]["reason"] == "node unavailable"
+        assert "SELECT_BUCKET" in found[vb]["detail"]
 
 
 @pytest.mark.parametrize("fault", ["kill", "hang", "refuse"])
