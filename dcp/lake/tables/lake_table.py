@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 from deltalake import Schema as StoredSchema
+from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 from pyspark.errors import PySparkException
 
 from dcp.errors import LakeError
@@ -51,6 +52,12 @@ _MOST_REMEMBERED: Final = 500
 
 _GLOB: Final = re.compile(r"[][{}*?\\]")
 """Characters of a path that Spark's readers of files take for a pattern; a backslash ends that."""
+
+_NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
+"""Errors of delta-rs before a commit: the table has a feature that it lacks, or other columns.
+
+What it does behind a commit, as a checkpoint, fails with others.
+"""
 
 _NAME: Final = "t"
 _LOG = logging.getLogger(__name__)
@@ -290,15 +297,26 @@ class LakeTable:
 
         Of writers that come at once each gets a version of its own. A table with clustering is
         refused, so nothing is done.
+
+        Raises:
+            LakeError: it failed, perhaps behind the commit: to write again may write twice.
+
         """
-
-        def append(folder: Path) -> bool:
-            properties = CommitProperties(custom_metadata={"userMetadata": user_metadata})
-            with commits_to(folder):
-                write_deltalake(str(folder), rows, mode="append", commit_properties=properties)
-            return True
-
-        return self._by_delta_rs(append) is not None
+        if self.folder is None or (table := self._by_delta_rs(_open)) is None:
+            return False
+        properties = CommitProperties(custom_metadata={"userMetadata": user_metadata})
+        try:
+            with commits_to(self.folder):
+                write_deltalake(table, rows, mode="append", commit_properties=properties)
+        except _NOT_COMMITTED as refusal:
+            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, refusal)
+            return False
+        except Exception as failure:  # of many classes, not all of them documented
+            raise LakeError(
+                f"{self.where}: delta-rs: {failure}; the rows may have been written: look whether "
+                "the table has them before you write them again"
+            ) from failure
+        return True
 
     def _query_by_spark(
         self, statement: Statement, schema: pa.Schema, version: int | None, most_bytes: int | None

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaProtocolError
 
 from dcp.errors import LakeError
 from dcp.lake.tables import lake_table
@@ -79,6 +82,33 @@ def of_spark(table: LakeTable) -> LakeTable:
 
 def without_spark(table: LakeTable) -> LakeTable:
     return replace(table, start_spark=never)
+
+
+def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark is left to write them only where delta-rs has committed nothing."""
+    table = LakeTable("delta.`t`", "t", tmp_path / "t", never)
+    rows = pa.table({"id": ["a"]})
+    table.create_by_delta_rs(rows.schema, {})
+    write = write_deltalake
+
+    def fails_behind_the_commit(*args: Any, **named: Any) -> None:
+        write(*args, **named)
+        raise DeltaProtocolError("no checkpoint")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake_table, "write_deltalake", fails_behind_the_commit)
+        with pytest.raises(LakeError, match=r"no checkpoint; the rows may have been written"):
+            table.append_by_delta_rs(rows, "{}")
+    assert table.rows("id", "true") == [{"id": "a"}]
+    assert table.append_by_delta_rs(rows, "{}")
+    assert not table.append_by_delta_rs(pa.table({"other": ["a"]}), "{}"), "other columns"
+    assert len(table.rows("id", "true")) == 2
+    log = next((tmp_path / "t" / "_delta_log").glob("*0.json"))
+    features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["clustering"]}
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [{"protocol": features} if "protocol" in line else line for line in lines]
+    log.write_text("\n".join(map(json.dumps, lines)))
+    assert not table.append_by_delta_rs(rows, "{}"), "a feature that delta-rs lacks"
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
