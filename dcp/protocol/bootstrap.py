@@ -460,7 +460,7 @@ class Bootstrap:
         return Bootstrap(steps, self.progress)
 
     def lost(self, breakage: str = "") -> SourceError:
-        """Return the error that it means now that the server closed the connection, or it broke.
+        """Return the error for a connection that the server closed or that broke.
 
         Without XERROR a server answers a lack of access by closing the connection. ``breakage``
         says how it broke, as where a server meets a protocol that it does not speak.

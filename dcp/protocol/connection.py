@@ -144,7 +144,7 @@ class ConsumerConnection:
         return started_at + self._settings.timeout_seconds
 
     def lost(self, breakage: str = "") -> SourceError:
-        """Return the error that it means now that the peer closed the connection, or that it broke.
+        """Return the error for a connection that the server closed or that broke.
 
         ``breakage`` says how it broke; empty: the peer closed it in good order.
         """

@@ -26,7 +26,7 @@ class KnownNodes:
 
     @classmethod
     def of(cls, lake: LakeTables) -> "KnownNodes | None":
-        """Return those that an open lake remembers, if it does."""
+        """Return the nodes that the lake remembers, or None."""
         return cls(lake.nodes, lake.identity) if lake.nodes else None
 
     def connection_settings(self, settings: ConnectionSettings) -> ConnectionSettings | None:

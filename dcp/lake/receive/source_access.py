@@ -1,6 +1,6 @@
 """Derives from the lake's settings how driver and tasks connect; asks the cluster for its map.
 
-Where no seed answers, the nodes are asked that the lake remembers.
+If no seed answers, dcplake asks the nodes that the lake remembers.
 """
 
 from collections.abc import Callable, Sequence

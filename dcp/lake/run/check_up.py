@@ -198,8 +198,8 @@ def _ask_seeds(
             )
             if known is not None:
                 finding.warnings.append(
-                    "only a node answers that the lake remembers: write nodes that are there into "
-                    "source.seeds"
+                    "no seed answers, but a node that the lake remembers does: put nodes of this "
+                    "cluster into source.seeds"
                 )
             set_up.end(finding)
             return found, manifest

@@ -64,7 +64,7 @@ class PersistenceGate:
     def __init__(
         self, lake: LakeTables, settings: Settings, access: Callable[[], SourceAccess]
     ) -> None:
-        """``access`` is asked before each question: its nodes are those that are known then."""
+        """The gate calls `access` before each question, and so uses the newest nodes."""
         self._lake = lake
         self._access = access
         self._nodes = settings.policy.persist_to

@@ -1,9 +1,9 @@
 """The write path of a bucket: from a command that wrote to the disk, to memory and to streams.
 
-All that is written inside a batch becomes one disk snapshot of each vbucket; without one every
-command does. Many of them go to disk at once: to a data folder when the flusher writes, to a disk
-in memory at the end of a turn. What copies receive takes the same path. Used under the bucket's
-lock.
+All that is written inside a batch becomes one disk snapshot of each vbucket. Outside a batch each
+command makes its own disk snapshot. Many of them go to disk at once: to a data folder when the
+flusher writes, to a disk in memory at the end of a turn. What copies receive takes the same path.
+Used under the bucket's lock.
 """
 
 from collections.abc import Callable, Iterator

@@ -87,7 +87,7 @@ class DcpOptions:
 def flavour_of(client: DcpClient, options: DcpOptions, *, makes_up_keys: bool = False) -> int:
     """Return which bytes items have on a connection.
 
-    ``makes_up_keys``: what a disk is read of as keys alone has made-up metadata.
+    ``makes_up_keys``: a scan of keys alone yields made-up metadata.
     """
     flavour = Flavour.MADE_UP if makes_up_keys else Flavour(0)
     for flag, bit in _FLAVOUR_OF_OPEN.items():
