@@ -131,7 +131,10 @@ class Content(NamedTuple):
 
 
 class Version:
-    """The state of one key from ``seqno`` on."""
+    """The state of one key from ``seqno`` on.
+
+    More than 15 attributes: one is one field of the frame.
+    """
 
     __slots__ = (
         "_wire",
