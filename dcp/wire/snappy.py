@@ -78,7 +78,7 @@ def inflated_lengths(blocks: pa.BinaryArray) -> NDArray[np.int64]:
         lengths[open_rows[at_end]] = -1
         open_rows = open_rows[~at_end]
         if not len(open_rows):
-            return lengths
+            break
         found = octets[at[open_rows]].astype(np.int64)
         lengths[open_rows] |= (found & 0x7F) << (7 * position)
         open_rows = open_rows[found >= 0x80]
