@@ -75,6 +75,9 @@ class OneLink:
     def ended(self, link: NodeLink, _: object, now: float) -> None:
         link.retry_at = now
 
+    def refuse_if_all_failed(self, _: object) -> None:
+        """Refuse nothing."""
+
     def want_map(self, _: float) -> None:
         """Have no map."""
 
