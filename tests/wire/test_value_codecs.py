@@ -144,7 +144,7 @@ BLOCKS = st.binary(max_size=40).map(deflate) | st.binary(max_size=12)
 
 
 @given(st.lists(BLOCKS, max_size=6), st.integers(0, 3))
-@example([bytes.fromhex("80808010")], 0)  # more than the limit, in fewer bytes than a length may have
+@example([bytes.fromhex("80808010")], 0)  # 32 MiB, in fewer bytes than a length may have
 def test_columns_inflate_as_one_block_does(blocks: list[bytes], start: int) -> None:
     column = pa.array(blocks, pa.binary()).slice(start)
     found = inflate_column(column)

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -14,12 +15,17 @@ def jars_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Return ``share/dcplake`` of this Python environment, or else the user's cache folder."""
+    """Return ``share/dcplake`` of this Python environment, or else the user's cache folder.
+
+    A user without a home gets the former, though it cannot be written to.
+    """
     shared = Path(sys.prefix) / "share" / "dcplake"
     existing = next(folder for folder in (shared, *shared.parents) if folder.exists())
     if (shared / "jars").is_dir() or os.access(existing, os.W_OK):
         return shared
-    return Path.home() / ".cache" / "dcplake"
+    with suppress(RuntimeError):  # the system knows no home of this user
+        return Path.home() / ".cache" / "dcplake"
+    return shared
 
 
 def spark_home() -> Path | None:

@@ -458,13 +458,13 @@ def _in_time(
     """Return the commits with their times, newest first.
 
     Each item is a commit, its own time, and its file's time. Both times are milliseconds. The
-    time that is returned is the commit's own: never later than its file, for a clock may have been
-    wrong, and never before the commit before it.
+    time that is returned is the commit's own: its file's where it names none or one that is still
+    to come, for a clock may have been wrong; and never before the commit before it.
     """
-    least = -1
+    least, now = -1, datetime.now(UTC).timestamp() * 1000
     commits = []
     for commit, own, of_file in sorted(told, key=lambda each: int(each[0]["version"])):
-        least = max(of_file if own is None else min(own, of_file), least + 1)
+        least = max(of_file if own is None or own > now else own, least + 1)
         commits.append({**commit, "time": _utc(least * 1000)})
     return commits[::-1]
 

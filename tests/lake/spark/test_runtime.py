@@ -333,6 +333,12 @@ def test_read_only_prefix_leads_to_the_users_cache(
     monkeypatch.setattr("os.access", lambda *_: False)
     assert install_paths.data_folder() == tmp_path / "home" / ".cache" / "dcplake"
 
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")  # as Path.home() does
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert install_paths.data_folder() == tmp_path / "prefix" / "share" / "dcplake"
+
 
 def test_error_becomes_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
