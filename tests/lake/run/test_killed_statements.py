@@ -46,7 +46,7 @@ KILLS: Final = (
     Kill("CREATE undone"),  # with the first apply that takes something back
     Kill("append changes"),
     Kill("append changes", number=2, writing="changes"),
-    Kill("INSERT undone", number=2),  # its first is of a run's beginning
+    Kill("INSERT undone"),
     Kill("MERGE docs", writing="docs"),
     Kill("MERGE docs"),  # of the driver alone
 )
