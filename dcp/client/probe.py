@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 _NAME_PREFIX: Final = "dcplake-probe"
 _PARALLEL: Final = 32
+T = TypeVar("T")
+SeedAnswer = tuple[ClusterMap, bytes | None]
+"""The cluster map and the collections manifest, None where the bucket has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,31 @@ def probe_cluster(
     seeds: Sequence[str],
     settings: ConnectionSettings,
     credentials: Credentials,
+    *,
+    named: str = "the seeds",
 ) -> ClusterView:
     """Ask the first seed that answers for the map, and all its nodes for what they hold.
 
-    ``seeds`` are addresses, or the parts of one connection string (`find_seeds`).
+    Takes and raises what ``ask_seeds`` does.
+    """
+    found, manifest = ask_seeds(seeds, settings, credentials, named=named)
+    return look_at_nodes(found, manifest, settings, credentials)
+
+
+def ask_seeds(
+    seeds: Sequence[str],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    *,
+    named: str = "the seeds",
+) -> SeedAnswer:
+    """Return the answer of the first seed that answers.
+
+    Args:
+        seeds: addresses, or the parts of one connection string (`find_seeds`).
+        settings: how to connect.
+        credentials: who signs in.
+        named: what the user knows the seeds by, as in ``source.seeds``.
 
     Raises:
         ConfigError: the seeds cannot be understood, or the cluster lacks the network they name.
@@ -82,15 +106,26 @@ def probe_cluster(
         BucketError: a seed has no such bucket, or gives no access to it, and no other one does.
         RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
     """
-    found, manifest = _first_answer(find_seeds(seeds, settings, credentials), settings, credentials)
-    return look_at_nodes(found, manifest, settings, credentials)
+    found = find_seeds(seeds, settings, credentials)
+    return first_answer(found, lambda seed: ask_seed(seed, settings, credentials), named)
 
 
-def ask_map(
-    seeds: Sequence[str], settings: ConnectionSettings, credentials: Credentials
-) -> ClusterMap:
-    """Return the cluster map of the first seed that answers; raises as ``probe_cluster``."""
-    return _first_answer(find_seeds(seeds, settings, credentials), settings, credentials)[0]
+def first_answer(seeds: FoundSeeds, ask: Callable[[NodeAddress], T], named: str) -> T:
+    """Ask one seed after the other, and return the first answer; raises as ``ask_seeds``."""
+    failures: list[SourceError | RemoteProtocolError] = []
+    for seed in seeds.nodes:
+        try:
+            return ask(seed)
+        except (SourceError, RemoteProtocolError) as error:
+            failures.append(error)
+    raise_refusal(failures)
+    if all(isinstance(error, RemoteProtocolError) for error in failures):
+        raise failures[0]
+    told = "; ".join([*map(str, failures), *([seeds.lookup] if seeds.lookup else [])])
+    raise NodeUnavailableError(
+        f"none of {len(seeds.nodes)} seeds answers: {told}; expected a data node of the cluster "
+        f"there: check {named}"
+    )
 
 
 def look_at_nodes(
@@ -155,7 +190,6 @@ def collection_seqnos(
 
 _Told = tuple[dict[int, int], dict[int, FailoverLog]]
 """High seqnos and failover logs of one node."""
-T = TypeVar("T")
 
 
 def _held(
@@ -222,8 +256,8 @@ def ask_seed(
     settings: ConnectionSettings,
     credentials: Credentials,
     on_step: Callable[[SetUpStep], None] | None = None,
-) -> tuple[ClusterMap, bytes | None]:
-    """Return the cluster map and the collections manifest, None where the bucket has none.
+) -> SeedAnswer:
+    """Return the cluster map and the collections manifest of the bucket.
 
     Raises:
         ConfigError: no node has an address in the network of the settings.
@@ -247,24 +281,3 @@ def _asking(
 ) -> NodeConnection:
     name = unique_name(_NAME_PREFIX, settings.bucket)
     return NodeConnection(node, settings, credentials, name, open_dcp=False)
-
-
-def _first_answer(
-    seeds: FoundSeeds,
-    settings: ConnectionSettings,
-    credentials: Credentials,
-) -> tuple[ClusterMap, bytes | None]:
-    failures: list[SourceError | RemoteProtocolError] = []
-    for seed in seeds.nodes:
-        try:
-            return ask_seed(seed, settings, credentials)
-        except (SourceError, RemoteProtocolError) as error:
-            failures.append(error)
-    raise_refusal(failures)
-    if all(isinstance(error, RemoteProtocolError) for error in failures):
-        raise failures[0]
-    told = "; ".join([*map(str, failures), *([seeds.lookup] if seeds.lookup else [])])
-    raise NodeUnavailableError(
-        f"none of {len(seeds.nodes)} seeds answers: {told}; expected a data node of the cluster "
-        "there: check the seeds (source.seeds, or --upstream of a relay)"
-    )

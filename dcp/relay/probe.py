@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dcp.client.probe import ask_map
+from dcp.client.probe import ask_seeds
 from dcp.protocol.credentials import Credentials
 from dcp.relay.relay_settings import RelaySettings
 
@@ -25,5 +25,5 @@ def ask_cluster(settings: RelaySettings, credentials: Credentials) -> BucketFact
         RemoteProtocolError: a node breaks the protocol.
     """
     seeds = [str(address) for address in settings.upstream]
-    found = ask_map(seeds, settings.connection, credentials)
+    found, _ = ask_seeds(seeds, settings.connection, credentials, named="--upstream")
     return BucketFacts(found.bucket_uuid, found.vbucket_count)

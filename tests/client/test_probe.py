@@ -152,8 +152,9 @@ def test_no_seed_answers(make_cluster: MakeCluster) -> None:
     cluster.kill_node(0)
     cluster.kill_node(1)
     with pytest.raises(NodeUnavailableError, match="none of 2 seeds answers") as caught:
-        probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+        probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS, named="--upstream")
     assert all(seed in str(caught.value) for seed in cluster.seeds)
+    assert str(caught.value).endswith("check --upstream")
 
 
 def test_refusals_are_fatal(make_cluster: MakeCluster) -> None:

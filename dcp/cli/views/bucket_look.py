@@ -6,14 +6,13 @@ from typing import Final
 from dcp.cli.views.server_statistics import signed_in, stat_number
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView, probe_cluster
+from dcp.client.probe import ClusterView, first_answer, probe_cluster
 from dcp.client.seed_lookup import find_seeds
-from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
+from dcp.errors import RemoteProtocolError, SourceError
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.source_access import source_access
+from dcp.lake.receive.source_access import SEEDS, source_access
 from dcp.lake.tables.collections import replicas_of
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.refusals import raise_refusal
 
 _TIMEOUT_SECONDS: Final = 10.0
 
@@ -46,17 +45,14 @@ def list_buckets(settings: Settings, credentials: Credentials) -> list[str]:
     """
     access = source_access(settings)
     connection = access.consumer.connection
-    troubles: list[SourceError] = []
-    for seed in find_seeds(access.seeds, connection, credentials).nodes:
-        try:
-            with signed_in(
-                str(seed), connection, credentials, _TIMEOUT_SECONDS, selects_bucket=False
-            ) as node:
-                return node.buckets()
-        except SourceError as error:
-            troubles.append(error)
-    raise_refusal(troubles)
-    raise NodeUnavailableError("; ".join(map(str, troubles)))
+
+    def ask(seed: NodeAddress) -> list[str]:
+        with signed_in(
+            str(seed), connection, credentials, _TIMEOUT_SECONDS, selects_bucket=False
+        ) as node:
+            return node.buckets()
+
+    return first_answer(find_seeds(access.seeds, connection, credentials), ask, SEEDS)
 
 
 def look_at_bucket(settings: Settings, credentials: Credentials) -> BucketLook:
@@ -70,7 +66,7 @@ def look_at_bucket(settings: Settings, credentials: Credentials) -> BucketLook:
     """
     access = source_access(settings)
     connection = access.consumer.connection
-    cluster = probe_cluster(access.seeds, connection, credentials)
+    cluster = probe_cluster(access.seeds, connection, credentials, named=SEEDS)
     documents: int | None = 0
     offers_tls = False
     for address in cluster.map.addresses:

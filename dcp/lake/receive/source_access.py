@@ -5,10 +5,13 @@ If no seed answers, dcplake asks the nodes that the lake remembers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final
 
+from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView, ask_map, probe_cluster
+from dcp.client.probe import ClusterView, SeedAnswer, ask_seed, first_answer, look_at_nodes
+from dcp.client.seed_lookup import FoundSeeds, find_seeds
+from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
 from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -19,7 +22,12 @@ from dcp.lake.task_monitor.live_place import LivePlace
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 
-T = TypeVar("T")
+SEEDS: Final = "source.seeds"
+"""What users know the seeds of a lake by."""
+Remembered = Callable[[], KnownNodes | None]
+"""Tells the nodes that the lake remembers, if there are any."""
+FindSeeds = Callable[[Sequence[str], ConnectionSettings, Credentials], FoundSeeds]
+AskNode = Callable[[NodeAddress, ConnectionSettings, Credentials, KnownNodes | None], SeedAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +44,6 @@ class SourceAccess:
     flow_control: FlowControlSettings
     quiet_seconds: float
     dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
-    known: KnownNodes | None = None
-    """Asked where no seed answers."""
     live: LivePlace | None = None
     """The folder of the tasks' live files; None: there are none."""
 
@@ -93,51 +99,77 @@ def _tls_settings(source: SourceSettings) -> TlsSettings:
     )
 
 
-def query_cluster(
-    access: SourceAccess, remembered: Callable[[], KnownNodes | None] = lambda: None
-) -> ClusterView:
-    """Ask the cluster for its map and high seqnos.
+def query_cluster(access: SourceAccess, remembered: Remembered = lambda: None) -> ClusterView:
+    """Ask the cluster for its map and high seqnos; raises as ``ask_cluster``."""
+    found, manifest = ask_cluster(access, remembered)
+    return look_at_nodes(found, manifest, access.consumer.connection, access.source.credentials())
 
-    ``remembered`` tells nodes to ask where no seed answers and ``access`` knows none.
+
+def query_map(access: SourceAccess, remembered: Remembered) -> ClusterMap:
+    """Ask the cluster for its map alone; raises as ``ask_cluster``."""
+    return ask_cluster(access, remembered)[0]
+
+
+def ask_node(
+    node: NodeAddress,
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    known: KnownNodes | None,
+    on_step: Callable[[SetUpStep], None] | None = None,
+) -> SeedAnswer:
+    """Ask a seed, or one of the ``known`` nodes, which must have the lake's bucket.
+
+    Raises:
+        ConfigError, SourceError, RemoteProtocolError: as `dcp.client.probe.ask_seed`.
+
+    """
+    found, manifest = ask_seed(node, settings, credentials, on_step)
+    if known is not None:
+        known.require_same_bucket(found)
+    return found, manifest
+
+
+def ask_cluster(
+    access: SourceAccess,
+    remembered: Remembered,
+    *,
+    find: FindSeeds = find_seeds,
+    ask: AskNode = ask_node,
+) -> SeedAnswer:
+    """Return the first answer of the seeds; where none answers, of nodes that the lake remembers.
+
+    Args:
+        access: has the seeds.
+        remembered: is called only where no seed answers.
+        find: finds the nodes that seeds, or nodes that are remembered, stand for.
+        ask: asks one of those nodes.
 
     Raises:
         ConfigError: the password cannot be found.
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
-        NodeUnavailableError: no seed answered, nor does a node that is known.
-        LakeError: no seed answered with the bucket, and ``remembered`` tells of another one.
+        NodeUnavailableError: no seed answers, nor does a node that is remembered.
+        LakeError: no seed answers with the bucket, and ``remembered`` tells of another one.
 
     """
-    return _ask(access, remembered, probe_cluster, lambda found: found.map)
-
-
-def query_map(access: SourceAccess) -> ClusterMap:
-    """Ask the cluster for its map alone; raises as ``query_cluster``."""
-    return _ask(access, lambda: None, ask_map, lambda found: found)
-
-
-_Question = Callable[[Sequence[str], ConnectionSettings, Credentials], T]
-
-
-def _ask(
-    access: SourceAccess,
-    remembered: Callable[[], KnownNodes | None],
-    question: _Question[T],
-    map_of: Callable[[T], ClusterMap],
-) -> T:
     settings, credentials = access.consumer.connection, access.source.credentials()
+
+    def first(
+        places: Sequence[str], how: ConnectionSettings, known: KnownNodes | None, named: str
+    ) -> SeedAnswer:
+        nodes = find(places, how, credentials)
+        return first_answer(nodes, lambda node: ask(node, how, credentials, known), named)
+
     try:
-        return question(access.seeds, settings, credentials)
+        return first(access.seeds, settings, None, SEEDS)
     except (SourceError, RemoteProtocolError) as failure:
-        known = access.known or remembered()
+        known = remembered()
         theirs = None if known is None else known.connection_settings(settings)
         if known is None or theirs is None:
             raise
         try:
-            found = question([known.place], theirs, credentials)
-            known.require_same_bucket(map_of(found))
+            return first([known.place], theirs, known, SEEDS)
         except (SourceError, RemoteProtocolError) as other:
             raise_refusal([failure, other])
             told = f"{failure}; nor do the nodes that the lake remembers: {other}"
             raise NodeUnavailableError(told) from other
-        return found

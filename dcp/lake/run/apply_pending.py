@@ -56,8 +56,9 @@ def apply_pending(
             Applier(lake, rule, secrets.token_hex(8), told, guard, gate.may_publish)
         ) as applier:
             applier.know(replicas_in(lake))
-            access = replace(source_access(settings), known=KnownNodes.of(lake))
-            persistence = PersistenceGate(lake, settings, lambda: access)
+            persistence = PersistenceGate(
+                lake, settings, source_access(settings), lambda: KnownNodes.of(lake)
+            )
             newest = latest_round(lake)
             may = persistence.lets_pass(applier.applied_round, newest, waits=True)
             made = applier.apply(newest, force=True) if may else []

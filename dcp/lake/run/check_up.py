@@ -7,7 +7,6 @@ would end with. Nothing is written, and no Spark is started.
 """
 
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -16,21 +15,21 @@ from typing import TYPE_CHECKING
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
-from dcp.client.probe import ClusterView, ask_seed, look_at_nodes
+from dcp.client.probe import ClusterView, SeedAnswer, look_at_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import (
-    ConfigError,
-    LakeError,
-    NodeUnavailableError,
-    RemoteProtocolError,
-    SourceError,
-)
+from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.known_nodes import KnownNodes, known_nodes
-from dcp.lake.receive.source_access import source_access
+from dcp.lake.receive.source_access import (
+    Remembered,
+    SourceAccess,
+    ask_cluster,
+    ask_node,
+    source_access,
+)
 from dcp.lake.rounds.lake_position import refuse_late_start, require_same_bucket
-from dcp.lake.run.checked_step import Finding, StepState, Tell, checking
+from dcp.lake.run.checked_step import Finding, Tell, attempts, checking
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.run.preview import refuse_unknown_names
 from dcp.lake.run.set_up_check import SetUpCheck
@@ -41,7 +40,7 @@ from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import find_lake
 from dcp.printable import number_ranges
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.refusals import bucket_cure, raise_refusal
+from dcp.protocol.refusals import bucket_cure
 from dcp.seeds import ConnectionString
 
 if TYPE_CHECKING:
@@ -77,10 +76,10 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
             f"bucket {source.bucket!r} at {', '.join(access.seeds)}, {credentials.who}"
             f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"
         )
-    seeds = _look_up(source.connection_string(), access.seeds, connection, credentials, tell)
-    with checking("name resolution", tell) as finding:
-        _resolve(seeds, finding)
-    found, manifest = _ask_seeds(seeds.nodes, settings, connection, credentials, tell)
+    location = lake_location(settings)
+    found, manifest = _ask_cluster(
+        access, lambda: known_nodes(refuse_to_start, location, source.bucket), tell
+    )
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
     with checking("data nodes", tell) as finding:
@@ -111,13 +110,13 @@ def _whence(source: SourceSettings) -> str:
 
 
 def _look_up(
-    place: ConnectionString,
     written: Sequence[str],
     connection: ConnectionSettings,
     credentials: Credentials,
     tell: Tell,
 ) -> FoundSeeds:
     """Find the nodes to begin with; a step of its own where DNS or HTTP is asked for them."""
+    place = ConnectionString.parse(written)
     name = "HTTP" if place.over_http else "DNS SRV" if place.srv_name else ""
     if not name:
         return find_seeds(written, connection, credentials)
@@ -148,63 +147,47 @@ def _resolve(seeds: FoundSeeds, finding: Finding) -> None:
     finding.warnings.extend(unknown)
 
 
-def _ask_seeds(
-    seeds: Sequence[NodeAddress],
-    settings: Settings,
-    connection: ConnectionSettings,
-    credentials: Credentials,
-    tell: Tell,
-) -> "tuple[ClusterMap, bytes | None]":
-    """Return what the first seed says that answers, as the probe of a run does.
+def _ask_cluster(access: SourceAccess, remembered: Remembered, tell: Tell) -> SeedAnswer:
+    """Ask as a run does, and tell the steps; raises as ``ask_cluster``."""
 
-    Where none answers: what a node says that the lake remembers.
-    """
-    failures: list[SourceError | RemoteProtocolError] = []
-    known: KnownNodes | None = None
-    waiting = deque(seeds)
-    while waiting:
-        seed = waiting.popleft()
-        set_up = SetUpCheck(seed, tell, is_first=True)
+    def find(
+        written: Sequence[str], connection: ConnectionSettings, credentials: Credentials
+    ) -> FoundSeeds:
+        seeds = _look_up(written, connection, credentials, told)
+        with checking("name resolution", told) as finding:
+            _resolve(seeds, finding)
+        return seeds
+
+    def ask(
+        node: NodeAddress,
+        connection: ConnectionSettings,
+        credentials: Credentials,
+        known: KnownNodes | None,
+    ) -> SeedAnswer:
+        set_up = SetUpCheck(node, told, is_first=True)
         try:
-            found, manifest = ask_seed(seed, connection, credentials, set_up.begin)
-            if known is not None:
-                known.require_same_bucket(found)
-        except ConfigError as error:
+            found, manifest = ask_node(node, connection, credentials, known, set_up.begin)
+        except DcplakeError as error:
             set_up.fail(error)
             raise
-        except (SourceError, RemoteProtocolError) as error:
-            failures.append(error)
-            if not waiting and known is None:
-                try:
-                    known = known_nodes(
-                        refuse_to_start, lake_location(settings), settings.source.bucket
-                    )
-                except LakeError as other:
-                    set_up.fail(other)
-                    raise
-                theirs = None if known is None else known.connection_settings(connection)
-                if known is not None and theirs is not None:
-                    connection = theirs
-                    waiting += find_seeds([known.place], theirs, credentials).nodes
-            set_up.fail(error, StepState.WARNING if waiting else StepState.FAILED)
-        else:
-            collections, finding = len(replicas_of(manifest)), Finding()
-            finding.say(
-                f"{found.bucket!r}, uuid {found.bucket_uuid or '(not told)'}, "
-                f"vbuckets: {found.vbucket_count}, collections: {collections}",
-                uuid=found.bucket_uuid,
-                vbuckets=found.vbucket_count,
-                collections=collections,
+        collections, finding = len(replicas_of(manifest)), Finding()
+        finding.say(
+            f"{found.bucket!r}, uuid {found.bucket_uuid or '(not told)'}, "
+            f"vbuckets: {found.vbucket_count}, collections: {collections}",
+            uuid=found.bucket_uuid,
+            vbuckets=found.vbucket_count,
+            collections=collections,
+        )
+        if known is not None:
+            finding.warnings.append(
+                "no seed answers, but a node that the lake remembers does: put nodes of this "
+                "cluster into source.seeds"
             )
-            if known is not None:
-                finding.warnings.append(
-                    "no seed answers, but a node that the lake remembers does: put nodes of this "
-                    "cluster into source.seeds"
-                )
-            set_up.end(finding)
-            return found, manifest
-    raise_refusal(failures[::-1])
-    raise failures[-1]
+        set_up.end(finding)
+        return found, manifest
+
+    with attempts(tell) as told:
+        return ask_cluster(access, remembered, find=find, ask=ask)
 
 
 # --- the cluster

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from time import monotonic
 from typing import Any
@@ -74,3 +74,23 @@ def checking(name: str, tell: Tell) -> Iterator[Finding]:
         tell(CheckedStep(name, StepState.FAILED, monotonic() - begun, str(error)))
         raise
     tell(finding.checked(name, begun))
+
+
+@contextmanager
+def attempts(tell: Tell) -> Iterator[Tell]:
+    """Give what tells the steps of attempts: a failed one is a warning where another follows it."""
+    failed: CheckedStep | None = None
+
+    def tell_when_decided(step: CheckedStep) -> None:
+        nonlocal failed
+        if failed is not None:
+            tell(replace(failed, state=StepState.WARNING))
+        failed = step if step.state is StepState.FAILED else None
+        if failed is None:
+            tell(step)
+
+    try:
+        yield tell_when_decided
+    finally:
+        if failed is not None:
+            tell(failed)

@@ -108,6 +108,7 @@ class Driver:
         self.writer_id = secrets.token_hex(8)
         self._settings = settings
         self._access = access
+        self._known = KnownNodes.of(lake)
         if settings.policy.dropped_collections:
             self._know(collections_in(lake))
         self._observer = observer
@@ -123,7 +124,7 @@ class Driver:
             self._guard,
             self._gate.may_publish,
         )
-        self._persistence = PersistenceGate(lake, settings, lambda: self._access)
+        self._persistence = PersistenceGate(lake, settings, access, self._remembered)
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
@@ -184,7 +185,7 @@ class Driver:
                     report = self.round(plan)
                     bounds.learn(plan, report)
                     self.apply(report.round, force=False)
-                cluster = query_cluster(self._access)
+                cluster = query_cluster(self._access, self._remembered)
             except _REFUSALS as error:
                 self._await_access(error, stop)
             else:
@@ -258,7 +259,7 @@ class Driver:
 
     def _look_at_cluster(self, applying: ApplyThread, stop: threading.Event) -> str:
         try:
-            cluster = query_cluster(self._access)
+            cluster = query_cluster(self._access, self._remembered)
         except (AuthenticationError, BucketError):
             raise
         except (SourceError, RemoteProtocolError) as error:
@@ -334,11 +335,12 @@ class Driver:
         """Know the nodes of the newest map from here on, as do drivers that come after this one."""
         is_encrypted = self._access.consumer.connection.tls is not None
         nodes = connection_string(cluster.map, tls=is_encrypted)
-        known = self._access.known or KnownNodes.of(self.lake)
-        if nodes and (known is None or nodes != known.place):
+        if nodes and (self._known is None or nodes != self._known.place):
             remember_nodes(self.lake, nodes)
-            known = KnownNodes(nodes, self.lake.identity)
-        self._access = replace(self._access, known=known)
+            self._known = KnownNodes(nodes, self.lake.identity)
+
+    def _remembered(self) -> KnownNodes | None:
+        return self._known
 
     def received(self) -> int:
         """Return the newest round; it can be applied, though no round was planned yet."""

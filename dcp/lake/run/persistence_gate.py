@@ -7,7 +7,7 @@ this rollback mitigation.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from threading import Event
 from time import monotonic
 from typing import Final
@@ -24,7 +24,7 @@ from dcp.errors import (
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.source_access import SourceAccess, query_map
+from dcp.lake.receive.source_access import Remembered, SourceAccess, query_map
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -62,11 +62,11 @@ class PersistenceGate:
     """Asks the nodes before each apply what is on their disks."""
 
     def __init__(
-        self, lake: LakeTables, settings: Settings, access: Callable[[], SourceAccess]
+        self, lake: LakeTables, settings: Settings, access: SourceAccess, remembered: Remembered
     ) -> None:
-        """The gate calls `access` before each question, and so uses the newest nodes."""
         self._lake = lake
         self._access = access
+        self._remembered = remembered
         self._nodes = settings.policy.persist_to
         self._patience_seconds = settings.round.node_deadline_seconds
         self._leaves_rollbacks = settings.policy.rollback == RollbackPolicy.FAIL
@@ -145,11 +145,10 @@ class PersistenceGate:
         }
         if not branches:
             return []
-        access = self._access()
-        connection = access.consumer.connection
+        connection = self._access.consumer.connection
         try:
-            credentials = access.source.credentials()
-            cluster = query_map(access)
+            credentials = self._access.source.credentials()
+            cluster = query_map(self._access, self._remembered)
             self._nodes = disks_of(self._nodes, cluster)
             if not self._nodes:
                 _LOG.warning(NO_DISKS)

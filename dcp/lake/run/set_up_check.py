@@ -62,9 +62,10 @@ class SetUpCheck:
         """Tell the last step."""
         self._tell(finding.checked(self._name, self._begun))
 
-    def fail(self, error: DcplakeError, state: StepState = StepState.FAILED) -> None:
+    def fail(self, error: DcplakeError) -> None:
         """Tell that the step under way failed."""
-        self._tell(CheckedStep(self._name, state, monotonic() - self._begun, str(error)))
+        seconds = monotonic() - self._begun
+        self._tell(CheckedStep(self._name, StepState.FAILED, seconds, str(error)))
 
 
 def _tcp(_: SetUpStep, node: NodeAddress, finding: Finding) -> None:

@@ -12,14 +12,15 @@ what it holds, so the source is never older than what it is compared with, unles
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.known_nodes import KnownNodes, known_nodes
+from dcp.lake.receive.known_nodes import known_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.rounds.planning import LakePosition
@@ -79,11 +80,9 @@ def verify(
     begin = monotonic()
     start_spark, location = spark_of(settings, spark), lake_location(settings)
     access = metadata_access(source_access(settings))
-    cluster = query_cluster(
-        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
-    )
+    remembered = partial(known_nodes, start_spark, location, settings.source.bucket)
+    cluster = query_cluster(access, remembered)
     lake = open_lake(start_spark, location)
-    access = replace(access, known=KnownNodes.of(lake))
     require_same_bucket(lake, cluster, settings.source.bucket)
     chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)
     in_bucket = set(replicas_of(cluster.manifest))
@@ -98,7 +97,8 @@ def verify(
         lake.identity.lake_id, newest, positions_at(lake, newest), document_filter=document_filter
     )
     position.refuse_late_start()
-    reader = SourceReader(lake, settings, access, position, observer or VerifyObserver())
+    look = partial(query_cluster, access, remembered)
+    reader = SourceReader(lake, settings, access, look, position, observer or VerifyObserver())
     reader.leave_out(_ordered_back(position))
     tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
     return VerifyReport(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.source_access import SourceAccess, query_cluster
+from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.lake_position import require_same_bucket, tasks_at_once
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.progress import RoundProgress, round_progress
@@ -47,15 +47,20 @@ class SourceReader:
         lake: LakeTables,
         settings: Settings,
         access: SourceAccess,
+        look: Callable[[], ClusterView],
         position: LakePosition,
         observer: VerifyObserver,
     ) -> None:
-        """``position`` is the lake's: by it vbuckets start, and documents are wanted."""
+        """``look`` looks at the cluster.
+
+        ``position`` is the lake's: by it vbuckets start, and documents are wanted.
+        """
         self.lake = lake
         self.document_filter = position.document_filter
         self.not_compared: dict[int, LeftOut] = {}
         self._settings = settings
         self._access = access
+        self._look = look
         self._observer = observer
         self._starts = {
             vbucket: replace(
@@ -75,7 +80,7 @@ class SourceReader:
             DcplakeError: Spark failed.
 
         """
-        cluster = query_cluster(self._access)
+        cluster = self._look()
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         tasks = self._plan(cluster, vbuckets)
         with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:

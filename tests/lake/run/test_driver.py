@@ -147,7 +147,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterView | Dcplak
     """What the next looks at the cluster find; the last one stays."""
     script: list[ClusterView | DcplakeError] = []
 
-    def look(_: object) -> ClusterView:
+    def look(*_: object) -> ClusterView:
         found = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(found, DcplakeError):
             raise found
