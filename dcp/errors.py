@@ -4,7 +4,7 @@
       SetupError              something this machine lacks (Java, room on a disk, a right to write)
       ConfigError             a setting that is unknown, missing or of the wrong type
         FlowSpecError           a text that is no flow control parameter (fc=)
-        SecretError             a secret or certificate that is not where a setting says
+        SecretError             a file of a secret or certificate that cannot be used
       LocalProtocolError      our caller misused a protocol object
       RemoteProtocolError     the peer broke the protocol
         FrameError              bytes that are no valid frame or message
@@ -56,7 +56,7 @@ class FlowSpecError(ConfigError):
 
 
 class SecretError(ConfigError):
-    """A secret or a certificate is not where a setting says, or cannot be used."""
+    """A file of a secret or a certificate cannot be used. It may be replaced at any time."""
 
 
 class LocalProtocolError(DcplakeError):

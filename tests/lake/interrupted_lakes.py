@@ -4,7 +4,6 @@ One bucket, and copies of two lakes of it: in one a rollback was received and no
 other stood still for longer than its horizon, so that each step of maintenance has work.
 """
 
-import os
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.aging import age
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -144,9 +144,7 @@ class InterruptedLakes:
             unset = "UNSET TBLPROPERTIES ('delta.logRetentionDuration')"
             self.spark.sql(f"ALTER TABLE {lake.table_sql(table)} {unset}").collect()
             shutil.copy(next((root / table).glob("*.parquet")), root / table / ORPHAN)
-            for file in (root / table).rglob("*"):
-                then = file.stat().st_mtime - 30 * DAY_SECONDS
-                os.utime(file, (then, then))
+            age(root / table, 30 * DAY_SECONDS)
 
 
 def commits_in(root: str, table: str) -> int:

@@ -176,27 +176,29 @@ class SourceSettings(Section):
         """Read the password where the settings say it is, in the process that asks.
 
         Raises:
-            SecretError: the file cannot be read; or it is empty, or the environment variable is
-                empty or not set, although a user is named.
+            SecretError: the file cannot be read, or is empty although a user is named.
+            ConfigError: a user is named, and the environment variable is not set or is empty.
 
         """
         if self.password_file:
             first_line = read_secret(Path(self.password_file), "password_file")
-            self._require("password_file", first_line, "the first line of the file is empty")
+            if self.username and not first_line:
+                found = "the first line of the file is empty"
+                raise SecretError(self._missing("password_file", found))
             return first_line
         found = (os.environ if environment is None else environment).get(self.password_env)
         # Who wrote the password itself there does not find it in a log.
         shown = re.fullmatch("[A-Z_][A-Z0-9_]*", self.password_env)
         name = self.password_env if shown else "that it names"
         state = "not set" if found is None else "empty"
-        self._require("password_env", found, f"the environment variable {name} is {state}")
+        if self.username and not found:
+            raise ConfigError(
+                self._missing("password_env", f"the environment variable {name} is {state}")
+            )
         return found or ""
 
-    def _require(self, key_name: str, password: str | None, found: str) -> None:
-        if self.username and not password:
-            raise SecretError(
-                f"source.{key_name}: {found}, expected the password of user {self.username!r} in it"
-            )
+    def _missing(self, key_name: str, found: str) -> str:
+        return f"source.{key_name}: {found}, expected the password of user {self.username!r} in it"
 
 
 @dataclass(frozen=True, slots=True)

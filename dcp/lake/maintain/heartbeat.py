@@ -17,8 +17,8 @@ from dcp.lake.tables.transaction import is_conflict, transaction
 
 
 def newest_commit_time(lake: LakeTables, table: str) -> datetime:
-    """Return when the newest version of a table was made."""
-    return history(lake.table(table), 1)[0].time
+    """Return the time from which the horizon counts the age of a table's newest version."""
+    return history(lake.table(table), 1)[0].aged_from
 
 
 def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:

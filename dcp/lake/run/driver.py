@@ -143,7 +143,8 @@ class Driver:
 
         Backfills that were asked for are carried out, too. Once it ``is_enough``, what is there is
         applied, and that is all. The cluster took us when it told ``cluster``: where a node refuses
-        us afterwards, or an executor has no secret, the run waits five minutes for that to end.
+        us afterwards, or an executor's file of a secret is missing, the run waits five minutes for
+        that to end.
 
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
@@ -202,7 +203,7 @@ class Driver:
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
-            SecretError: a secret is not where a setting says.
+            SecretError: a file of a secret could not be used for five minutes.
 
         """
         self._persistence.heed(stop)

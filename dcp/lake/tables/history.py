@@ -67,10 +67,17 @@ class TableCommit:
     metrics: Mapping[str, str] = field(default_factory=dict)
     restored: int | None = None
     retention_seconds: float | None = None
+    file_time: datetime | None = None
+    """When the commit's file was written. Delta's log cleanup goes by it."""
 
     def __str__(self) -> str:
         """Say which commit it is, for messages."""
         return f"version {self.version} ({self.operation}, {self.time:%Y-%m-%d %H:%M:%S} UTC)"
+
+    @property
+    def aged_from(self) -> datetime:
+        """The time from which the horizon counts its age: the earlier of both."""
+        return self.time if self.file_time is None else min(self.time, self.file_time)
 
     @property
     def writer(self) -> str | None:
@@ -151,6 +158,7 @@ def _commit(told: Mapping[str, Any]) -> TableCommit:
         {name: str(value) for name, value in metrics.items()},
         None if restored is None else int(restored),
         None if kept is None else int(kept) / 1000,
+        told["file_time"],
     )
 
 

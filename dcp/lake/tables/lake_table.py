@@ -465,7 +465,7 @@ def _in_time(
     commits = []
     for commit, own, of_file in sorted(told, key=lambda each: int(each[0]["version"])):
         least = max(of_file if own is None or own > now else own, least + 1)
-        commits.append({**commit, "time": _utc(least * 1000)})
+        commits.append({**commit, "time": _utc(least * 1000), "file_time": _utc(of_file * 1000)})
     return commits[::-1]
 
 

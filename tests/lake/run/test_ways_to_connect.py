@@ -91,7 +91,7 @@ class Rotating(Observer):
         self._cluster.bucket.users = UserStore({"ben": "second"})
 
     def waiting(self, _: float, reason: str) -> None:
-        if "secret" in reason and not self.reasons:
+        if "user, password" in reason and not self.reasons:
             self.reasons.append(reason)
             mount(self._secret, "ben", "second")
 

@@ -153,7 +153,7 @@ def test_what_a_session_of_somebody_else_is_told(tmp_path: Path) -> None:
         assert told["type"] == "ConfigError"
         assert "found the password in spark.executorEnv.OPEN_PASSWORD" in told["message"]
         assert "expected spark.authenticate and spark.network.crypto.enabled" in told["message"]
-    assert missing["type"] == "SecretError"
+    assert missing["type"] == "ConfigError"
     assert missing["message"].startswith("a Spark task on ")
     assert "the environment variable LATE_PASSWORD is not set" in missing["message"]
     assert "docs/operations.md" in missing["message"]

@@ -72,7 +72,7 @@ def test_a_lake_knows_its_cluster_from_when_it_was_made(
     create_lake(lambda: spark, location, ours)
     for same in (IDENTITY, ours):
         assert create_lake(lambda: spark, location, same).identity == ours
-    with pytest.raises(LakeError, match=r"uuid 'others', expected the .* 'ours'"):
+    with pytest.raises(LakeError, match=r"uuid 'ours', found the cluster with uuid 'others'"):
         create_lake(lambda: spark, location, others)
 
 
