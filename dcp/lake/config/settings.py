@@ -183,8 +183,8 @@ class SourceSettings(Section):
         if self.password_file:
             first_line = read_secret(Path(self.password_file), "password_file")
             if self.username and not first_line:
-                found = "the first line of the file is empty"
-                raise SecretError(self._missing("password_file", found))
+                is_empty = "the first line of the file is empty"
+                raise SecretError(self._missing("password_file", is_empty))
             return first_line
         found = (os.environ if environment is None else environment).get(self.password_env)
         # Who wrote the password itself there does not find it in a log.
