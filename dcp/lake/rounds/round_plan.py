@@ -252,6 +252,7 @@ class Idle(Shown):
     """No stream is needed, or none is possible: no round, no commit.
 
     ``waiting`` are vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`).
+    ``paused`` says who paused the lake; empty where nobody did.
     """
 
     lake_id: str
@@ -259,6 +260,7 @@ class Idle(Shown):
     left_out: tuple[LeftOut, ...]
     outlook: Outlook | None = None
     waiting: frozenset[int] = frozenset()
+    paused: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
@@ -267,6 +269,7 @@ class Idle(Shown):
             "round": None,
             "latest_round": self.latest_round,
             "left_out": left_out_json(self.left_out),
+            **({"paused": self.paused} if self.paused else {}),
             **_outlook_json(self.outlook),
         }
 
@@ -309,7 +312,13 @@ def idle_text(idle: Idle) -> str:
         lines.append(f"  waiting: vbuckets {vbuckets}: their last rounds brought no rows")
     else:
         lines[0] += "nothing can be streamed" if idle.left_out else "no vbucket is behind"
-    return "\n".join([*lines, *left_out_lines(idle.left_out), *_outlook_lines(idle.outlook)])
+    lines += [*left_out_lines(idle.left_out), *_outlook_lines(idle.outlook)]
+    return "\n".join([*lines, *pause_lines(idle.paused)])
+
+
+def pause_lines(paused: str) -> list[str]:
+    """Return a line for who paused a lake; none where nobody did."""
+    return [f"the lake is {paused}: no further round begins until dcplake resume"] * bool(paused)
 
 
 def _outlook_lines(outlook: Outlook | None) -> list[str]:

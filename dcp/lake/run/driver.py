@@ -38,7 +38,7 @@ from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.planning import plan_round
 from dcp.lake.rounds.progress import round_progress
 from dcp.lake.rounds.rollback_plan import BlockedRollback
-from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, left_out_lines, pause_lines
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
@@ -82,17 +82,22 @@ _STOPPED: Final = (
 
 @dataclass(slots=True)
 class RunReport(Shown):
-    """The result of a run: rounds, applied versions and vbuckets left out."""
+    """The result of a run: rounds, applied versions and vbuckets left out.
+
+    ``paused`` says who paused the lake meanwhile; empty where nobody did.
+    """
 
     rounds: list[RoundReport] = field(default_factory=list)
     applied: list[AppliedVersion] = field(default_factory=list)
     left_out: tuple[LeftOut, ...] = ()
+    paused: str = ""
 
     def __str__(self) -> str:
         """Say what each round and each apply did, in the words of the command."""
         lines = [*map(str, self.rounds), *(f"applied: {each}" for each in self.applied)]
         lines += left_out_lines(self.left_out)
-        return "\n".join(lines) or "nothing to do: the lake has what the cluster holds"
+        lines = lines or ["nothing to do: the lake has what the cluster holds"]
+        return "\n".join([*lines, *pause_lines(self.paused)])
 
 
 class Driver:
@@ -149,7 +154,7 @@ class Driver:
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
                 applied; or ``policy.persist_to`` holds an apply back.
-            StoppedError: ``stop`` came first, or the lake is paused; what was read is committed.
+            StoppedError: ``stop`` or a pause of the lake came first; what was read is committed.
             QualityError: ``quality.gate`` holds an apply back; what was read is committed.
             AuthenticationError, BucketError, SecretError: refused for five minutes.
 
@@ -157,9 +162,7 @@ class Driver:
         self._persistence.heed(stop)
         bounds = BoundedRun(cluster)
         while True:
-            if (pause := self._requests.carry_out()) is not None:
-                self.apply(self.received(), force=True)
-                raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
+            pause = self._requests.carry_out()
             try:
                 plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
             except _REFUSALS as error:
@@ -171,14 +174,21 @@ class Driver:
                 self.apply(self.received(), force=True)
                 self._refuse_held()
                 return self._report
-            if isinstance(plan, Idle) and not self._waits_for_backfill(plan, stop):
+            if isinstance(plan, Idle) and not self._backfills.is_open:
                 if self.apply(plan.latest_round, force=True):
                     continue  # what could not be taken back must be streamed again
                 self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
-                self._observer.idle(plan)
+                self._report.paused = "" if pause is None else _paused(pause)
+                self._observer.idle(replace(plan, paused=self._report.paused))
                 _refuse_incomplete(self._report.left_out)
                 self._refuse_held()
                 return self._report
+            if pause is not None:
+                self.apply(self.received(), force=True)
+                raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
+            if isinstance(plan, Idle):
+                self._observer.idle(plan)
+                stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
             if stop.is_set():
                 raise StoppedError(_STOPPED)
             try:
@@ -363,14 +373,6 @@ class Driver:
         """Learn by which policies drops of some collections go."""
         dropped = self._access.dropped.knowing(self._settings.policy, collections)
         self._access = replace(self._access, dropped=dropped)
-
-    def _waits_for_backfill(self, plan: Idle, stop: threading.Event) -> bool:
-        """Return whether a backfill waits for its nodes; wait a little, then."""
-        if not self._backfills.is_open:
-            return False
-        self._observer.idle(plan)
-        stop.wait(_CHECK_SECONDS)
-        return True
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         """Apply what is pending up to ``to_round``, the newest one, if it is due and may be

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -28,12 +29,14 @@ from dcp.errors import (
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.control import Action
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
+from dcp.lake.run.control_requests import PAUSE
 from dcp.lake.run.driver import Driver
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.round_record import Outcome, VbucketReport
@@ -309,6 +312,38 @@ def test_prepares_that_wait_or_abort_make_few_rounds_and_positions_follow(tmp_pa
         bounded.on_plan = one_more
         bounded.once(goal, threading.Event())
         assert bounded.states[0].caught_up_seqno >= goal.high_seqnos[0] >= 40
+
+
+@pytest.mark.parametrize("pauses_at", [1, 2, 3])
+def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
+    looks: list[ClusterView | DcplakeError],
+    monkeypatch: pytest.MonkeyPatch,
+    pauses_at: int,
+) -> None:
+    """It needs two: a pause at its third look, the last one, finds all of them done."""
+    looks.append(view(10, 10))
+    outcomes = iter([(Outcome.REACHED, 10), (Outcome.ROLLBACK, 0), (Outcome.REACHED, 10)])
+    driver = Scripted(lambda *_: next(outcomes))
+    asked = 0
+    pause = Action("id", PAUSE, None, None, "ann", datetime.now(UTC))
+
+    def carry_out() -> Action | None:
+        nonlocal asked
+        asked += 1
+        return pause if asked >= pauses_at else None
+
+    monkeypatch.setattr(driver._requests, "carry_out", carry_out)
+    told: list[Idle] = []
+    monkeypatch.setattr(driver._observer, "idle", told.append)
+    if pauses_at <= 2:
+        with pytest.raises(StoppedError, match="the lake is paused by ann"):
+            driver.once(view(10, 10), threading.Event())
+    else:
+        report = driver.once(view(10, 10), threading.Event())
+        assert "paused by ann" in str(report) and "paused by ann" in str(told[-1])
+        assert "paused by ann" in told[-1].to_json()["paused"]
+    assert len(driver.rounds) == pauses_at - 1
+    assert driver.handed_over == (pauses_at <= 2), "what was received is applied"
 
 
 def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
