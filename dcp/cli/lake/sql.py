@@ -3,7 +3,8 @@
 Only statements that read are run, unless ``--write`` is given.
 
 In JSON the columns of a row (and the fields of a struct) have names of their own: the second ``a``
-is ``a_2``. `dcp.cli.terminal.output.json_text` says how values are written.
+is ``a_2``. `dcp.cli.terminal.output.json_text` says how values are written, in the table only
+structs, arrays and maps.
 """
 
 import re
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from typer import Argument, Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
-from dcp.cli.terminal.output import say, say_json, unique_names
+from dcp.cli.terminal.output import say, say_json
 from dcp.cli.terminal.table import table
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ tables: docs (the replica), changes (the log), control (what was asked of the dr
 views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
         epochs, row_history, stale_vbuckets, dropped_documents, quarantine
 time travel: SELECT … FROM docs VERSION AS OF 3
+
+\b
+structs, arrays and maps are shown as JSON; times are in UTC, with their zone
 
 \b
 --json: repeated column names are numbered (a, a_2, …); decimals are exact numbers of any size;
@@ -94,19 +98,8 @@ def _ask(
     shown = rows[:limit]
     if as_json:
         for row in shown:
-            say_json(dict(zip(unique_names(found.columns), map(_plain, row), strict=True)))
+            say_json(row)
     else:
         say(table(found.columns, [tuple(row) for row in shown]))
     if len(rows) > len(shown):
         print(f"only the first {len(shown)} rows are shown; see --limit", file=sys.stderr)
-
-
-def _plain(value: object) -> object:
-    """Return the value with structs as dictionaries, at any depth."""
-    if isinstance(value, tuple) and hasattr(value, "__fields__"):
-        return dict(zip(unique_names(value.__fields__), map(_plain, value), strict=True))
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return value

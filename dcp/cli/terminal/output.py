@@ -46,42 +46,48 @@ def write_whole(path: Path, text: str) -> None:
         ) from None
 
 
-def json_text(value: object) -> str:
+def json_text(value: object, *, ascii_only: bool = True) -> str:
     """Return JSON on one line; the rules are the same at any depth.
 
     A decimal is a JSON number of its exact value, without exponent: an integer if it is one
     (``2.00`` is ``2``), else with all its digits (``1.50``). NaN and the infinities, which JSON
-    lacks, are null. Bytes are text, or ``{"base64": …}`` where they are no UTF-8. What JSON has no
-    form for is a text, and so is a map's key.
+    lacks, are null. Bytes are text, or ``{"base64": …}`` where they are no UTF-8. A row or struct
+    of Spark is an object, its repeated names numbered. What JSON has no form for is a text, and so
+    is a map's key.
     """
+
+    def text_of(inner: object) -> str:
+        return json_text(inner, ascii_only=ascii_only)
+
+    def name_of(name: object) -> str:
+        text = text_of(name)
+        return text if text.startswith('"') else json.dumps(text, ensure_ascii=ascii_only)
+
     if isinstance(value, float):
         return json.dumps(value) if math.isfinite(value) else "null"
     if isinstance(value, Decimal):
         return _decimal_text(value)
     if value is None or isinstance(value, bool | int | str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=ascii_only)
     if isinstance(value, bytes | bytearray):
         try:
-            return json.dumps(bytes(value).decode())
+            return text_of(bytes(value).decode())
         except UnicodeDecodeError:
-            return json_text({"base64": b64encode(bytes(value)).decode()})
+            return text_of({"base64": b64encode(bytes(value)).decode()})
+    if isinstance(value, tuple) and hasattr(value, "__fields__"):
+        value = dict(zip(unique_names(value.__fields__), value, strict=True))
     if isinstance(value, Mapping):
-        fields = (f"{_field_name(name)}:{json_text(inner)}" for name, inner in value.items())
+        fields = (f"{name_of(name)}:{text_of(inner)}" for name, inner in value.items())
         return f"{{{','.join(fields)}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(json_text(inner) for inner in value)}]"
-    return json.dumps(str(value))
+        return f"[{','.join(map(text_of, value))}]"
+    return text_of(str(value))
 
 
 def _decimal_text(value: Decimal) -> str:
     if not value.is_finite():
         return "null"
     return str(int(value)) if value == int(value) else format(value, "f")
-
-
-def _field_name(name: object) -> str:
-    text = json_text(name)
-    return text if text.startswith('"') else json.dumps(text)
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Tables as plain text, laid out by rich: the same on a terminal, in a pipe and in a log."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Final
 
@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dcp.cli.terminal.output import json_text
 from dcp.printable import printable
 
 _RULE_UNDER_HEADS: Final = Box(
@@ -20,7 +21,10 @@ _WIDTH: Final = 10**9
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows under their heads, numbers to the right, as plain text; a row is one line."""
+    """Return rows under their heads, numbers to the right, as plain text; a row is one line.
+
+    Structs, arrays and maps are JSON, as ``json_text`` writes them.
+    """
     cells = [[printable(_cell(value)) for value in row] for row in rows]
     shown = Table(box=_RULE_UNDER_HEADS, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column, head in enumerate(heads):
@@ -43,6 +47,8 @@ def _cell(value: object) -> str:
         return "NULL"
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, tuple | list | Mapping):
+        return json_text(value, ascii_only=False)
     return str(value)
 
 
