@@ -107,7 +107,7 @@ MOST_METHODS = 20
 WRITTEN_FROM_OUTSIDE = "Written from outside: "
 
 # Modules beside the sub-packages, above all of them: what people and scripts run by its name.
-ENTRY_POINTS: dict[str, tuple[str, ...]] = {"cli": ("class_archive", "main")}
+ENTRY_POINTS: dict[str, tuple[str, ...]] = {"cli": ("class_archive", "main", "console")}
 
 SPARK = frozenset({"pyspark", "delta", "py4j", "great_expectations", "airflow"})
 

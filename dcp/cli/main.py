@@ -84,14 +84,16 @@ COMMANDS: Final = {name: about for group in GROUPS.values() for name, about in g
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (and is what the ``dcplake`` script calls)."""
+    """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] not in COMMANDS:
-        return parsed(_list_of_commands(), words, "dcplake")
-    program, as_json = f"dcplake {words[0]}", "--json" in words
+    is_command = bool(words) and words[0] in COMMANDS
+    program, as_json = f"dcplake {words[0]}" if is_command else "dcplake", "--json" in words
     try:
         with interruptible(program, as_json=as_json):
-            code = parsed(command(words[0]), words[1:], program)
+            if is_command:
+                code = parsed(command(words[0]), words[1:], program)
+            else:
+                code = parsed(_list_of_commands(), words, program)
     except KeyboardInterrupt:  # before the command itself had begun
         code = INTERRUPTED
         log_end(program, "stopped", code, as_json=as_json)

@@ -26,7 +26,10 @@ _END_SECONDS: Final = 15.0
 
 @contextmanager
 def interruptible(program: str, *, as_json: bool) -> Iterator[None]:
-    """Let both signals interrupt what is within; outside the main thread nothing is done."""
+    """Let both signals interrupt what is within, also those that were blocked and waited.
+
+    Outside the main thread nothing is done.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -46,6 +49,7 @@ def interruptible(program: str, *, as_json: bool) -> Iterator[None]:
 
     before = {each: signal.signal(each, interrupt) for each in _SIGNALS}
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         yield
     finally:
         ending.cancel()

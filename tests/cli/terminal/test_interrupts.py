@@ -74,6 +74,21 @@ def work():
 demo_producer._READY_SECONDS = 600
 sys.exit(main.run_to_exit_code("run", work, as_json=False))
 """
+LOADING = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            print("ready", flush=True)
+            time.sleep(1)
+
+sys.meta_path.insert(0, Slow())
+sys.argv = ["dcplake", "doctor"]
+from dcp.cli.console import main
+sys.exit(main())
+"""
+LISTING = LOADING.replace('"doctor"', '"--help"')
 EXITING = """
 import atexit, sys, time
 from dcp.cli import main
@@ -96,9 +111,19 @@ sys.exit(main.main())
         (DEAF, 130, "dcplake run: stopped"),
         (READING, 130, "dcplake run: stopped"),
         (PRODUCER, 130, "dcplake run: stopped"),
+        (LOADING, 130, "dcplake doctor: stopped"),
+        (LISTING, 130, "dcplake: stopped"),
         (EXITING, 2, "dcplake doctor: No such option: --nonsense"),
     ],
-    ids=["working", "deaf", "reading its words", "starting a producer", "exiting"],
+    ids=[
+        "working",
+        "deaf",
+        "reading its words",
+        "starting a producer",
+        "loading",
+        "listing",
+        "exiting",
+    ],
 )
 def test_a_signalled_process_ends_with_its_line_and_code(
     script: str, code: int, said: str, number: signal.Signals
