@@ -3,17 +3,14 @@
 import json
 import logging
 import os
-import signal
 import sys
-from typing import Final, TextIO
+from typing import TextIO
 
 from dcp.errors import SourceError
+from dcp.producer.server.stop_signals import stop_signals
 from dcp.relay.memory import relay_bytes_in_words
 from dcp.relay.relay import Relay
 from dcp.relay.relay_settings import RelaySettings
-
-_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
-_LOOK_SECONDS: Final = 0.2
 
 
 def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
@@ -29,39 +26,24 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
         ConfigError: the data folder is for another bucket.
     """
     logging.getLogger("dcp.relay").setLevel(logging.INFO)  # what groups lack, and once a minute all
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    try:
-        relay = _relay(settings)
-        with relay:
-            ready: dict[str, object] = {
-                "seeds": relay.seeds,
-                "http_seeds": relay.http_seeds,
-                "tls_seeds": relay.tls_seeds,
-                "https_seeds": relay.https_seeds,
-                "bucket": settings.bucket,
-                "pid": os.getpid(),
-                "memory": relay_bytes_in_words(settings),
-            }
-            stream = ready_to or sys.stdout
-            stream.write(json.dumps(ready) + "\n")
-            stream.flush()
-            while relay.feeding.upstream.failure is None and not _is_stopped(_LOOK_SECONDS):
-                pass
-        if relay.feeding.upstream.failure is not None:
-            raise relay.feeding.upstream.failure
-    finally:
-        while signal.sigpending() & _STOPS:  # more of them say nothing new
-            signal.sigwait(_STOPS)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _is_stopped(within_seconds: float) -> bool:
-    """Wait a little for a signal to stop; return whether one came.
-
-    Halted meanwhile and for longer, CPython answers with what is no signal at all (3.11).
-    """
-    found = signal.sigtimedwait(_STOPS, within_seconds)
-    return found is not None and found.si_signo in _STOPS
+    relay = _relay(settings)
+    with stop_signals() as is_stopped, relay:
+        ready: dict[str, object] = {
+            "seeds": relay.seeds,
+            "http_seeds": relay.http_seeds,
+            "tls_seeds": relay.tls_seeds,
+            "https_seeds": relay.https_seeds,
+            "bucket": settings.bucket,
+            "pid": os.getpid(),
+            "memory": relay_bytes_in_words(settings),
+        }
+        stream = ready_to or sys.stdout
+        stream.write(json.dumps(ready) + "\n")
+        stream.flush()
+        while relay.feeding.upstream.failure is None and not is_stopped():
+            pass
+    if relay.feeding.upstream.failure is not None:
+        raise relay.feeding.upstream.failure
 
 
 def _relay(settings: RelaySettings) -> Relay:

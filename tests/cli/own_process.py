@@ -30,6 +30,14 @@ class OwnProcess:
         self.process.kill()
         self._wait()
 
+    @contextmanager
+    def killed_at_last(self) -> Iterator[None]:
+        """Let it be gone at the end, if it is there."""
+        try:
+            yield
+        finally:
+            self.kill()
+
     def stop(self) -> int:
         """Let it stop, if it runs; returns its exit code."""
         self.process.terminate()

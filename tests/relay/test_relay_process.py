@@ -1,5 +1,7 @@
 """``dcplake relay`` as a process: it is killed, it begins again, and its consumers lose nothing."""
 
+import os
+import signal
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr
 from io import StringIO
@@ -10,6 +12,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
+from tests.cli.own_process import OwnProcess
 from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.relay.following import relay_settings
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
@@ -32,6 +35,20 @@ def test_a_stop_in_good_order(make_cluster: MakeCluster, tmp_path: Path) -> None
             lake.run_to(cluster)
         assert sum(cluster.counters().items_sent.values()) == sum(sent.values()) + 1
         assert lake.rollbacks == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_either_signal_ends_a_relay_and_a_producer_in_good_order_with_a_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    [(user, password)] = USERS.items()
+    words = ["serve", "--port", "0", "--vbuckets", "4", "--user", user]
+    serving = OwnProcess({**os.environ, "DCPLAKE_PASSWORD": password}, *words)
+    with serving.killed_at_last(), relaying(serving, tmp_path) as relay:
+        for command, process in (("relay", relay), ("serve", serving)):
+            process.process.send_signal(number)
+            assert process.process.wait(process.stop_seconds) == 0
+            assert capfd.readouterr().err.splitlines()[-1] == f"dcplake {command}: stopped"
 
 
 def test_it_says_what_a_group_lacks(

@@ -8,6 +8,7 @@ from typer import Option
 
 from dcp.cli.options import source_options as source
 from dcp.cli.options.values import byte_count_option, seconds_option
+from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
 
 _MIB: Final = 1024 * 1024
@@ -121,6 +122,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         checkpoint_quota_bytes=memory_quota,
     )
     run_relay(settings)
+    log_end("dcplake relay", "stopped", 0, as_json=False)
     return 0
 
 

@@ -7,6 +7,7 @@ from typer import Option
 
 from dcp.cli.options import source_options as source
 from dcp.cli.options.values import byte_count_option, seconds_option
+from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
 
 _PORT: Final = 11210
@@ -147,4 +148,5 @@ def run(  # noqa: PLR0913  (an argument for each option)
         data_folder=data,
     )
     serve(settings)
+    log_end("dcplake serve", "stopped", 0, as_json=False)
     return 0

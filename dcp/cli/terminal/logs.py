@@ -56,7 +56,7 @@ def set_up_logs(*, as_json: bool = False) -> None:
 
 
 def log_end(command: str, reason: str, exit_code: int, *, as_json: bool) -> None:
-    """Say on standard error why a command ends with an exit code other than 0."""
+    """Say on standard error why a command ends, unless it ended by itself and is done."""
     told = printable_lines(f"{command}: {reason}")
     if as_json:
         fields = _fields("ERROR", command, reason, time.time())

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +11,9 @@ from dcp.errors import SourceError
 from dcp.producer.commands.memory import in_words, producer_bytes
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.server.stop_signals import stop_signals
 
 _EXPIRY_PAGER_SECONDS: Final = 1.0
-_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
@@ -33,29 +32,23 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
     settings = replace(
         settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
     )
-    # Blocked in all threads and waited for: a handler could come too late for who waits already.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    try:
-        cluster = _cluster(settings)
-        with cluster:
-            ready: dict[str, object] = {
-                "seeds": _reachable(cluster.seeds),
-                "http_seeds": _reachable(cluster.http_seeds),
-                "tls_seeds": _reachable(cluster.tls_seeds),
-                "https_seeds": _reachable(cluster.https_seeds),
-                "bucket": settings.bucket,
-                "pid": os.getpid(),
-            }
-            if words := _memory_in_words(settings):
-                ready["memory"] = words
-            stream = ready_to or sys.stdout
-            stream.write(json.dumps(ready) + "\n")
-            stream.flush()
-            signal.sigwait(_STOPS)
-    finally:
-        while signal.sigpending() & _STOPS:  # more of them say nothing new
-            signal.sigwait(_STOPS)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    cluster = _cluster(settings)
+    with stop_signals() as is_stopped, cluster:
+        ready: dict[str, object] = {
+            "seeds": _reachable(cluster.seeds),
+            "http_seeds": _reachable(cluster.http_seeds),
+            "tls_seeds": _reachable(cluster.tls_seeds),
+            "https_seeds": _reachable(cluster.https_seeds),
+            "bucket": settings.bucket,
+            "pid": os.getpid(),
+        }
+        if words := _memory_in_words(settings):
+            ready["memory"] = words
+        stream = ready_to or sys.stdout
+        stream.write(json.dumps(ready) + "\n")
+        stream.flush()
+        while not is_stopped():
+            pass
 
 
 def _memory_in_words(settings: ClusterSettings) -> str:
