@@ -104,16 +104,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:
     """Run what the words ask of a program; return its exit code, 2 where they are wrong."""
+    as_json = "--json" in words
     try:
         found = get_command(application).main(words, program, standalone_mode=False)
         if callable(found):
             return cast(int, found())
     except typer.TyperException as error:
-        told = f"{program}: {_message(error)}; {program} --help says what there is"
-        print(printable(told), file=sys.stderr)
+        told = printable(f"{_message(error)}; {program} --help says what there is")
+        log_end(program, told, error.exit_code, as_json=as_json)
         return error.exit_code
     if found == INTERRUPTED:  # while typer read the words: it makes this code of the interrupt
-        log_end(program, "stopped", INTERRUPTED, as_json="--json" in words)
+        log_end(program, "stopped", INTERRUPTED, as_json=as_json)
     return cast(int, found)
 
 
@@ -211,7 +212,11 @@ def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., Callable
 
 
 def run_to_exit_code(name: str, work: Callable[[], int], *, as_json: bool = False) -> int:
-    """Do the work of a command or a job; return its exit code, and say in a line why it failed."""
+    """Do the work of a command or a job; return its exit code, and say in a line why it failed.
+
+    Raises:
+        TyperException: its words are wrong, which ``parsed`` tells.
+    """
     set_up_logs(as_json=as_json)
     try:
         with interruptible(f"dcplake {name}", as_json=as_json):
@@ -222,6 +227,8 @@ def run_to_exit_code(name: str, work: Callable[[], int], *, as_json: bool = Fals
     except BrokenPipeError:  # our reader (head, less) has seen enough, but we may not be done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except typer.TyperException:
+        raise
     except Exception as failure:
         from dcp.lake.spark.failures import one_line_error
 

@@ -1,15 +1,17 @@
 """Error messages for a user's mistakes: found, expected, what to do, and the exit code."""
 
+import json
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from dcp.cli.main import main
+from dcp.cli.main import COMMANDS, command, main
 from dcp.cli.terminal import progress
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -65,6 +67,12 @@ def answering(said_there: bytes | None) -> Iterator[str]:
         (["plan", "--set", "round.target_bytes=1.5GiB"], "write 1610612736 for 1.5 GiB"),
         (["load", "--seeds", "a:8091", "FILE"], "found port 8091, where nodes speak HTTP"),
         (["load", "--seeds", "couchbases://a", "FILE"], "couchbases://, which is TLS"),
+        (["plan", "--megabytes-per-second", "5"], "found options of a backfill without --backfill"),
+        (["plan", "--vbuckets", "x"], "--vbuckets: found 'x', expected numbers of vbuckets"),
+        (["cut", "--as-of", "x"], "--as-of: found 'x', expected a time"),
+        (["backfill", "--from", "disk"], "--from: found 'disk', expected replicas or settings"),
+        (["maintain", "--step", "x"], "--step: found 'x', expected one of"),
+        (["sql"], "Missing argument"),
         (["plan"], "source.username: found none, expected the user to sign in as"),
         (["plan", "--set", "source.seeds=couchbase://a/b"], "found '/b' behind the address"),
         (["plan", "--lake", "FILE"], "lake.root: found a file ("),
@@ -95,6 +103,11 @@ def test_what_is_wrong_before_anything_is_asked(
     words = [{"FILE": str(file), "FOLDER": str(tmp_path)}.get(word, word) for word in words]
     code, error = said(words, capsys)
     assert code == 2 and expected in error
+    runs = command(words[0]).registered_commands if words[0] in COMMANDS else []
+    if any("json" in signature(each.callback).parameters for each in runs if each.callback):
+        assert main([*words, "--json"]) == 2
+        told = json.loads(capsys.readouterr().err)
+        assert told["exit_code"] == 2 and expected in told["message"]
 
 
 def test_what_a_cluster_refuses(
