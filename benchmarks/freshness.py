@@ -35,6 +35,7 @@ from benchmarks._runs import session, settings_for
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.sql import string_list
 from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
 
@@ -132,7 +133,7 @@ def _ages(lake: LakeTables, first_round: int) -> tuple[Ages, int, int]:
     )
     complete: dict[int, list[tuple[int, int]]] = {}
     for row in lake.changes.rows(
-        "round, vbucket, position", f"kind = 'position' AND round >= {first_round}"
+        "round, vbucket, position", f"{is_kind(RowKind.POSITION)} AND round >= {first_round}"
     ):
         end = int(row["position"]["complete_seqno"])
         complete.setdefault(row["vbucket"], []).append((end, row["round"]))
@@ -140,7 +141,7 @@ def _ages(lake: LakeTables, first_round: int) -> tuple[Ages, int, int]:
     for ends in complete.values():
         ends.sort()
     for row in lake.changes.rows(
-        "vbucket, seqno, cas", f"kind = 'mutation' AND round >= {first_round}"
+        "vbucket, seqno, cas", f"{is_kind(RowKind.MUTATION)} AND round >= {first_round}"
     ):
         written = (int(row["cas"]) >> 16 << 16) / _NANOSECONDS
         ends = complete[row["vbucket"]]

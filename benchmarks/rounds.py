@@ -48,7 +48,7 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
+from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, spark_ddl
 from dcp.lake.tables.sql import integer_list, string_list
 from dcp.lake.tables.tables import LakeLocation, open_lake
 
@@ -167,7 +167,7 @@ def _copy_by_hand(lake: Path) -> None:
 def _by_hand(spark: "SparkSession", meter: Meter, lake: Path, number: int) -> Cost:
     """Append and merge what a round brought, as one writes it without dcplake."""
     rows = spark.sql(f"SELECT * FROM delta.`{lake / 'changes'}` WHERE round = {number}").toArrow()
-    items = rows.filter(pc.field("kind") == "mutation")
+    items = rows.filter(pc.field("kind") == RowKind.MUTATION)
     times = [(int(cas) >> 16 << 16) // 1000 for cas in items["cas"].to_pylist()]
     items = items.append_column("modified_at", pa.array(times, REPLICA.field("modified_at").type))
     place = lake.with_name(f"{lake.name}-by-hand")

@@ -20,6 +20,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
+from dcp.lake.tables.schema import RowKind
 from dcp.producer.model.send_window import SendWindow
 from dcp.producer.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.protocol.events import Items, SnapshotStarted
@@ -296,7 +297,7 @@ class Task:
             if isinstance(event, Items):
                 self.batches.add_documents(event.columns)
             else:
-                self.batches.add_event("snapshot_marker", event.vbucket)
+                self.batches.add_event(RowKind.SNAPSHOT_MARKER, event.vbucket)
 
     def come_to_rest(self, *, sending: bool = True) -> None:
         """Do all that needs no time, until nothing is left of it."""

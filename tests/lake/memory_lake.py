@@ -28,14 +28,12 @@ from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import BlockedRollback, RollbackPolicy, plan_rollback
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.tables.epochs import Fork, begun_anew, is_live
-from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 
 Row = dict[str, Any]
 Place = tuple[int, str]
 """A vbucket and a key."""
-
-ITEM_KINDS = ("mutation", "deletion", "expiration")
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ The producer records every branch that a vbucket ever had: it is asked what was 
 
 from collections.abc import Mapping, Sequence
 
+from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import StoredDocument
-from tests.lake.memory_lake import ITEM_KINDS, Row, Version
+from tests.lake.memory_lake import Row, Version
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.delta_tables import CHANGES, DOCS, TablesInMemory
 from tests.simulation.faults import Counts

@@ -17,7 +17,7 @@ from dcp.lake.apply.apply_sql import rows_sql, winners_sql
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.log_slice import LogSlice, Role
 from dcp.lake.tables.lake_table import LakeTable
-from dcp.lake.tables.schema import CHANGES, REPLICA
+from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list, quoted
 from dcp.wire.vocabulary import REPEATING
 
@@ -150,7 +150,8 @@ def vbuckets_without_repeats(
         return frozenset()
     found = changes.query(
         lambda name, _: (
-            f"SELECT {', '.join(_MARKER.names)} FROM {name} WHERE kind = 'snapshot_marker' "
+            f"SELECT {', '.join(_MARKER.names)} FROM {name} "
+            f"WHERE {is_kind(RowKind.SNAPSHOT_MARKER)} "
             f"AND round BETWEEN {log_slice.first_round} AND {log_slice.to_round} "
             f"AND vbucket IN ({integer_list(ranges)}) LIMIT {_MOST_MARKERS}"
         ),

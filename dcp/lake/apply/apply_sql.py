@@ -6,10 +6,8 @@ from typing import Final
 
 from dcp.lake.apply.apply_plan import ApplyPlan, Winner
 from dcp.lake.log.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
-from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, TYPED
+from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, TYPED, RowKind, is_kind
 from dcp.lake.tables.sql import i64, integer_list, quoted, string, string_list, u64
-
-ITEM_KINDS_SQL: Final = string_list(ITEM_KINDS)
 
 # The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
 # h times 65,536 nanoseconds are h * 8192 / 125 microseconds, rounded down; each part of this is
@@ -61,7 +59,7 @@ def rows_sql(
 JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
   ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
 WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
-  AND c.kind IN ({ITEM_KINDS_SQL})
+  AND c.{is_kind(*ITEM_KINDS)}
   AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
 
 
@@ -163,7 +161,7 @@ def _newest_parts(
 def _single_rows(changes_sql: str, plan: ApplyPlan, ranges: Iterable[RowRange]) -> str:
     """Return the rows of ranges in which each key has one, without looking for its newest."""
     rows = rows_sql(changes_sql, plan.collection_id, plan.log_slice, ranges)
-    return f"SELECT {', '.join(_log_columns())}, c.kind <> 'mutation' AS deleted {rows}"
+    return f"SELECT {', '.join(_log_columns())}, c.kind <> '{RowKind.MUTATION}' AS deleted {rows}"
 
 
 def _won_rows(
@@ -177,10 +175,10 @@ def _won_rows(
 ) -> str:
     """Return the newest live rows, with their documents joined on."""
     return f"""
-SELECT {", ".join(columns)}, c.kind <> 'mutation' AS deleted
+SELECT {", ".join(columns)}, c.kind <> '{RowKind.MUTATION}' AS deleted
 FROM {changes_sql} c JOIN {winners}
   ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
-WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.kind IN ({ITEM_KINDS_SQL})
+WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.{is_kind(*ITEM_KINDS)}
   AND c.collection_id = {collection_id} AND c.vbucket IN ({_listed(vbuckets)})"""
 
 

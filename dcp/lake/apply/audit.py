@@ -24,7 +24,7 @@ from dcp.lake.log.applied import AppliedVersion, ReplicaStatus
 from dcp.lake.log.log_slice import REPLACED
 from dcp.lake.log.stop_points import reached
 from dcp.lake.tables.memory_views import memory_view
-from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA
+from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_audit
 from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
@@ -82,7 +82,7 @@ def write_audit(
 
 def _states_before(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
     """Return the vbuckets' states in a round, as far as cleaning has left them."""
-    condition = f"kind = 'position' AND round = {round_number}"
+    condition = f"{is_kind(RowKind.POSITION)} AND round = {round_number}"
     return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
 
 
@@ -168,7 +168,7 @@ def _deletions_sql(changes_sql: str, audited: Audited, text: Callable[[str], str
     return (
         f"SELECT {', '.join(_OF_DELETIONS)} FROM {changes_sql} "
         f"WHERE round BETWEEN {audited.first_round} AND {audited.applied.from_round} "
-        f"AND kind IN ('deletion', 'expiration') AND {_chosen(audited, text)}"
+        f"AND {is_kind(RowKind.DELETION, RowKind.EXPIRATION)} AND {_chosen(audited, text)}"
     )
 
 

@@ -14,7 +14,7 @@ from dcp.lake.receive.system_events import kept_collection
 from dcp.lake.tables.epochs import Fork
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.schema import REPLICA, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -55,7 +55,7 @@ class LakeFacts:
         own = self._replica.collection_id
         rows = self._lake.changes.rows(
             "DISTINCT kind, vbucket, epoch, seqno, round, collection_id, detail",
-            "kind IN ('system_event', 'backfill') "
+            f"{is_kind(RowKind.SYSTEM_EVENT, RowKind.BACKFILL)} "
             f"AND round BETWEEN {int(from_round)} AND {int(to_round)} "
             f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
             f"AND (collection_id = {own} OR collection_id IS NULL)",
@@ -67,7 +67,7 @@ class LakeFacts:
                 int(row["seqno"]),
                 row["round"],
                 keeps=row["collection_id"] is None,
-                brings_anew=row["kind"] == "backfill",
+                brings_anew=row["kind"] == RowKind.BACKFILL,
             )
             for row in rows
             if row["collection_id"] == own or kept_collection(row["detail"]) == own
@@ -99,7 +99,8 @@ class LakeFacts:
         if not rounds:
             return versions
         rows = self._lake.changes.rows(
-            "DISTINCT round", f"kind = 'position' AND round IN ({integer_list(sorted(rounds))})"
+            "DISTINCT round",
+            f"{is_kind(RowKind.POSITION)} AND round IN ({integer_list(sorted(rounds))})",
         )
         known = {row["round"] for row in rows}
         return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]

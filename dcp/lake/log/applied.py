@@ -14,7 +14,7 @@ import pyarrow as pa
 from dcp.lake.log.log_slice import HeldVersion, LogSlice, Undo
 from dcp.lake.tables.history import WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 from dcp.printable import number_ranges
@@ -272,7 +272,9 @@ def indexed_applied(
     lake: LakeTables, tables: Sequence[str], first_round: int
 ) -> list[AppliedVersion]:
     """Return the ``applied`` rows of some tables, of rounds from ``first_round`` on, in order."""
-    found = lake.changes.rows("round, applied", f"kind = 'applied' AND round >= {int(first_round)}")
+    found = lake.changes.rows(
+        "round, applied", f"{is_kind(RowKind.APPLIED)} AND round >= {int(first_round)}"
+    )
     found.sort(key=lambda row: (row["round"], row["applied"]["version"]))
     rows = (row["applied"] for row in found if row["applied"]["table"] in tables)
     return [
@@ -299,7 +301,7 @@ def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa
     rows = [
         {
             "round": round_number,
-            "kind": "applied",
+            "kind": RowKind.APPLIED,
             "applied": {
                 "table": each.table,
                 "version": each.version,

@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.tables.epochs import Fork, live_up_to
-from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list, u64
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
@@ -24,7 +24,7 @@ def forks_between(
         return []
     rows = lake.changes.rows(
         "DISTINCT vbucket, epoch, seqno, round",
-        f"kind = 'rollback' AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
+        f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
         f"AND round > {int(after_round)} AND round <= {int(to_round)} "
         f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
     )
@@ -57,7 +57,8 @@ def live_complete_seqnos(
             f"SELECT c.vbucket, max(c.seqno) AS seqno FROM {name} c "
             f"JOIN (VALUES {', '.join(ranges)}) AS b(vbucket, epoch, high) "
             "ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND c.seqno <= b.high "
-            f"WHERE c.kind = 'complete' AND c.vbucket IN ({integer_list(sorted(bounds))}) "
+            f"WHERE c.{is_kind(RowKind.COMPLETE)} "
+            f"AND c.vbucket IN ({integer_list(sorted(bounds))}) "
             "GROUP BY c.vbucket"
         ),
         _ENDS,

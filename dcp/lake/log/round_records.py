@@ -9,6 +9,7 @@ from typing import Any, Final
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.tables.round_record import BEFORE_THE_FIRST, RoundRecord, VbucketReport
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
@@ -50,7 +51,7 @@ def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
     if all(number in known for number in rounds):
         return max(known[number].largest_bytes for number in rounds)
     told = lake.changes.rows(
-        "vbucket, detail", f"kind = 'status' AND round IN ({integer_list(rounds)})"
+        "vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round IN ({integer_list(rounds)})"
     )
     reports = (VbucketReport.parse(row["vbucket"], row["detail"]) for row in told)
     return max((each.largest_bytes for each in reports), default=DOCUMENT_BYTES)
@@ -59,7 +60,7 @@ def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
 def _read(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
     rows = lake.changes.rows(
         "round, kind, vbucket, epoch, position, detail",
-        f"round IN ({integer_list(rounds)}) AND kind IN ('position', 'status')",
+        f"round IN ({integer_list(rounds)}) AND {is_kind(RowKind.POSITION, RowKind.STATUS)}",
     )
     by_round: dict[int, list[dict[str, Any]]] = {number: [] for number in rounds}
     for row in rows:
@@ -68,7 +69,7 @@ def _read(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
 
 
 def _record(lake: LakeTables, number: int, rows: list[dict[str, Any]]) -> RoundRecord:
-    states = states_from_rows(row for row in rows if row["kind"] == "position")
+    states = states_from_rows(row for row in rows if row["kind"] == RowKind.POSITION)
     expected = lake.identity.vbucket_count
     if len(states) != expected:
         raise LakeError(
@@ -76,7 +77,9 @@ def _record(lake: LakeTables, number: int, rows: list[dict[str, Any]]) -> RoundR
             f"expected one for each of the {expected} vbuckets: they were cleaned, or somebody "
             f"changed the log; {REREAD_COMMAND} reads the bucket again"
         )
-    statuses = sorted((row["vbucket"], row["detail"]) for row in rows if row["kind"] == "status")
+    statuses = sorted(
+        (row["vbucket"], row["detail"]) for row in rows if row["kind"] == RowKind.STATUS
+    )
     return RoundRecord(
         states, tuple(VbucketReport.parse(vbucket, detail) for vbucket, detail in statuses)
     )

@@ -20,8 +20,8 @@ from datetime import datetime
 from dcp.lake.log.applied import AppliedVersion, applied_at
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.schema import ITEM_KINDS
-from dcp.lake.tables.sql import integer_list, string_list, u64
+from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
+from dcp.lake.tables.sql import integer_list, u64
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
@@ -53,7 +53,7 @@ class CleaningPlan:
         epochs = integer_list(bound.epoch for bound in self.bounds)
         collections = integer_list(replica.collection_id for replica in self.replicas)
         return (
-            f"round <= {self.to_round} AND kind IN ({string_list(ITEM_KINDS)}) "
+            f"round <= {self.to_round} AND {is_kind(*ITEM_KINDS)} "
             f"AND collection_id IN ({collections}) "
             f"AND seqno <= get(array({seqnos}), vbucket) "
             f"AND epoch <= get(array({epochs}), vbucket)"
@@ -61,7 +61,7 @@ class CleaningPlan:
 
     def positions_sql(self) -> str:
         """Return the condition for the position and status rows that may go."""
-        return f"round < {self.keep_positions_from} AND kind IN ('position', 'status')"
+        return f"round < {self.keep_positions_from} AND {is_kind(RowKind.POSITION, RowKind.STATUS)}"
 
     def condition_sql(self) -> str:
         """Return the condition for all rows that may go."""

@@ -18,15 +18,14 @@ from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.lake_table import TableSize
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
-from dcp.lake.tables.schema import ITEM_KINDS
-from dcp.lake.tables.sql import string_list
+from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, audit_exists, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 ROUNDS_SHOWN: Final = 30
 """The newest rounds whose figures are told one by one."""
 
-_LACKING_SQL: Final = string_list((*ITEM_KINDS, "system_event"))
+_LACKING: Final = is_kind(*ITEM_KINDS, RowKind.SYSTEM_EVENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ class FiguresReader:
         missing = [number for number in range(first, newest + 1) if number not in self._rounds]
         if missing:
             rows = self._lake.changes.rows(
-                "round, vbucket, detail", f"kind = 'status' AND round >= {missing[0]}"
+                "round, vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round >= {missing[0]}"
             )
             times = {each.round: each.time for each in commits if each.round is not None}
             reports: dict[int, list[VbucketReport]] = {number: [] for number in missing}
@@ -215,7 +214,7 @@ class FiguresReader:
         if any(state.epoch or state.order is not None for state in states):
             [row] = self._lake.changes.rows(
                 "count(*) AS orders",
-                "kind = 'rollback' AND seqno IS NULL AND "
+                f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NULL AND "
                 f"round > {self._rollbacks_up_to} AND round <= {newest}",
             )
             self._rollbacks += row["orders"]
@@ -296,8 +295,7 @@ def _first_rounds_lacking(
         return {}
     rows = lake.changes.rows(
         "collection_id, min(round) AS first",
-        f"round > {min(held.values())} AND kind IN ({_LACKING_SQL}) AND ({behind}) "
-        "GROUP BY collection_id",
+        f"round > {min(held.values())} AND {_LACKING} AND ({behind}) GROUP BY collection_id",
     )
     return {row["collection_id"]: row["first"] for row in rows}
 

@@ -29,7 +29,7 @@ from dcp.lake.quality.quality_engine import run_suite
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import PassedCheck, last_passed
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
-from dcp.lake.tables.schema import CHANGES, POSITION, REPLICA
+from dcp.lake.tables.schema import CHANGES, POSITION, REPLICA, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list, quoted, u64
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
@@ -168,7 +168,7 @@ def complete_sql(changes_sql: str, held: HeldVersion) -> str:
     """Return the query for `complete_positions`; those of a stale vbucket are of an older round."""
     positions = (
         "SELECT vbucket, epoch, position.complete_seqno AS complete_seqno "
-        f"FROM {changes_sql} WHERE kind = 'position'"
+        f"FROM {changes_sql} WHERE {is_kind(RowKind.POSITION)}"
     )
     at_rounds: dict[int, list[int]] = {}
     for vbucket, number in sorted(held.stale.items()):

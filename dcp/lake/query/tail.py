@@ -8,8 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from dcp.lake.log.changes import latest_round
-from dcp.lake.tables.schema import ITEM_KINDS
-from dcp.lake.tables.sql import string_list
+from dcp.lake.tables.schema import ITEM_KINDS, is_kind
 from dcp.lake.tables.tables import LakeTables
 
 _SHOWN_BYTES = 4096
@@ -38,7 +37,7 @@ def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
     newest = latest_round(lake)
     per_round = lake.changes.rows(
         "round, count(*) AS found",
-        f"round <= {newest} AND kind IN ({string_list(ITEM_KINDS)}) "
+        f"round <= {newest} AND {is_kind(*ITEM_KINDS)} "
         f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}",
     )
     if not per_round:
@@ -66,7 +65,7 @@ def _changes(lake: LakeTables, first: int, last: int, count: int | None) -> list
 
     return lake.changes.take_rows(
         "round, kind, vbucket, seqno, cas, key, value",
-        f"round BETWEEN {first} AND {last} AND kind IN ({string_list(ITEM_KINDS)})",
+        f"round BETWEEN {first} AND {last} AND {is_kind(*ITEM_KINDS)}",
         newest,
     )
 

@@ -37,6 +37,7 @@ from dcp.lake.query.views_sql import (
     vbucket_of_sql,
 )
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.sql import dotted, quoted
 from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, audit_exists
 from dcp.lake.tables.typed_columns import VIOLATIONS
@@ -122,7 +123,7 @@ def rounds(lake: LakeTables) -> DataFrame:
         "sum(CAST(get_json_object(detail, '$.rows') AS BIGINT)) AS rows, "
         "sum(CAST(get_json_object(detail, '$.bytes') AS BIGINT)) AS bytes, "
         "count_if(position.last_data_round = round) AS vbuckets "
-        f"FROM {lake.changes_sql} WHERE kind IN ('position', 'status') GROUP BY round"
+        f"FROM {lake.changes_sql} WHERE {is_kind(RowKind.POSITION, RowKind.STATUS)} GROUP BY round"
     )
     columns = ("round", "version", "time", "rows", "bytes", "stored_bytes", "vbuckets")
     return frame.join(told, "round", "left").select(*columns).orderBy("round")

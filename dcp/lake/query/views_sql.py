@@ -8,10 +8,19 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
+from dcp.lake.apply.apply_sql import MODIFIED_AT_SQL
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.tables.keys import ESCAPE_PREFIX
-from dcp.lake.tables.schema import AUDIT, POSITION, REPLICA, VIOLATION, spark_types
+from dcp.lake.tables.schema import (
+    AUDIT,
+    ITEM_KINDS,
+    POSITION,
+    REPLICA,
+    VIOLATION,
+    RowKind,
+    is_kind,
+    spark_types,
+)
 from dcp.lake.tables.sql import integer_list, quoted, string
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
@@ -97,7 +106,7 @@ def positions_sql(changes_sql: str) -> str:
     return f"""
 SELECT round, vbucket, epoch, {fields}
 FROM {changes_sql}
-WHERE kind = 'position' AND round = {_newest_round(changes_sql)}"""
+WHERE {is_kind(RowKind.POSITION)} AND round = {_newest_round(changes_sql)}"""
 
 
 def pending_changes_sql(
@@ -118,7 +127,7 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
   c.datatype, c.xattrs, c.value
 {_live_rows(changes_sql, replica)} AND NOT EXISTS (
     SELECT 1 FROM {changes_sql} p
-    WHERE p.kind = 'position' AND p.round = greatest(
+    WHERE p.{is_kind(RowKind.POSITION)} AND p.round = greatest(
         {held[replica.name].round}, {_newest_apply(changes_sql, replica, "to_round")})
       AND p.vbucket NOT IN ({integer_list([-1, *sorted(held[replica.name].stale)])})
       AND p.vbucket = c.vbucket AND p.epoch >= c.epoch AND p.position.complete_seqno >= c.seqno)"""
@@ -159,7 +168,7 @@ GROUP BY c.vbucket, c.key"""
     newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in REPLICA.names)
     cleared = f"SELECT * FROM ({_bounds(changes_sql, replica)}) WHERE NOT must_go_back"
     return f"""
-SELECT {newest} FROM ({overlay}) WHERE kind = 'mutation'
+SELECT {newest} FROM ({overlay}) WHERE {is_kind(RowKind.MUTATION)}
 UNION ALL
 SELECT {columns} FROM {table_sql} t
 LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
@@ -222,12 +231,12 @@ FROM (
       FROM (
         SELECT vbucket, epoch, seqno, round, from_json(detail,
           'event STRING, scope_id BIGINT, collection_id BIGINT, marked_at STRING') AS told
-        FROM {changes_sql} WHERE kind = 'system_event') e
+        FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)}) e
       JOIN (
         SELECT vbucket, max(position.complete_seqno) AS high,
-          collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks
-        FROM {changes_sql} WHERE kind = 'rollback' AND seqno IS NOT NULL
-          OR kind = 'position' AND round = {_newest_round(changes_sql)}
+          collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.ROLLBACK)}) AS forks
+        FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
+          OR {is_kind(RowKind.POSITION)} AND round = {_newest_round(changes_sql)}
         GROUP BY vbucket) b ON e.vbucket = b.vbucket))
   WHERE is_live AND collection_id IS NOT NULL
   GROUP BY vbucket, collection_id)
@@ -266,14 +275,15 @@ FROM (SELECT *, {cleared} AS cleared
       FROM (SELECT c.*, b.forks, d.ends, {died} AS died
             FROM {changes_sql} c
             LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno, round)) AS forks
-                       FROM {changes_sql} WHERE kind = 'rollback' AND seqno IS NOT NULL
+                       FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
                        GROUP BY vbucket) b ON c.vbucket = b.vbucket
             LEFT JOIN (SELECT vbucket, collection_id,
                          collect_list(struct(seqno, round, epoch)) AS ends
-                       FROM {changes_sql} WHERE kind = 'system_event' AND collection_id IS NOT NULL
+                       FROM {changes_sql}
+                       WHERE {is_kind(RowKind.SYSTEM_EVENT)} AND collection_id IS NOT NULL
                        GROUP BY vbucket, collection_id) d
               ON c.vbucket = d.vbucket AND c.collection_id = d.collection_id
-            WHERE c.kind IN ({ITEM_KINDS_SQL})
+            WHERE c.{is_kind(*ITEM_KINDS)}
               AND NOT coalesce(exists(b.forks, f -> f.epoch = c.epoch AND c.seqno <= f.seqno),
                                false)))"""
 
@@ -293,9 +303,9 @@ SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
   max_by(o.rollback, o.round).failover_log AS server_failover_log
 FROM {changes_sql} f
 LEFT JOIN {changes_sql} o
-  ON o.kind = 'rollback' AND o.seqno IS NULL AND o.vbucket = f.vbucket AND o.epoch = f.epoch - 1
-    AND o.round < f.round AND f.detail IS NULL
-WHERE f.kind = 'rollback' AND f.seqno IS NOT NULL
+  ON o.{is_kind(RowKind.ROLLBACK)} AND o.seqno IS NULL AND o.vbucket = f.vbucket
+    AND o.epoch = f.epoch - 1 AND o.round < f.round AND f.detail IS NULL
+WHERE f.{is_kind(RowKind.ROLLBACK)} AND f.seqno IS NOT NULL
 GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 
 
@@ -321,7 +331,8 @@ def stale_vbuckets_sql(changes_sql: str, shown: Mapping[str, Mapping[int, int]])
     return f"""
 SELECT s.table, s.vbucket, s.round, p.position.complete_seqno AS seqno, p.position.vb_uuid
 FROM (VALUES {values}) AS s(table, vbucket, round)
-LEFT JOIN {changes_sql} p ON p.kind = 'position' AND p.round = s.round AND p.vbucket = s.vbucket
+LEFT JOIN {changes_sql} p
+  ON p.{is_kind(RowKind.POSITION)} AND p.round = s.round AND p.vbucket = s.vbucket
 WHERE s.vbucket >= 0"""
 
 
@@ -345,7 +356,7 @@ def vbucket_of_sql(vbucket_count: int) -> str:
 
 
 def _newest_round(changes_sql: str) -> str:
-    return f"(SELECT max(round) FROM {changes_sql} WHERE kind = 'position')"
+    return f"(SELECT max(round) FROM {changes_sql} WHERE {is_kind(RowKind.POSITION)})"
 
 
 def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
@@ -353,7 +364,7 @@ def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
     return (
         f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), 0) "
         f"FROM {changes_sql} "
-        f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
+        f"WHERE {is_kind(RowKind.APPLIED)} AND applied.table = {string(replica.name)})"
     )
 
 
@@ -368,7 +379,7 @@ JOIN ({_bounds(changes_sql, replica)}) b
   ON c.vbucket = b.vbucket AND c.seqno > b.cleared_seqno
     AND NOT exists(b.forks, f -> IF(f.epoch = c.epoch, c.seqno <= f.seqno,
                                     f.epoch > c.epoch AND c.seqno > f.seqno))
-WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
+WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {replica.collection_id}
   AND c.round >= {_newest_apply(changes_sql, replica, "log_from_round")}"""
 
 
@@ -382,27 +393,27 @@ def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
     rows are not live: a later fork lies below what it holds, or it is stale. ``cleared_seqno`` is
     that of the newest complete and live flush or drop of the collection, or 0.
     """
-    is_apply = f"kind = 'applied' AND applied.table = {string(replica.name)}"
-    is_end = f"kind = 'system_event' AND collection_id = {replica.collection_id}"
+    is_apply = f"{is_kind(RowKind.APPLIED)} AND applied.table = {string(replica.name)}"
+    is_end = f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id = {replica.collection_id}"
     is_live = "NOT exists(forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno)"
     return f"""
 SELECT vbucket, high, forks, must_go_back,
   coalesce(array_max(transform(filter(ends, e -> e.seqno <= high AND {is_live}), e -> e.seqno)), 0)
     AS cleared_seqno
 FROM (SELECT vbucket,
-        max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
-        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks,
-        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'system_event') AS ends,
-        coalesce(min(seqno) FILTER (WHERE kind = 'rollback' AND round > newest.to_round)
+        max_by(position.complete_seqno, round) FILTER (WHERE {is_kind(RowKind.POSITION)}) AS high,
+        collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.ROLLBACK)}) AS forks,
+        collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.SYSTEM_EVENT)}) AS ends,
+        coalesce(min(seqno) FILTER (WHERE {is_kind(RowKind.ROLLBACK)} AND round > newest.to_round)
             < max_by(position.complete_seqno, round)
-              FILTER (WHERE kind = 'position' AND round <= newest.to_round), false)
+              FILTER (WHERE {is_kind(RowKind.POSITION)} AND round <= newest.to_round), false)
           OR coalesce(exists(any_value(newest.stale), s -> s.vbucket = vbucket), false)
           AS must_go_back
       FROM (SELECT kind, vbucket, round, epoch, seqno, position,
               max_by(applied, IF({is_apply}, struct(round, applied.version), NULL)) OVER ()
                 AS newest
             FROM {changes_sql}
-            WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL
+            WHERE ({is_kind(RowKind.POSITION)} OR {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
                 OR {is_end} OR {is_apply})
               AND round >= {_newest_apply(changes_sql, replica, "log_from_round")})
       WHERE vbucket IS NOT NULL

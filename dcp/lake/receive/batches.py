@@ -28,14 +28,14 @@ from dcp.lake.receive.document_columns import (
 from dcp.lake.receive.vbucket_counts import VbucketCounts
 from dcp.lake.tables.arrow_columns import constant_column, integer_column, nullified, u64_column
 from dcp.lake.tables.keys import key_columns
-from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
 from dcp.wire.columns import DataColumns
 from dcp.wire.vocabulary import Opcode
 
 _KINDS: Final = pa.array(ITEM_KINDS)
 _KIND_OF_OPCODE: Final = np.zeros(256, np.int8)
-_KIND_OF_OPCODE[Opcode.DCP_DELETION] = ITEM_KINDS.index("deletion")
-_KIND_OF_OPCODE[Opcode.DCP_EXPIRATION] = ITEM_KINDS.index("expiration")
+_KIND_OF_OPCODE[Opcode.DCP_DELETION] = ITEM_KINDS.index(RowKind.DELETION)
+_KIND_OF_OPCODE[Opcode.DCP_EXPIRATION] = ITEM_KINDS.index(RowKind.EXPIRATION)
 
 _EVENT_COLUMNS: Final = (
     "epoch",
@@ -122,7 +122,9 @@ class BatchBuilder:
         self._parts.append(_Part.of(columns, epochs, uuids))
         self.rows += len(columns)
 
-    def add_event(self, kind: str, vbucket: int, epoch: int | None = None, **values: Any) -> None:
+    def add_event(
+        self, kind: RowKind, vbucket: int, epoch: int | None = None, **values: Any
+    ) -> None:
         """Add a row of another kind; ``values`` are columns of ``changes``."""
         if unknown := values.keys() - _EVENT_COLUMNS:
             raise ValueError(f"{kind} row: unexpected columns {sorted(unknown)}")

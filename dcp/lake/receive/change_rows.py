@@ -10,6 +10,7 @@ from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.system_events import emptied_collection, system_event_text
 from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder, order_row
+from dcp.lake.tables.schema import RowKind
 from dcp.protocol.events import (
     Event,
     SnapshotCompleted,
@@ -48,19 +49,19 @@ class ChangeRows:
         match event:
             case SnapshotStarted():
                 self._batches.add_event(
-                    "snapshot_marker",
+                    RowKind.SNAPSHOT_MARKER,
                     event.vbucket,
                     snap_start=event.snapshot.start,
                     snap_end=event.snapshot.end,
                     snap_flags=event.flags,
                 )
             case SnapshotCompleted():
-                self._at_seqno("complete", event.vbucket, event.seqno)
+                self._at_seqno(RowKind.COMPLETE, event.vbucket, event.seqno)
             case StreamAdvanced():
-                self._at_seqno("seqno_advanced", event.vbucket, event.seqno)
+                self._at_seqno(RowKind.SEQNO_ADVANCED, event.vbucket, event.seqno)
             case SystemEventReceived():
                 self._at_seqno(
-                    "system_event",
+                    RowKind.SYSTEM_EVENT,
                     event.vbucket,
                     event.seqno,
                     collection_id=emptied_collection(event, self._dropped),
@@ -69,8 +70,8 @@ class ChangeRows:
 
     def add_rollback(self, vbucket: int, order: RollbackOrder) -> None:
         """Add a rollback that a node ordered."""
-        self._batches.add_event("rollback", vbucket, rollback=order_row(order))
+        self._batches.add_event(RowKind.ROLLBACK, vbucket, rollback=order_row(order))
 
-    def _at_seqno(self, kind: str, vbucket: int, seqno: int, **values: Any) -> None:
+    def _at_seqno(self, kind: RowKind, vbucket: int, seqno: int, **values: Any) -> None:
         uuid = self._branches.uuid(vbucket, seqno)
         self._batches.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, **values)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
 from dcp.wire.json_tree import json_tree
 from dcp.wire.snappy import MAX_INFLATED_BYTES
 from dcp.wire.vocabulary import Datatype
@@ -54,14 +54,14 @@ def _is_current(heads: pa.Table) -> NDArray[np.bool_]:
     """Return for each row if it stores the newest state of its key, not flushed or dropped."""
     seqnos = pc.cast(heads["seqno"], pa.uint64()).fill_null(0).to_numpy()
     rows = heads.drop_columns("seqno").to_pandas().assign(seqno=seqnos)
-    ends = rows[rows["kind"].eq("system_event") & rows["collection_id"].notna()]
+    ends = rows[rows["kind"].eq(RowKind.SYSTEM_EVENT) & rows["collection_id"].notna()]
     items = rows[rows["kind"].isin(ITEM_KINDS)]
     ended_at = ends.groupby(_PLACE)["seqno"].max()
     ended_at = ended_at.reindex(pd.MultiIndex.from_frame(items[_PLACE]), fill_value=0)
     newest_at = items.groupby([*_PLACE, "key"])["seqno"].transform("max")
     is_newest = items["seqno"].eq(newest_at) & items["seqno"].gt(ended_at.to_numpy())
     found = np.zeros(len(rows), np.bool_)
-    found[items.index[is_newest & items["kind"].eq("mutation")]] = True
+    found[items.index[is_newest & items["kind"].eq(RowKind.MUTATION)]] = True
     return found
 
 

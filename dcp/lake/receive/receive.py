@@ -44,6 +44,7 @@ from dcp.lake.rounds.stream_result import StreamResult, left_out_status
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import states_to_batch
 from dcp.lake.task_monitor.live_board import live_board
 from dcp.lake.task_monitor.task_stats import NodeStreams, TaskStats
@@ -378,14 +379,16 @@ class TaskReceiver:
             if result.has_failed and not result.reason:
                 result.reason, least = "node behind", result.plan.least_complete_seqno
                 result.detail = f"{result.node} did not come to seqno {least}, which the copy has"
-            self._batches.add_event("status", vbucket, detail=result.status())
+            self._batches.add_event(RowKind.STATUS, vbucket, detail=result.status())
             if result.plan.begins_epoch:
                 self._add_beginning(result)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             if left.vbucket not in self.results:  # otherwise it was awaited, and came
                 detail = left_out_status(left)
-                self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
+                self._batches.add_event(
+                    RowKind.STATUS, left.vbucket, epochs[left.vbucket], detail=detail
+                )
         yield from self._batches.flush()
         states = [result.state(self._round) for result in self.results.values()]
         states += [each for each in self._plan.carried if each.vbucket not in self.results]
@@ -398,16 +401,20 @@ class TaskReceiver:
         begun, partial, vbucket = result.plan.state, result.plan.partial, result.plan.vbucket
         fork = begun.position.seqno
         if partial is None:
-            self._batches.add_event("rollback", vbucket, seqno=fork)
+            self._batches.add_event(RowKind.ROLLBACK, vbucket, seqno=fork)
             return
-        self._batches.add_event("rollback", vbucket, seqno=fork, detail=PARTIAL_BACKFILL)
+        self._batches.add_event(RowKind.ROLLBACK, vbucket, seqno=fork, detail=PARTIAL_BACKFILL)
         if result.has_failed:
             epoch = result.state(self._round).epoch
-            self._batches.add_event("rollback", vbucket, epoch, seqno=fork, detail=PARTIAL_BACKFILL)
+            self._batches.add_event(
+                RowKind.ROLLBACK, vbucket, epoch, seqno=fork, detail=PARTIAL_BACKFILL
+            )
             return
         seqno = result.position.complete_seqno
         for collection_id in sorted(partial.collections - result.ended_collections):
-            self._batches.add_event("backfill", vbucket, seqno=seqno, collection_id=collection_id)
+            self._batches.add_event(
+                RowKind.BACKFILL, vbucket, seqno=seqno, collection_id=collection_id
+            )
 
     # What others see
 

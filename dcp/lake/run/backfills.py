@@ -41,6 +41,7 @@ from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.collections import ManifestCollection, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.epochs import is_live
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
@@ -345,7 +346,7 @@ def _brought(
     """Return the collections that vbuckets got since a request began, and did not lose again."""
     rows = lake.changes.rows(
         "DISTINCT vbucket, epoch, seqno, collection_id",
-        f"kind = 'backfill' AND round > {request.begun_round} AND round <= {newest}",
+        f"{is_kind(RowKind.BACKFILL)} AND round > {request.begun_round} AND round <= {newest}",
     )
     found: dict[int, set[int]] = {}
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets) if rows else []

@@ -28,7 +28,7 @@ from dcp.lake.receive.system_events import kept_collection
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.opening import lake_locked, spark_of
-from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import (
     LakeTables,
@@ -207,7 +207,7 @@ def _refuse_kept_drops(lake: LakeTables, found: Mapping[int, int]) -> None:
     """Refuse to go back below a drop whose rows are kept: the source sends them no more."""
     rows = lake.changes.rows(
         "DISTINCT vbucket, seqno, detail",
-        "kind = 'system_event' AND collection_id IS NULL "
+        f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id IS NULL "
         f"AND vbucket IN ({integer_list(sorted(found))})",
     )
     for row in rows:
@@ -281,7 +281,7 @@ def _rows(
             "round": number,
             "epoch": after[vbucket].epoch,
             "vbucket": vbucket,
-            "kind": "rollback",
+            "kind": RowKind.ROLLBACK,
             "seqno": after[vbucket].position.seqno,
             "detail": reason,
         }

@@ -10,36 +10,73 @@ not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/tables/keys
 Then bit 2 is SNAPPY, bit 4 XATTR, others mean nothing that we know; ``detail`` in ``changes`` says
 what is wrong.
 
-``changes`` has one row per event worth keeping. ``kind`` says which columns are set:
-
-    mutation, deletion, expiration   seqno … value: the document's new state;
-                                     detail: why the value could not be decoded, null where it was;
-                                     delete_time: when the server made a tombstone, in seconds
-                                     since 1970, 0 where it does not tell; null of mutations
-    snapshot_marker                  snap_start, snap_end, snap_flags
-    complete                         seqno: a snapshot end that was reached
-    seqno_advanced                   seqno
-    system_event                     seqno, detail (JSON); collection_id, where documents of that
-                                     collection end here: those at lower seqnos of the vbucket are
-                                     gone (it was flushed or dropped, or begins). A drop that keeps
-                                     them names it in detail alone, with marked_at where they are
-                                     marked: when it was received
-    backfill                         seqno, collection_id: all documents of that collection up to
-                                     this seqno are in this epoch, which brought it anew
-    rollback                         rollback: what the producer ordered, with no seqno; or
-                                     epoch and seqno: a new epoch begins, and what earlier ones hold
-                                     above this seqno (the fork) is on a dead branch
-    status                           detail (JSON): every streamed vbucket has one in each round:
-                                     how it ended, what it brought, and why it stopped if it did
-    position                         position: the state to go on from, per vbucket and round
-    applied                          applied: which replica version holds which rounds
+``changes`` has one row per event worth keeping; `RowKind` has their kinds.
 """
 
+from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.tables.sql import quoted
+from dcp.lake.tables.sql import quoted, string_list
+
+
+class RowKind(StrEnum):
+    """The value of column ``kind``. It says which other columns of the row are set."""
+
+    MUTATION = "mutation"
+    DELETION = "deletion"
+    EXPIRATION = "expiration"
+    """The three kinds of `ITEM_KINDS`: seqno … value hold the document's new state.
+
+    ``detail`` says why the value could not be decoded; it is null if it was. ``delete_time`` is
+    when the server made a tombstone, in seconds since 1970, 0 if the server does not tell; it is
+    null for mutations."""
+
+    SNAPSHOT_MARKER = "snapshot_marker"
+    """snap_start, snap_end, snap_flags"""
+
+    COMPLETE = "complete"
+    """seqno: the end of a snapshot that was received to its end"""
+
+    SEQNO_ADVANCED = "seqno_advanced"
+    """seqno"""
+
+    SYSTEM_EVENT = "system_event"
+    """seqno, detail (JSON).
+
+    ``collection_id`` is set if the collection's documents end here: it was flushed or dropped, or
+    it begins, and the vbucket has no document of it at a lower seqno. If a drop keeps the
+    documents, only ``detail`` names the collection, with ``marked_at`` if they are marked: the
+    time at which the drop was received."""
+
+    BACKFILL = "backfill"
+    """seqno, collection_id: this epoch brought all documents of the collection up to the seqno"""
+
+    ROLLBACK = "rollback"
+    """rollback, without a seqno: what the producer ordered.
+
+    Or epoch and seqno: a new epoch begins. Rows of earlier epochs above this seqno (the fork) are
+    on a dead branch."""
+
+    STATUS = "status"
+    """detail (JSON). Each round has one for each vbucket that it streamed: how the stream ended,
+    what it brought, and why it stopped if it did."""
+
+    POSITION = "position"
+    """position: the state of a vbucket from which the next round goes on"""
+
+    APPLIED = "applied"
+    """applied: which replica version holds which rounds"""
+
+
+ITEM_KINDS: Final = (RowKind.MUTATION, RowKind.DELETION, RowKind.EXPIRATION)
+
+
+def is_kind(*kinds: RowKind) -> str:
+    """Return the condition that a row is of one of these kinds; an alias may stand before it."""
+    return f"kind IN ({string_list(kinds)})" if len(kinds) > 1 else f"kind = '{kinds[0]}'"
+
 
 U64: Final = pa.decimal128(20, 0)
 
@@ -239,8 +276,6 @@ QUALITY: Final = pa.schema(
     ]
 )
 """The table ``quality``: one row for each expectation of each check."""
-
-ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
 
 
 def spark_ddl(schema: pa.Schema) -> str:

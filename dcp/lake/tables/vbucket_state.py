@@ -18,7 +18,7 @@ from dcp.lake.tables.rollback_order import (
     order_from_row,
     order_row,
 )
-from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.protocol.position import Position
 from dcp.types import U16_MAX, FailoverLog, require_unsigned
 
@@ -223,7 +223,7 @@ def _row(state: VbucketProgress, round_number: int) -> dict[str, Any]:
         "round": round_number,
         "epoch": state.epoch,
         "vbucket": state.vbucket,
-        "kind": "position",
+        "kind": RowKind.POSITION,
         "seqno": position.seqno,
         "vb_uuid": position.vb_uuid,
         "position": {

@@ -29,6 +29,7 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.tables import (
     LakeTables,
     ReplicaTable,
@@ -137,7 +138,7 @@ def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
 SELECT id, vbucket FROM (
   SELECT CAST(get_json_object(detail, '$.collection_id') AS BIGINT) AS id, vbucket, round, seqno,
     collection_id IS NULL AS keeps
-  FROM {lake.changes_sql} WHERE kind = 'system_event'
+  FROM {lake.changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)}
     AND get_json_object(detail, '$.event') = '{SystemEventKind.END_COLLECTION.name}')
 GROUP BY id, vbucket HAVING max_by(keeps, struct(round, seqno))"""
     ).collect()

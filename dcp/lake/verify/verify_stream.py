@@ -24,7 +24,7 @@ from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.schema import ITEM_KINDS, U64
+from dcp.lake.tables.schema import ITEM_KINDS, U64, RowKind
 
 _NO_ROUND: Final = 0
 
@@ -116,14 +116,14 @@ def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
     """Return what is compared of the document rows of a batch of ``changes``."""
     is_item = pc.is_in(changes.column("kind"), _ITEM_KINDS)
     is_end = pc.and_(
-        pc.equal(changes.column("kind"), "system_event"),
+        pc.equal(changes.column("kind"), RowKind.SYSTEM_EVENT),
         pc.is_valid(changes.column("collection_id")),
     )
     items = changes.filter(pc.or_(is_item, is_end))
     ready = {
         name: items.column(name) for name in ("collection_id", "vbucket", "key", "seqno", "cas")
     }
-    ready["deleted"] = pc.not_equal(items.column("kind"), "mutation")
+    ready["deleted"] = pc.not_equal(items.column("kind"), RowKind.MUTATION)
     ready["ending"] = pa.nulls(items.num_rows, pa.string())
     return pa.RecordBatch.from_arrays(
         [ready[column.name] for column in SOURCE_ROWS], schema=SOURCE_ROWS

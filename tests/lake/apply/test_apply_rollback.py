@@ -15,12 +15,12 @@ from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import HeldVersion, Undo
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
 from dcp.lake.tables.tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
 from tests.lake.log_model import status_row
-from tests.lake.memory_lake import ITEM_KINDS, Place, Row, Version
+from tests.lake.memory_lake import Place, Row, Version
 from tests.lake.model_applies import name_keys
 from tests.lake.versions import table_at
 from tests.seeds import seeds

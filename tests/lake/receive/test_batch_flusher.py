@@ -11,6 +11,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
+from dcp.lake.tables.schema import RowKind
 from dcp.protocol.window import FlowControl, FlowSettings, Window
 
 FLOW = FlowControlSettings(
@@ -54,7 +55,7 @@ class Desk:
         delivery.take()
         self.flusher.add(delivery)
         for _ in range(rows):
-            self.batches.add_event("snapshot_marker", 0)
+            self.batches.add_event(RowKind.SNAPSHOT_MARKER, 0)
         return delivery
 
 

@@ -14,7 +14,7 @@ from dcp.errors import FrameError
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.tables.keys import key_string
-from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.columns import NO_STREAM_ID, DataColumns
 from dcp.wire.documents import decode_document
@@ -174,7 +174,7 @@ def test_deliveries_together_are_what_each_is_alone(
                 apart += [row for batch in alone.flush() for row in batch.to_pylist()]
     for seqno in range(events):
         for builder in (together, alone):
-            builder.add_event("complete", 0, seqno=seqno, vb_uuid=7)
+            builder.add_event(RowKind.COMPLETE, 0, seqno=seqno, vb_uuid=7)
     apart += [row for batch in alone.flush() for row in batch.to_pylist()]
     assert together.rows == len(apart)
     batches = list(together.flush())
@@ -241,9 +241,9 @@ def test_an_insert_that_a_transaction_only_staged_is_a_deletion_and_nothing_of_i
 
 def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:
     builder = builder_of(batch_rows=30)
-    builder.add_event("snapshot_marker", 0, snap_start=0, snap_end=2**64 - 1, snap_flags=6)
+    builder.add_event(RowKind.SNAPSHOT_MARKER, 0, snap_start=0, snap_end=2**64 - 1, snap_flags=6)
     builder.add_documents(columns_of([plain_row(seqno) for seqno in range(1, 71)]))
-    builder.add_event("complete", 1023, seqno=2**64 - 1, vb_uuid=7)
+    builder.add_event(RowKind.COMPLETE, 1023, seqno=2**64 - 1, vb_uuid=7)
     assert builder.rows == 72
     batches = list(builder.flush())
     assert [batch.num_rows for batch in batches] == [30, 30, 12]
@@ -264,7 +264,7 @@ def test_a_large_part_stands_alone_and_rows_keep_their_order() -> None:
     for rows in (3, 2, 6, 1):  # of 8 bytes and an offset each: the third is as large as a batch
         builder.add_documents(columns_of([plain_row(seqno + more) for more in range(1, rows + 1)]))
         seqno += rows
-    builder.add_event("complete", 0, seqno=12, vb_uuid=7)
+    builder.add_event(RowKind.COMPLETE, 0, seqno=12, vb_uuid=7)
     flushed = list(builder.flush())
     assert [each.num_rows for each in flushed] == [4, 1, 4, 2, 2]
     found = [row["seqno"] for each in flushed for row in each.to_pylist()]
@@ -279,7 +279,7 @@ def test_what_is_as_large_as_a_batch_is_not_copied() -> None:
     for columns in (columns_of([plain_row(1)]), large, emptied):
         builder.add_documents(columns)
     builder.add_documents(columns_of([plain_row(5, datatype=2, value=deflate(b"x" * 1000))]))
-    builder.add_event("complete", 0, seqno=5, vb_uuid=7)
+    builder.add_event(RowKind.COMPLETE, 0, seqno=5, vb_uuid=7)
     _, second, third, fourth, last = builder.flush()
     for batch, columns in ((second, large), (third, emptied)):
         assert batch["value"].buffers()[2].address == columns.value.buffers()[2].address
@@ -310,7 +310,7 @@ def test_what_inflates_is_given_in_batches_of_limited_bytes() -> None:
 def test_an_event_with_a_column_of_no_event_is_refused() -> None:
     builder = builder_of(batch_rows=30)
     try:
-        builder.add_event("complete", 0, seqnos=3)
+        builder.add_event(RowKind.COMPLETE, 0, seqnos=3)
     except ValueError as error:
         assert "seqnos" in str(error)
     else:
