@@ -62,6 +62,12 @@ class Extras:
         self.struct = Struct(">" + layout)
         self.names = tuple(names.split())
 
+    def pack(self, body: m.Body) -> bytes:
+        """Return the extras that a body has in this form."""
+        if not self.names:
+            return b""
+        return self.struct.pack(*[getattr(body, name) for name in self.names])
+
 
 NO_EXTRAS: Final = (Extras("", ""),)
 
@@ -74,17 +80,19 @@ class CodecRow:
     extras: tuple[Extras, ...] = NO_EXTRAS
     key: str | None = None
     value: ValueLayout | None = None
-    optional: frozenset[str] = field(init=False)
+    optional: tuple[str, ...] = field(init=False)
     """The fields of the body that are in some forms of the extras only where they are not None."""
-    form_by_optional: dict[frozenset[str], Extras] = field(init=False)
-    """The form that holds exactly these of the optional fields; of several ones the first."""
+    form_by_optional: dict[tuple[bool, ...], Extras] = field(init=False)
+    """The form by which of the optional fields it holds; of several ones the first."""
 
     def __post_init__(self) -> None:
         """Find the optional fields: each frame that is encoded asks for them."""
         in_forms = {name for form in self.extras for name in form.names}
-        optional = in_forms.intersection(e.name for e in fields(self.body) if e.default is None)
-        forms = {frozenset(optional.intersection(f.names)): f for f in reversed(self.extras)}
-        object.__setattr__(self, "optional", frozenset(optional))
+        optional = tuple(
+            e.name for e in fields(self.body) if e.default is None and e.name in in_forms
+        )
+        forms = {tuple(name in f.names for name in optional): f for f in reversed(self.extras)}
+        object.__setattr__(self, "optional", optional)
         object.__setattr__(self, "form_by_optional", forms)
 
 
@@ -283,7 +291,7 @@ def decode(frame: Frame) -> m.Body:
     """
     side = _SIDES[frame.magic]
     row = TABLE.get((side, frame.opcode))
-    if frame.magic.is_response and frame.status != Status.SUCCESS:
+    if frame.vbucket_or_status and frame.magic.is_response:
         row = _special_answer(side, frame.opcode, frame.status)
         if row is None:
             return m.Refusal(frame.value, frame.extras, frame.key)
@@ -319,28 +327,19 @@ def encode(  # noqa: PLR0913 - the header's fields, by name
     Raises:
         TypeError: ``body`` is not what the row of this opcode and status holds, or its optional
             fields are set in a combination that no form of the extras has.
-        ValueError: a field is outside its width.
+        ValueError: a field of the body is outside its width. Of the header's fields
+            ``Frame.to_bytes`` says that.
     """
     extras, key, value = _parts(body, _SIDES[magic], opcode, status)
-    return Frame(
-        magic=magic,
-        opcode=opcode,
-        datatype=datatype,
-        vbucket_or_status=status if magic.is_response else vbucket,
-        opaque=opaque,
-        cas=cas,
-        framing_extras=framing_extras,
-        extras=extras,
-        key=key,
-        value=value,
-    )
+    number = status if magic.is_response else vbucket
+    return Frame(magic, opcode, datatype, number, opaque, cas, framing_extras, extras, key, value)
 
 
 def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, bytes, bytes]:
     if isinstance(body, m.Refusal | m.Unknown):
         return body.extras, body.key, body.value
     row = TABLE.get((side, opcode))
-    if side in (Side.RESPONSE, Side.SERVER_RESPONSE) and status != Status.SUCCESS:
+    if status and side in (Side.RESPONSE, Side.SERVER_RESPONSE):
         row = _special_answer(side, opcode, status)
     if row is None or type(body) is not row.body:
         wanted = row.body.__name__ if row else "Refusal or Unknown"
@@ -350,7 +349,7 @@ def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, b
         )
     form = _form_by_fields(row, body)
     try:
-        extras = form.struct.pack(*(getattr(body, name) for name in form.names))
+        extras = form.pack(body)
         value = row.value.encode(body) if row.value is not None else b""
     except StructError as error:
         raise ValueError(f"encode {type(body).__name__}: {error}") from None
@@ -374,10 +373,11 @@ def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
     """The form that holds exactly those optional fields which are set (are not None)."""
     if not row.optional:
         return row.extras[0]
-    present = frozenset([name for name in row.optional if getattr(body, name) is not None])
-    form = row.form_by_optional.get(present)
+    is_set = tuple([getattr(body, name) is not None for name in row.optional])
+    form = row.form_by_optional.get(is_set)
     if form is not None:
         return form
+    present = [name for name in row.optional if getattr(body, name) is not None]
     raise TypeError(
         f"encode {type(body).__name__}: found {', '.join(sorted(present)) or 'no optional field'} "
         "set, which fits no form of its extras"

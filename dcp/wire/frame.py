@@ -19,6 +19,7 @@ not meanings; what a frame says is the business of ``codec.py``.
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
+from typing import NamedTuple
 
 from dcp.errors import FrameError
 from dcp.types import U16_MAX, U32_MAX, require_unsigned
@@ -26,8 +27,6 @@ from dcp.wire.vocabulary import HEADER_BYTES, Magic
 
 _NORMAL = Struct(">BBHBBHIIQ")
 _ALTERNATIVE = Struct(">BBBBBBHIIQ")
-_NUMBERS = Struct(">BBHIQ")
-"""What a header says of a frame but its magic and the lengths of its parts."""
 _MAGICS = {int(magic): magic for magic in Magic}
 
 
@@ -52,8 +51,7 @@ class Header:
         return HEADER_BYTES + self.body_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame in its parts, none of them interpreted.
 
     ``vbucket_or_status`` is a status in responses and a vbucket id elsewhere; use the properties.
@@ -69,36 +67,6 @@ class Frame:
     extras: bytes = b""
     key: bytes = b""
     value: bytes = b""
-
-    def __post_init__(self) -> None:
-        """Reject what the header has no room for."""
-        most, most_framing = (0xFF, 0xFF) if self.magic.is_alternative else (U16_MAX, 0)
-        try:
-            _NUMBERS.pack(self.opcode, self.datatype, self.vbucket_or_status, self.opaque, self.cas)
-        except StructError:
-            self._refuse()
-        if (
-            len(self.extras) > 0xFF
-            or len(self.key) > most
-            or len(self.framing_extras) > most_framing
-        ):
-            self._refuse()
-
-    def _refuse(self) -> None:
-        """Raise ValueError with the field that the header has no room for."""
-        require_unsigned("opcode", self.opcode, 0xFF)
-        require_unsigned("datatype", self.datatype, 0xFF)
-        require_unsigned("vbucket or status", self.vbucket_or_status, U16_MAX)
-        require_unsigned("opaque", self.opaque, U32_MAX)
-        require_unsigned("cas", self.cas)
-        require_unsigned("extras length", len(self.extras), 0xFF)
-        most = 0xFF if self.magic.is_alternative else U16_MAX
-        require_unsigned("key length", len(self.key), most)
-        require_unsigned(
-            "framing extras length",
-            len(self.framing_extras),
-            0xFF if self.magic.is_alternative else 0,
-        )
 
     @property
     def status(self) -> int:
@@ -120,22 +88,42 @@ class Frame:
         return len(self.framing_extras) + len(self.extras) + len(self.key) + len(self.value)
 
     def to_bytes(self) -> bytes:
-        """Return the frame as it goes on the wire."""
-        tail = (
-            len(self.extras),
-            self.datatype,
-            self.vbucket_or_status,
-            self.body_bytes,
-            self.opaque,
-            self.cas,
-        )
-        if self.magic.is_alternative:
-            header = _ALTERNATIVE.pack(
-                self.magic, self.opcode, len(self.framing_extras), len(self.key), *tail
-            )
-        else:
-            header = _NORMAL.pack(self.magic, self.opcode, len(self.key), *tail)
-        return b"".join((header, self.framing_extras, self.extras, self.key, self.value))
+        """Return the frame as it goes on the wire.
+
+        Raises:
+            ValueError: a field that the header has no room for.
+        """
+        magic, opcode, datatype, vb_status, opaque, cas, framing_extras, extras, key, value = self
+        body_bytes = len(framing_extras) + len(extras) + len(key) + len(value)
+        tail = len(extras), datatype, vb_status, body_bytes, opaque, cas
+        try:
+            if magic.is_alternative:
+                header = _ALTERNATIVE.pack(magic, opcode, len(framing_extras), len(key), *tail)
+            elif framing_extras:
+                raise self._misfit()
+            else:
+                header = _NORMAL.pack(magic, opcode, len(key), *tail)
+        except StructError:
+            raise self._misfit() from None
+        return b"".join((header, framing_extras, extras, key, value))
+
+    def _misfit(self) -> ValueError:
+        """Return an error that names the field for which the header has no room."""
+        is_alternative = self.magic.is_alternative
+        framing_bytes, key_bytes = len(self.framing_extras), len(self.key)
+        try:
+            require_unsigned("opcode", self.opcode, 0xFF)
+            require_unsigned("datatype", self.datatype, 0xFF)
+            require_unsigned("vbucket or status", self.vbucket_or_status, U16_MAX)
+            require_unsigned("opaque", self.opaque, U32_MAX)
+            require_unsigned("cas", self.cas)
+            require_unsigned("framing extras length", framing_bytes, 0xFF * is_alternative)
+            require_unsigned("extras length", len(self.extras), 0xFF)
+            require_unsigned("key length", key_bytes, 0xFF if is_alternative else U16_MAX)
+            require_unsigned("body length", self.body_bytes, U32_MAX)
+        except ValueError as error:
+            return error
+        raise AssertionError("a frame that did not fit its header does")
 
 
 def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:

@@ -8,7 +8,8 @@ puts the beginning of a frame in front of what is read next, and ``room`` is whe
 large one belongs, so that it is held once, in a buffer of just its length.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final
 
@@ -106,8 +107,17 @@ class FrameBlock:
         """
         if not 0 <= index < len(self):
             raise IndexError(f"frame {index} of a block of {len(self)}")
-        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
-        return parse_frame(memoryview(self.buffer)[start:end])
+        return next(self.frames(index, index + 1))
+
+    def frames(self, first: int, end: int) -> Iterator[Frame]:
+        """Yield the frames from ``first`` on, up to ``end`` or the last, as objects.
+
+        Raises:
+            FrameError: the header of one is malformed.
+        """
+        view = memoryview(self.buffer)
+        for start, stop in pairwise(self.offsets[first : end + 1].tolist()):
+            yield parse_frame(view[start:stop])
 
     @property
     def headers(self) -> NDArray[Any]:

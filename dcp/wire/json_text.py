@@ -36,6 +36,7 @@ _OPENED_BY: Final = {ord("]"): _LIST, ord("}"): _OBJECT}
 
 # No quantifier is possessive: Python matches some of those wrongly before 3.11.5. Instead no two
 # alternatives inside a repetition match the same text, so that nothing is tried in two ways.
+_SPACES: Final = " \t\n\r"
 _SPACE: Final = rb"[ \t\n\r]*"
 _ESCAPE: Final = rb'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})'
 _PLAIN: Final = rb'[^"\\\x00-\x1f]'
@@ -90,13 +91,12 @@ def is_json(value: bytes) -> bool:
     if len(value) > _SHORT_BYTES:
         return is_json_text(value)
     try:
-        text = value.decode()
+        text = value.decode().strip(_SPACES)
         if is_deeper(value, MOST_TREE_DEPTH):
             return is_json_text(value)
-        _DECODER.decode(text)
+        return _DECODER.raw_decode(text)[1] == len(text)
     except ValueError:
         return False
-    return True
 
 
 def is_json_steps(value: bytes) -> Generator[None, None, bool]:

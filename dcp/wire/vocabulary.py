@@ -28,21 +28,11 @@ class Magic(IntEnum):
     SERVER_REQUEST = 0x82
     SERVER_RESPONSE = 0x83
 
-    @property
-    def is_response(self) -> bool:
+    def __init__(self, number: int) -> None:
+        self.is_response = number in (0x18, 0x81, 0x83)
         """True if bytes 6..7 hold a status rather than a vbucket id."""
-        return self in _RESPONSE_MAGICS
-
-    @property
-    def is_alternative(self) -> bool:
+        self.is_alternative = number in (0x08, 0x18)
         """True if byte 2 is the framing-extras length and byte 3 the key length."""
-        return self in _ALTERNATIVE_MAGICS
-
-
-_RESPONSE_MAGICS: Final = frozenset(
-    {Magic.RESPONSE, Magic.ALT_RESPONSE, Magic.SERVER_RESPONSE},
-)
-_ALTERNATIVE_MAGICS: Final = frozenset({Magic.ALT_REQUEST, Magic.ALT_RESPONSE})
 
 
 class Opcode(IntEnum):

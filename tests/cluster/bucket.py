@@ -136,7 +136,7 @@ class Bucket:
     ) -> Frame:
         vbucket = self.vbucket(key)
         request = encode(body, opcode, vbucket=vbucket, datatype=datatype)
-        request = replace(request, key=encode_leb128(collection) + key)
+        request = request._replace(key=encode_leb128(collection) + key)
         return self.node(self.owner(vbucket)).call(request)
 
     def owner(self, vbucket: int) -> NodeAddress:

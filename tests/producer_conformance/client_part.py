@@ -1,6 +1,6 @@
 """What a recorded client says to ours: proofs and answers depend on what it was told."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
@@ -25,15 +25,15 @@ class ClientPart:
     def adapted(self, line: int, frame: Frame) -> Frame:
         """Return what the client says to ours instead of a frame."""
         if frame.opcode == Opcode.DCP_NOOP and frame.magic.is_response:
-            return replace(frame, opaque=self.noops.pop(frame.opaque, frame.opaque))
+            return frame._replace(opaque=self.noops.pop(frame.opaque, frame.opaque))
         if frame.opcode == Opcode.HELLO:
             return self._without_younger_features(frame)
         if frame.opcode == Opcode.GET_CLUSTER_CONFIG:
-            return replace(frame, extras=b"")  # the version of another cluster's map
+            return frame._replace(extras=b"")  # the version of another cluster's map
         if frame.opcode == Opcode.SASL_AUTH and frame.key != b"PLAIN":
             self._scram = self._exchange(frame, line in self.scenario.wrong_passwords)
         elif frame.opcode == Opcode.SASL_STEP and self._scram is not None:
-            return replace(frame, value=self._scram.payload)
+            return frame._replace(value=self._scram.payload)
         return frame
 
     def learn(self, ours: Frame, recorded: Frame) -> None:

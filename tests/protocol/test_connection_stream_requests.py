@@ -1,7 +1,5 @@
 """Stream requests: what they say, what each answer means, and which are our own mistakes."""
 
-from dataclasses import replace
-
 import pytest
 
 from dcp.errors import LocalProtocolError, RemoteProtocolError
@@ -160,7 +158,7 @@ def test_data_before_the_answer_breaks_the_protocol(early: Frame) -> None:
     server.overrides[Opcode.DCP_STREAM_REQ] = lambda _frame, _body: None
     opaque = open_stream(connection, server)
     with pytest.raises(RemoteProtocolError, match="on a stream that is requested"):
-        connection.receive(block_of(replace(early, opaque=opaque)), 1.0)
+        connection.receive(block_of(early._replace(opaque=opaque)), 1.0)
 
 
 def test_one_stream_per_vbucket() -> None:

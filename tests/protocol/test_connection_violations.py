@@ -1,7 +1,6 @@
 """A violation is named with its vbucket, and the connection is of no use any more."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -164,7 +163,7 @@ def test_a_key_that_no_server_stores_is_a_violation(
     settings = BootstrapSettings("travel", "all", controls=controls)
     connection, server = ready_connection(settings=settings)
     opaque = open_stream(connection, server)
-    frame = replace(kind(opaque, 12, key=b"k"), key=key)
+    frame = kind(opaque, 12, key=b"k")._replace(key=key)
     block = block_of(marker(opaque, 0, 12), frame)
     if not problem:
         assert connection.receive(block, 1.0)[-1] == e.SnapshotCompleted(7, 12)

@@ -1,5 +1,7 @@
 """Every opcode of the codec table: bytes to messages and back, and what is refused."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,3 +110,24 @@ def test_fields_that_no_form_holds_are_refused_not_lost(body: m.Body, opcode: Op
 def test_a_field_outside_its_width_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="BufferAck"):
         encode(m.BufferAck(2**32), Opcode.DCP_BUFFER_ACK)
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ({"opcode": 256}, "opcode"),
+        ({"datatype": 256}, "datatype"),
+        ({"vbucket_or_status": -1}, "vbucket or status"),
+        ({"opaque": 2**32}, "opaque"),
+        ({"cas": 2**64}, "cas"),
+        ({"extras": bytes(256)}, "extras length"),
+        ({"key": bytes(2**16)}, "key length"),
+        ({"framing_extras": b"x"}, "framing extras length"),
+        ({"magic": Magic.ALT_REQUEST, "key": bytes(256)}, "key length"),
+        ({"magic": Magic.ALT_REQUEST, "framing_extras": bytes(256)}, "framing extras length"),
+    ],
+)
+def test_a_frame_names_the_field_that_its_header_has_no_room_for(field: Any, named: str) -> None:
+    frame = Frame(Magic.REQUEST, Opcode.GET)._replace(**field)
+    with pytest.raises(ValueError, match=f"^{named}: found"):
+        frame.to_bytes()

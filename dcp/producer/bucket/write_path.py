@@ -8,6 +8,7 @@ Used under the bucket's lock.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Concatenate, ParamSpec
 
 from dcp.producer.bucket.compactor import compact_in_passing
 from dcp.producer.bucket.dcp_connections import DcpConnections
@@ -20,6 +21,8 @@ from dcp.producer.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.producer.vbucket.documents import DocumentError, DocumentStore
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
+
+P = ParamSpec("P")
 
 
 class WritePath:
@@ -112,21 +115,34 @@ class WritePath:
 
     # --- commands
 
-    def write_to(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
+    def write_to(
+        self,
+        vbucket: Vbucket,
+        command: Callable[Concatenate[DocumentStore, P], Version],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Version:
         """Run a KV command on this vbucket's store; its streams hear of what it changed.
 
         Raises:
             DocumentError: what the command refuses; ETMPFAIL while checkpoints take their whole
                 quota.
         """
-        self._require_memory()
-        return self.read_from(vbucket, command)
+        if self._memory.is_full:
+            self._require_memory()
+        return self.read_from(vbucket, command, *args, **kwargs)
 
-    def read_from(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
+    def read_from(
+        self,
+        vbucket: Vbucket,
+        command: Callable[Concatenate[DocumentStore, P], Version],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Version:
         """Run a KV command that writes nothing but an expiry that it comes across."""
         before = vbucket.data.high_seqno
         try:
-            return command(vbucket.documents)
+            return command(vbucket.documents, *args, **kwargs)
         finally:
             if vbucket.data.high_seqno != before:
                 self.wrote(vbucket.id)
@@ -134,7 +150,12 @@ class WritePath:
     # --- memory and disk
 
     def _require_memory(self) -> None:
-        if self._memory.is_full and self._memory.looks_again():
+        """Free checkpoint memory where it takes its whole quota.
+
+        Raises:
+            DocumentError: ETMPFAIL: none could be freed, or that was tried just now.
+        """
+        if self._memory.looks_again():
             self._recover_memory()
         if self._memory.is_full:
             raise DocumentError(

@@ -99,7 +99,7 @@ class Checkpoint(Generic[Q]):
     def after(self, seqno: int) -> tuple[Q, ...]:
         """Return the items above ``seqno``, in seqno order."""
         first = bisect_right(self._seqnos, seqno)
-        return tuple([item for item in self._items[first:] if item is not None])
+        return tuple(filter(None, self._items[first:]))
 
     def between(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
         """Return the first items above a seqno, up to another: none only where there are none."""

@@ -17,8 +17,9 @@ from dcp.types import SnapshotRange, require_unsigned
 
 
 class CheckpointQueue(Generic[Q]):
-    """The checkpoints of a vbucket; all up to ``high_seqno`` was there before them, on disk.
+    """The checkpoints of a vbucket. ``high_seqno`` is the newest seqno.
 
+    All up to the ``high_seqno`` that they begin with was there before them, on disk.
     ``consistent_seqno``: the newest seqno at which a whole snapshot was here; on an active vbucket
     always the high seqno. A branch begins there when a replica becomes active (kv_engine
     ``CheckpointManager::getFailoverSeqno``).
@@ -28,14 +29,9 @@ class CheckpointQueue(Generic[Q]):
         require_unsigned("high_seqno", high_seqno)
         self.vbucket = vbucket
         self.limits = limits
-        self.consistent_seqno = high_seqno
+        self.high_seqno = self.consistent_seqno = high_seqno
         self._skipped_seqno = high_seqno
         self._checkpoints: CheckpointList[Q] = CheckpointList(high_seqno)
-
-    @property
-    def high_seqno(self) -> int:
-        """The newest seqno."""
-        return self._checkpoints.open.high_seqno
 
     @property
     def memory_bytes(self) -> int:
@@ -83,7 +79,7 @@ class CheckpointQueue(Generic[Q]):
         if not self._checkpoints.open.add(item, replaces=not self.limits.keeps_versions):
             self.close_open()
             self._checkpoints.open.add(item)
-        self.consistent_seqno = seqno
+        self.high_seqno = self.consistent_seqno = seqno
 
     def skip_to(self, seqno: int) -> None:
         """Let the next item come after a seqno, up to which there is nothing more."""
@@ -136,6 +132,7 @@ class CheckpointQueue(Generic[Q]):
             )
         # Where it ends is for the active to say.
         last.add(item, replaces=not self.limits.keeps_versions, keeps_both=True)
+        self.high_seqno = item.seqno
         if item.seqno == end:
             self.consistent_seqno = end
 

@@ -9,7 +9,6 @@ again. No two unanswered requests share a key, so a retry never overwrites a new
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from dcp.errors import (
@@ -205,7 +204,7 @@ class KvClient:
             vbucket = vbucket_of(request.key, len(self._owners))
             frame = encode(request.body, request.opcode, vbucket=vbucket)
             if self._key_prefix:
-                frame = replace(frame, key=self._key_prefix + frame.key)
+                frame = frame._replace(key=self._key_prefix + frame.key)
             address = self._owners[vbucket]
             frames[address].append(frame)
             places[address].append(index)

@@ -187,7 +187,7 @@ class KvConnection:
                     raise NodeUnavailableError(f"KV node {self.name}: {instead}") from None
                 raise RemoteProtocolError(f"KV node {self.name}: {error}") from None
             self._is_spoken_to = True
-            self._received += [block.frame(index) for index in range(len(block))]
+            self._received += block.frames(0, len(block))
         answers, self._received = self._received[:count], self._received[count:]
         if not all(answer.magic.is_response for answer in answers):
             raise RemoteProtocolError(f"KV node {self.name}: found a request among the answers")

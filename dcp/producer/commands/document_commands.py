@@ -6,8 +6,8 @@ datatypes that the connection negotiated. All but GET may ask for durability in 
 """
 
 from collections.abc import Callable
-from functools import cache
-from typing import Final, cast
+from functools import cache, partial
+from typing import Final, Protocol, cast
 
 from dcp.errors import FrameError
 from dcp.producer.commands.manifest_commands import refuse_unknown_id
@@ -30,11 +30,20 @@ from dcp.wire.leb128 import split_collection_key
 from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
-Change = Callable[[DocumentStore, bytes, int, int], Version]
-"""A command that changes the document of a key in a collection, with a durability level or 0."""
+
+class _Change(Protocol):
+    """A command that changes the document of a key in a collection."""
+
+    def __call__(
+        self, documents: DocumentStore, /, key: bytes, collection: int, level: int
+    ) -> Version:
+        """Return the new version; with a durability ``level`` other than 0 it is a prepare."""
+
+
 Answer = Callable[[Vbucket, bytes, int], None]
 
 _SHORT_VALUE_BYTES: Final = 16 * 1024
+_CAS_ALONE: Final = m.MutationAnswer()
 _BIT_OF_FEATURE: Final = {
     HelloFeature.JSON: Datatype.JSON,
     HelloFeature.SNAPPY: Datatype.SNAPPY,
@@ -48,7 +57,7 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
         version = session.bucket.writes.read_from(
-            vbucket, lambda documents: documents.get(key, now, collection=collection)
+            vbucket, DocumentStore.get, key, now, collection=collection
         )
         value, datatype = version.value, version.datatype
         plain = inflate(value) if datatype & Datatype.SNAPPY else value
@@ -62,23 +71,23 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """SET, ADD and REPLACE; a long value is checked in steps before anything is stored."""
     request = cast("m.Store", body)
-
-    def go_on(value: bytes | CheckedValue) -> None:
-        _on_document(
-            session, frame, _changing(session, frame, _storing(session, frame, request, value))
-        )
-
     if frame.datatype & ~_datatypes_of(session.login.features):
         session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
     elif len(request.value) <= _SHORT_VALUE_BYTES:
-        go_on(request.value)
+        _change(session, frame, _storing(session, frame, request, request.value), _mutation_answer)
     else:
-        session.examine(frame, examine(request.value, frame.datatype), go_on)
+        session.examine(
+            frame,
+            examine(request.value, frame.datatype),
+            lambda value: _change(
+                session, frame, _storing(session, frame, request, value), _mutation_answer
+            ),
+        )
 
 
 def _storing(
     session: Session, frame: Frame, request: m.Store, value: bytes | CheckedValue
-) -> Change:
+) -> _Change:
     now = session.bucket.now()
 
     def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
@@ -116,7 +125,7 @@ def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
         return documents.delete(key, now, cas=frame.cas, collection=collection, level=level)
 
-    _on_document(session, frame, _changing(session, frame, command))
+    _change(session, frame, command, _mutation_answer)
 
 
 def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -124,48 +133,39 @@ def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     now = session.bucket.now()
     expiry = cast("m.Touch", body).expiry
 
-    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        def command(documents: DocumentStore, level: int) -> Version:
-            return documents.touch(key, expiry, now, collection=collection, level=level)
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+        return documents.touch(key, expiry, now, collection=collection, level=level)
 
-        def reply(version: Version) -> None:
-            session.reply(frame, m.Empty(), cas=version.cas)
-
-        _write(session, frame, vbucket, command, reply)
-
-    _on_document(session, frame, answer)
+    _change(session, frame, command, lambda *_: m.Empty())
 
 
-def _changing(session: Session, frame: Frame, command: Change) -> Answer:
-    """Return a function that runs ``command`` and answers the new CAS (and seqno if negotiated)."""
-
-    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        def reply(version: Version) -> None:
-            told = m.MutationAnswer()
-            if HelloFeature.MUTATION_SEQNO in session.login.features:
-                told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
-            session.reply(frame, told, cas=version.cas)
-
-        def change(documents: DocumentStore, level: int) -> Version:
-            return command(documents, key, collection, level)
-
-        _write(session, frame, vbucket, change, reply)
-
-    return answer
-
-
-def _write(
+def _change(
     session: Session,
     frame: Frame,
-    vbucket: Vbucket,
-    command: Callable[[DocumentStore, int], Version],
-    reply: Callable[[Version], None],
+    command: _Change,
+    answer_of: Callable[[Session, Vbucket, Version], m.Body],
 ) -> None:
-    requirement = session.requirement
-    if requirement is None:
-        reply(session.bucket.writes.write_to(vbucket, lambda documents: command(documents, 0)))
-    else:
-        write_durably(session, frame, vbucket, requirement, command, reply)
+    """Run ``command`` on the document that a request names, and answer with its new CAS."""
+
+    def change(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        def reply(version: Version) -> None:
+            session.reply(frame, answer_of(session, vbucket, version), cas=version.cas)
+
+        requirement = session.requirement
+        if requirement is None:
+            reply(session.bucket.writes.write_to(vbucket, command, key, collection, 0))
+        else:
+            prepare = partial(command, key=key, collection=collection, level=requirement.level)
+            write_durably(session, frame, vbucket, requirement, prepare, reply)
+
+    _on_document(session, frame, change)
+
+
+def _mutation_answer(session: Session, vbucket: Vbucket, version: Version) -> m.Body:
+    """Return what is told of a write beside its CAS: the seqno if negotiated."""
+    if HelloFeature.MUTATION_SEQNO in session.login.features:
+        return m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
+    return _CAS_ALONE
 
 
 def _on_document(session: Session, frame: Frame, answer: Answer) -> None:

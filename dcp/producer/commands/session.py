@@ -16,7 +16,7 @@ import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from dcp.errors import FrameError
 from dcp.producer.bucket.bucket import Bucket
@@ -42,6 +42,7 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _DISK_FAILED: Final = "The disk failed; the server's log says how"
@@ -141,7 +142,9 @@ class Session:
             return
         if self.dcp is not None:
             self.dcp.noop.heard(now)
-        if frame.magic.is_response:
+        if frame.magic is Magic.REQUEST:
+            self._feed_request(frame, now)
+        elif frame.magic.is_response:
             self._feed_answer(frame)
         elif frame.magic is Magic.SERVER_REQUEST:
             self.abort()  # those are ours to send
@@ -176,7 +179,7 @@ class Session:
         An edge does the steps when others had their turn, without the bucket's lock; without one
         they are done at once.
         """
-        work = LongWork(steps, lambda found: self._guarded(frame, lambda: then(found)))
+        work = LongWork(steps, lambda found: self._guarded(frame, then, found))
         if self._edge is None:
             work.finish_at_once()
         else:
@@ -212,7 +215,8 @@ class Session:
             self.refuse(frame, Status.EINVAL, fault)
         else:
             try:
-                self.requirement = requirement_of(frame.opcode, frame.framing_extras)
+                extras = frame.framing_extras
+                self.requirement = requirement_of(frame.opcode, extras) if extras else None
                 body = decode(frame)
             except DocumentError as error:
                 self.refuse(frame, error.status, str(error))
@@ -222,15 +226,17 @@ class Session:
                 self._carry_out(command, frame, body, now)
 
     def _carry_out(self, command: CommandHandler, frame: Frame, body: m.Body, now: float) -> None:
-        """Run a command's handler; where the disk fails the command is refused for now.
+        self._guarded(frame, command.handler, self, frame, body, now)
+
+    def _guarded(
+        self, frame: Frame, act: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Carry out a command; where the disk fails it is refused for now.
 
         Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
         """
-        self._guarded(frame, lambda: command.handler(self, frame, body, now))
-
-    def _guarded(self, frame: Frame, act: Callable[[], None]) -> None:
         try:
-            act()
+            act(*args, **kwargs)
         except OSError as error:
             name = Opcode(frame.opcode).name
             _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
@@ -404,5 +410,5 @@ class Session:
 
     def _put(self, frame: Frame) -> None:
         self._outbox.put(frame.to_bytes())
-        counters = self.bucket.counters
-        counters.peak_outbox_bytes = max(counters.peak_outbox_bytes, self.outbox_bytes)
+        counters, waiting_bytes = self.bucket.counters, self._outbox.waiting_bytes
+        counters.peak_outbox_bytes = max(counters.peak_outbox_bytes, waiting_bytes)

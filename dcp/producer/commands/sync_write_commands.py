@@ -16,10 +16,10 @@ def write_durably(
     frame: Frame,
     vbucket: Vbucket,
     requirement: DurabilityRequirement,
-    command: Callable[[DocumentStore, int], Version],
+    command: Callable[[DocumentStore], Version],
     reply: Callable[[Version], None],
 ) -> None:
-    """Prepare the write of ``command`` with a level; ``reply`` answers a success.
+    """Prepare a write, which is what ``command`` does; ``reply`` answers a success.
 
     Further requests wait for it.
 
@@ -28,9 +28,7 @@ def write_durably(
     """
     bucket = session.bucket
     bucket.sync_writes.require_possible(vbucket.id)
-    prepare = bucket.writes.write_to(
-        vbucket, lambda documents: command(documents, requirement.level)
-    )
+    prepare = bucket.writes.write_to(vbucket, command)
     go_on = session.wait()
 
     def answer(status: Status) -> None:

@@ -225,8 +225,8 @@ class AcceptedConnection:
         """
         index, now = first, self._loop.time()
         with self._bucket.lock, self._bucket.writes.turn():
-            while index < min(first + most_frames, len(block)):
-                self.session.feed(block.frame(index), now)
+            for frame in block.frames(first, first + most_frames):
+                self.session.feed(frame, now)
                 index += 1
                 if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
                     self._outbox_is_short.clear()

@@ -1,5 +1,6 @@
 """A producer cluster as a process: says when it is ready, ends on SIGTERM or SIGINT."""
 
+import gc
 import json
 import os
 import sys
@@ -14,6 +15,8 @@ from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.server.stop_signals import stop_signals
 
 _EXPIRY_PAGER_SECONDS: Final = 1.0
+_GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
+"""When Python looks for cycles: what is stored has none, and a look at all of it takes long."""
 
 
 def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
@@ -32,6 +35,7 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
     settings = replace(
         settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
     )
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
     cluster = _cluster(settings)
     with stop_signals() as is_stopped, cluster:
         ready: dict[str, object] = {

@@ -1,7 +1,7 @@
 """Queues the batches of writes of a vbucket that are not on disk yet."""
 
-from collections import deque
-from itertools import takewhile
+from bisect import bisect_right
+from itertools import chain
 
 from dcp.producer.model.versions import Version
 
@@ -13,7 +13,7 @@ class UnwrittenBatches:
     """A queue; batches stay in it until they are known to be written."""
 
     def __init__(self) -> None:
-        self._batches: deque[WriteBatch] = deque()
+        self._batches: list[WriteBatch] = []
         self.size_bytes = 0
 
     def add(self, batch: WriteBatch) -> None:
@@ -23,13 +23,13 @@ class UnwrittenBatches:
 
     def due(self, up_to_seqno: int) -> list[WriteBatch]:
         """Return the batches that end at or below a seqno; they stay here."""
-        return list(takewhile(lambda batch: batch[-1].seqno <= up_to_seqno, self._batches))
+        return self._batches[: self._count(up_to_seqno)]
 
     def take_written(self, persisted_seqno: int) -> list[Version]:
         """Remove what ends at or below the persisted seqno, and return all that was in it."""
-        written: list[Version] = []
-        while self._batches and self._batches[0][-1].seqno <= persisted_seqno:
-            written += self._batches.popleft()
+        count = self._count(persisted_seqno)
+        written = list(chain.from_iterable(self._batches[:count]))
+        del self._batches[:count]
         self.size_bytes -= _size_of(written)
         return written
 
@@ -37,10 +37,18 @@ class UnwrittenBatches:
         """Return the ends of batches at or below a seqno, the highest first."""
         return [batch[-1].seqno for batch in reversed(self.due(seqno))]
 
+    def _count(self, up_to_seqno: int) -> int:
+        """Return how many batches end at or below a seqno."""
+        return bisect_right(self._batches, up_to_seqno, key=_end_of)
+
     def clear(self) -> None:
         """Lose all of them."""
         self._batches.clear()
         self.size_bytes = 0
+
+
+def _end_of(batch: WriteBatch) -> int:
+    return batch[-1].seqno
 
 
 def _size_of(batch: WriteBatch) -> int:

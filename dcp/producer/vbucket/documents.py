@@ -29,7 +29,7 @@ from dcp.producer.vbucket.expiry_queue import ExpiryQueue
 from dcp.producer.vbucket.vbucket_collections import VbucketCollections
 from dcp.producer.vbucket.vbucket_data import VbucketData
 from dcp.types import U32_MAX
-from dcp.wire.json_text import is_json_steps
+from dcp.wire.json_text import is_json, is_json_steps
 from dcp.wire.leb128 import require_key_length
 from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, Opcode, Status
@@ -144,7 +144,9 @@ class DocumentStore:
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         _check_cas(key, live, cas)
-        return self._store(collection, key, value, now, flags, expiry, datatype, level=level)
+        return self._store(
+            collection, key, value, now, flags, expiry, datatype, live=live, level=level
+        )
 
     def add(  # noqa: PLR0913  as many as KV ADD has
         self,
@@ -163,7 +165,9 @@ class DocumentStore:
         self._require_free(collection, key)
         if live is not None:
             raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
-        return self._store(collection, key, value, now, flags, expiry, datatype, level=level)
+        return self._store(
+            collection, key, value, now, flags, expiry, datatype, live=None, level=level
+        )
 
     def replace(  # noqa: PLR0913  as many as KV REPLACE has
         self,
@@ -184,7 +188,9 @@ class DocumentStore:
             raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
         self._require_free(collection, key)
         _check_cas(key, live, cas)
-        return self._store(collection, key, value, now, flags, expiry, datatype, level=level)
+        return self._store(
+            collection, key, value, now, flags, expiry, datatype, live=live, level=level
+        )
 
     def delete(
         self, key: bytes, now: float, *, cas: int = 0, collection: int = 0, level: int = 0
@@ -307,37 +313,36 @@ class DocumentStore:
         expiry: int,
         datatype: int,
         *,
+        live: Version | None,
         level: int,
     ) -> Version:
         check_key(key, collection)
         if not isinstance(value, CheckedValue):
-            value = CheckedValue(value, checked_datatype(value, datatype))
+            datatype = checked_datatype(value, datatype)
         elif value.fault is not None:
             raise value.fault
+        else:
+            datatype = value.datatype
+            value = value.value
         if not 0 <= flags <= U32_MAX:
             raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
-        value = self._with_kept_xattrs(collection, key, value)
+        if live is not None and live.datatype & ~datatype & _XATTR:
+            value = self._xattrs_of(live) + (inflate(value) if datatype & _SNAPPY else value)
+            datatype = datatype & ~_SNAPPY | _XATTR
         until = self._expiry(collection, expiry, now)
-        return self._change(
-            collection, key, now, Content(value.value, value.datatype, flags, until), level
-        )
+        return self._change(collection, key, now, Content(value, datatype, flags, until), level)
 
-    def _with_kept_xattrs(self, collection: int, key: bytes, value: CheckedValue) -> CheckedValue:
-        """Return a value with the xattrs of the document it replaces, unless it has its own.
+    def _xattrs_of(self, older: Version) -> bytes:
+        """Return the xattrs that stay where a value without any replaces a document.
 
-        It is stored inflated then. (kv_engine ``daemon/protocol/mcbp/mutation_context.cc``.)
+        (kv_engine ``daemon/protocol/mcbp/mutation_context.cc``.)
         """
-        older = self.data.newest.of_key(key, collection)
-        if older is None or older.is_deleted or not older.datatype & ~value.datatype & _XATTR:
-            return value
         stored = self.data.newest.with_value(older).value
-        kept = xattrs_only(inflate(stored) if older.datatype & _SNAPPY else stored)
-        body = inflate(value.value) if value.datatype & _SNAPPY else value.value
-        return CheckedValue(kept + body, value.datatype & ~_SNAPPY | _XATTR)
+        return xattrs_only(inflate(stored) if older.datatype & _SNAPPY else stored)
 
     def _expiry(self, collection: int, expiry: int, now: float) -> int:
         """Return the expiry of a document stored now, capped by its collection's TTL."""
-        until = _absolute_expiry(expiry, now)
+        until = _absolute_expiry(expiry, now) if expiry else 0
         found = self.collections.find(collection)
         latest = int(now) + found.max_ttl_seconds if found and found.max_ttl_seconds else 0
         return min(until or latest, latest) if latest else until
@@ -416,6 +421,8 @@ def checked_datatype(value: bytes, datatype: int) -> int:
     Raises:
         DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
     """
+    if not datatype & ~_JSON and len(value) <= MAX_VALUE_BYTES:
+        return _JSON if is_json(value) else 0
     steps = _datatype_steps(value, datatype)
     while True:
         try:

@@ -24,7 +24,8 @@ class ExpiryQueue:
     def note(self, collection: int, key: bytes, expiry: int) -> None:
         """Take the expiry of a key's newest version; 0 for none."""
         if not expiry:
-            self._expiry_of.pop((collection, key), None)
+            if self._expiry_of.pop((collection, key), None) is None:
+                return
         elif self._expiry_of.get((collection, key)) != expiry:
             self._expiry_of[collection, key] = expiry
             heapq.heappush(self._heap, (expiry, collection, key))

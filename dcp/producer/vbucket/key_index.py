@@ -89,6 +89,8 @@ class KeyIndex:
 
         While one is, nothing else is written to its key: what is newer completed it.
         """
+        if not self.holds_sync_writes:
+            return None
         found = self._newest.get((PREPARED, collection, key))
         if found is None or found.opcode != Opcode.DCP_PREPARE:
             return None
@@ -120,7 +122,9 @@ class KeyIndex:
         else:
             self._stored_seqnos[key] = version.seqno
         replaces = [older] if older else []
-        for ended in self._ended.pop(version.seqno, ()):
+        if version.seqno not in self._ended:
+            return replaces
+        for ended in self._ended.pop(version.seqno):
             if seqno := self._stored_seqnos[ended]:
                 replaces.append(seqno)
             if ended in self._newest or any(ended in keys for keys in self._ended.values()):

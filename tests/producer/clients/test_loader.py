@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
         refused = set(keys) & seen.refused_keys
         seen.refused_keys -= refused
         return [
-            replace(answer, vbucket_or_status=int(Status.ETMPFAIL)) if key in refused else answer
+            answer._replace(vbucket_or_status=int(Status.ETMPFAIL)) if key in refused else answer
             for key, answer in zip(keys, answers, strict=True)
         ]
 

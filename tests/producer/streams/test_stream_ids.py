@@ -37,7 +37,7 @@ def test_frames_are_those_that_an_encoder_makes(frames: list[Frame], stream_id: 
     ends = np.cumsum([0, *map(len, wires)])
     data, new_ends = with_stream_id(b"".join(wires), ends, stream_id)
     infos = stream_id_info(stream_id)
-    named = [replace(frame, magic=Magic.ALT_REQUEST, framing_extras=infos) for frame in frames]
+    named = [frame._replace(magic=Magic.ALT_REQUEST, framing_extras=infos) for frame in frames]
     assert data == b"".join(frame.to_bytes() for frame in named)
     assert new_ends.tolist() == np.cumsum([0, *(len(one.to_bytes()) for one in named)]).tolist()
 

@@ -1,7 +1,5 @@
 """Differences between two frames, and those that are allowed."""
 
-from dataclasses import replace
-
 import pytest
 
 from dcp.wire import messages as m
@@ -39,8 +37,8 @@ SAME = {
         answer(b"", Opcode.GET_CLUSTER_CONFIG),
     ),
     "a server that is starting has no map to tell": (not_held(MAP), not_held(b"")),
-    "a NOOP's opaque": (NOOP, replace(NOOP, opaque=2)),
-    "cache hint": (ITEM, replace(ITEM, extras=ITEM.extras[:-1] + b"\x03")),
+    "a NOOP's opaque": (NOOP, NOOP._replace(opaque=2)),
+    "cache hint": (ITEM, ITEM._replace(extras=ITEM.extras[:-1] + b"\x03")),
     "an error's text": (error(b'{"error":{"context":"a"}}'), error(b'{"error":{"ref":"b"}}')),
     "salt": (
         answer(b"r=x,s=a,i=1", Opcode.SASL_AUTH, Status.AUTH_CONTINUE),
@@ -52,8 +50,8 @@ SAME = {
     ),
     "how long it took": (
         answer(b"", Opcode.DCP_CONTROL),
-        replace(
-            answer(b"", Opcode.DCP_CONTROL), magic=Magic.ALT_RESPONSE, framing_extras=b"\x02\0\x09"
+        answer(b"", Opcode.DCP_CONTROL)._replace(
+            magic=Magic.ALT_RESPONSE, framing_extras=b"\x02\0\x09"
         ),
     ),
     "a feature of documents": (
@@ -69,10 +67,10 @@ DIFFERENT = {
         "value",
     ),
     "a map of other vbuckets": (not_held(MAP), not_held(SMALLER_MAP), "value"),
-    "a stream's opaque": (ITEM, replace(ITEM, opaque=8), "opaque"),
-    "cas": (ITEM, replace(ITEM, cas=8), "cas"),
-    "extras": (ITEM, replace(ITEM, extras=b"\x01" + ITEM.extras[1:]), "extras"),
-    "value": (ITEM, replace(ITEM, value=b"[]"), "value"),
+    "a stream's opaque": (ITEM, ITEM._replace(opaque=8), "opaque"),
+    "cas": (ITEM, ITEM._replace(cas=8), "cas"),
+    "extras": (ITEM, ITEM._replace(extras=b"\x01" + ITEM.extras[1:]), "extras"),
+    "value": (ITEM, ITEM._replace(value=b"[]"), "value"),
     "an error without text": (error(b'{"error":{"context":"a"}}'), error(b""), "value"),
     "more than an error's text": (
         error(b'{"error":{"context":"a"}}'),
