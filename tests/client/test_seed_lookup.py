@@ -108,6 +108,17 @@ def test_a_map_over_http_names_the_nodes(make_cluster: MakeCluster, encrypted: b
     assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+@pytest.mark.parametrize("form", ["{}", "couchbase://{}", "{http}"])
+def test_seeds_may_be_ipv6_addresses(make_cluster: MakeCluster, form: str) -> None:
+    cluster = make_cluster(nodes=2, host="::1")
+    fill(cluster, 100)
+    [http] = over_http(cluster.http_seeds)
+    view = probe_cluster([form.format(cluster.seeds[0], http=http)], SETTINGS, PLAINLY)
+    assert [str(node) for node in view.map.addresses] == cluster.seeds
+    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+
+
 def test_another_host_is_asked_over_http_where_one_does_not_answer(
     make_cluster: MakeCluster,
 ) -> None:

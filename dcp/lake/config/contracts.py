@@ -90,7 +90,8 @@ class FieldName:
     def __str__(self) -> str:
         """Return the step as a path has it."""
         plain = f".{self.name}"
-        return plain if _STEP.fullmatch(plain) else f"['{self.name}']"
+        match = _STEP.fullmatch(plain)  # a field * is no wildcard
+        return plain if match and match["name"] else f"['{self.name}']"
 
 
 Step = FieldName | Wildcard

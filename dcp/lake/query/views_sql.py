@@ -45,7 +45,7 @@ _NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
        WHEN value IS NULL OR octet_length(value) = 0 THEN 'empty'
        WHEN {_TEXT} IS NULL THEN 'not UTF-8'
        WHEN octet_length(value) > {VARIANT_BYTES_MAX} THEN 'too large'
-       WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'invalid JSON'
+       WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'no JSON that Spark reads'
        ELSE 'duplicate keys' END AS document_null_reason"""
 _QUARANTINE: Final = pa.schema(
     [

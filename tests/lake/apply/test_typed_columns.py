@@ -17,10 +17,11 @@ from dcp.errors import ConfigError, FencedError
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.contract_book import ContractBook
-from dcp.lake.config.contracts import MOST_LEVELS
+from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
+from dcp.lake.query.infer import propose_contract
 from dcp.lake.query.views import register_views
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
@@ -30,6 +31,7 @@ from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.apply.known_documents import KNOWN
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:
@@ -319,6 +321,62 @@ def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
     table = scene.lake.table_sql("docs")
     assert scene.spark.sql(f"SELECT sum(doc.`\u03bcg`) AS n FROM {table}").collect()[0].n == 9
     assert scene.run() is None
+
+
+def test_known_documents_are_kept_byte_for_byte_and_read_by_their_columns(scene: Scene) -> None:
+    """Each kind has a field of its own, so that one contract has the columns of all."""
+    kinds = list(enumerate(KNOWN.values()))
+    texts = {
+        f"{number} {place}": f'{{"k{number}":{text}}}'
+        for number, known in kinds
+        for place, text in enumerate(known.texts)
+    }
+    proposed = propose_contract(DEFAULT_COLLECTION, map(str.encode, texts.values()))
+    columns = {
+        f"$.k{number}{path[1:]}": kind
+        for number, known in kinds
+        for path, kind in known.columns.items()
+    }
+    assert {each.path: each.kind for each in proposed.columns} == columns
+    scene.contract.write_text(str(proposed))
+    first, *later = texts
+    scene.put(**{first: texts[first].encode()})
+    scene.run()  # makes the table; a MERGE brings the others
+    scene.put(**{key: texts[key].encode() for key in later})
+    scene.run()
+    rows = scene.rows()
+    for number, known in kinds:
+        for place, doc in enumerate(known.docs):
+            found, told = rows[f"{number} {place}"]
+            assert found == {f"k{each}": None for each, _ in kinds} | {f"k{number}": _naive(doc)}
+            expected = {f"$.k{number}{path[1:]}": kind for path, kind in known.told.items()}
+            assert {path: kind for path, _, kind in told or ()} == expected
+    raw = scene.spark.sql(f"SELECT key, value FROM {scene.lake.table_sql('docs')}").collect()
+    assert {row.key: bytes(row.value).decode() for row in raw} == texts
+    read = scene.spark.sql("SELECT key, document FROM documents").collect()
+    assert {row.key: row.document for row in read} == texts
+    names = [*KNOWN].index("names of any characters")
+    asked = ("`a.b`", "a.b", "a.`c.d`.`e/f`", "`a``b`", "`/`", "`.`", "s.`*`", "`$ref`", "`a[0]`")
+    listed = ", ".join(f"doc.k{names}.{each}" for each in asked)
+    [row] = scene.spark.sql(
+        f"SELECT {listed} FROM {scene.lake.table_sql('docs')} WHERE doc.k{names}.`a.b` = 1"
+    ).collect()
+    assert tuple(row) == (1, 2, 3, 5, 7, 8, 1, "x", 9)
+    unread = "SELECT key, document_null_reason FROM documents_variant WHERE document IS NULL"
+    digits = [*KNOWN].index("numbers of 1,200 digits")
+    [row] = scene.spark.sql(unread).collect()
+    assert tuple(row) == (f"{digits} 0", "no JSON that Spark reads")
+
+
+def _naive(value: Any) -> Any:
+    """Return it with its times as PySpark has them here: in UTC, without a zone."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
+    if isinstance(value, list):
+        return [_naive(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _naive(each) for name, each in value.items()}
+    return value
 
 
 def test_a_document_of_many_levels_stops_nothing(scene: Scene) -> None:

@@ -18,14 +18,15 @@ DOCUMENTS = [
     # value, datatype, the document is JSON text, why it is no VARIANT
     (b'{"a": 1}', 1, True, None),
     (b'{"a": 1}', 0, True, None),
-    (b"[1, 2", 0, False, "invalid JSON"),
+    (b"[1, 2", 0, False, "no JSON that Spark reads"),
+    (b"1" * 1001, 1, True, "no JSON that Spark reads"),
     (b'{"a": 1, "a": 2}', 1, True, "duplicate keys"),
     (b"\xff\xfe", 0, False, "not UTF-8"),
     (b"", 0, False, "empty"),
     (LARGE, 1, True, "too large"),
     (b'{"a": 1, "b": ' + b"[" * 500 + b"]" * 500 + b"}", 0, True, None),
-    (b"[" * 200_000 + b"]" * 200_000, 0, False, "invalid JSON"),
-    (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 0, False, "invalid JSON"),
+    (b"[" * 200_000 + b"]" * 200_000, 0, False, "no JSON that Spark reads"),
+    (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 0, False, "no JSON that Spark reads"),
 ]
 
 
@@ -44,7 +45,7 @@ def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewL
     model.write_snapshot(vb, len(DOCUMENTS))
     changes = [
         row
-        | {"kind": "mutation", "value": value, "datatype": datatype, "key": f"k{number}"}
+        | {"kind": "mutation", "value": value, "datatype": datatype, "key": f"k{number:02}"}
         | {"xattrs": XATTRS if number == 0 else None}
         for number, (row, (value, datatype, _, _)) in enumerate(
             zip(model.read(vb, 100, 1), DOCUMENTS, strict=True)
