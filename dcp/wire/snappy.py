@@ -19,7 +19,7 @@ MAX_INFLATED_BYTES: Final = 30 * 1024 * 1024
 
 _CODEC: Final = pa.Codec("snappy")
 _MAX_VARINT_BYTES: Final = 5
-_NULL: Final = pa.scalar(None, pa.binary())
+_NULL: Final = pa.nulls(1, pa.binary())[0]  # ``pa.scalar`` imports pandas where it is installed
 
 
 def inflated_length(block: bytes) -> int:

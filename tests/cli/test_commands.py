@@ -286,6 +286,14 @@ def test_help_waits_for_no_command_and_no_library_that_it_does_not_need() -> Non
         assert not loaded & {"pyspark", "pydantic", "rich", "dcp.lake", "dcp.producer.server"}
 
 
+def test_what_serves_or_loads_waits_for_no_pandas() -> None:
+    """An Arrow array or scalar that is made of a Python value imports it."""
+    modules = "dcp.producer.server.serve, dcp.relay.process, dcp.producer.clients.loader"
+    program = f"import sys, {modules}; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert done.stdout.strip() == b"False"
+
+
 def test_a_reader_that_goes_away_leaves_no_success(tmp_path: Path) -> None:
     """As of any program that SIGPIPE ends: what was not done must not pass for done."""
     program = "from dcp.cli.main import run_to_exit_code\ndef work(): raise BrokenPipeError\n"
