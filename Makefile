@@ -17,7 +17,7 @@ SEED   ?= $(shell date +%s)
 SCALE  ?= 4
 SEEDS  ?= 10000
 
-.PHONY: help setup airflow-setup docs-setup demo test interop lint format types bench soak site lock clean
+.PHONY: help setup airflow-setup docs-setup demo test interop lint format types core bench soak site lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ format: setup  ## put the formatting right
 
 types: setup  ## mypy, strict
 	@$(VENV)/bin/mypy
+
+core: setup  ## the tests of wire and protocol on the lowest and the newest other Python of this machine
+	@conf/core.sh
 
 bench: setup  ## measure everything in benchmarks/ (BENCH="decode" narrows)
 	@for name in $(BENCH); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name $(ARGS); done
