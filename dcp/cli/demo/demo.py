@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 _MARKER: Final = ".dcplake-demo"
 _EXPIRY_WAIT_SECONDS: Final = 15.0
+_MASTER: Final = "local[2]"
+_FOR_FEW_ROWS: Final = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Settings of Spark: it writes and compiles no Java for rows, and a stage is no job of its own."""
 _QUESTION: Final = """\
 SELECT document:country::string AS country, count(*) AS airports
 FROM {source} GROUP BY country ORDER BY airports DESC, country LIMIT 10"""
@@ -43,6 +49,7 @@ def run(
     seed: Annotated[int, Option(min=0, help="which airports change")] = 1,
 ) -> int:
     """Show it."""
+    from dcp.lake.config.settings import Settings, SparkSettings
     from dcp.lake.query.query import open_for_queries
     from dcp.lake.spark.runtime import prepare
     from dcp.lake.tables.opening import session
@@ -53,22 +60,25 @@ def run(
     source = airports()
     day = changes(source, updates=400, deletes=150, expiries=12, seed=seed)
     begin = time.monotonic()
-    with DemoProducer(folder / "producer.log") as producer:
-        say(f"producer: bucket {producer.bucket!r} on {', '.join(producer.seeds)}, 64 vbuckets")
-        settings = _settings(folder, producer)
-        with KvClient(producer.seeds, USER, producer.password, producer.bucket) as client:
-            with ThreadPoolExecutor(1) as beside:  # Spark starts while airports are stored
-                starting = beside.submit(session, settings)
+    starting = DemoProducer(folder / "producer.log")
+    os.environ["DCPLAKE_PASSWORD"] = starting.password
+    spark = Settings(spark=SparkSettings(master=_MASTER, conf=_FOR_FEW_ROWS))
+    with ThreadPoolExecutor(1) as beside:
+        spark_starts = beside.submit(session, spark)  # as the producer does, and stores airports
+        with starting as producer:
+            say(f"producer: bucket {producer.bucket!r} on {', '.join(producer.seeds)}, 64 vbuckets")
+            settings = _settings(folder, producer)
+            with KvClient(producer.seeds, USER, producer.password, producer.bucket) as client:
                 with progress("airports stored", len(source), "documents") as advance:
                     client.set(_counted(documents(source), advance))
-            starting.result()
-            first = replicate_aloud("first replication", settings)
-            _change(client, day)
-            second = replicate_aloud("second replication", settings)
-        before, after = first.applied[-1].version, second.applied[-1].version
-        lake = open_for_queries(settings)
-        _ask(lake, before, after)
-        second_act(producer, settings, lake, source, sound=after, seed=seed)
+                spark_starts.result()
+                first = replicate_aloud("first replication", settings)
+                _change(client, day)
+                second = replicate_aloud("second replication", settings)
+            before, after = first.applied[-1].version, second.applied[-1].version
+            lake = open_for_queries(settings)
+            _ask(lake, before, after)
+            second_act(producer, settings, lake, source, sound=after, seed=seed)
     _close(folder, time.monotonic() - begin)
     return 0
 
@@ -97,12 +107,14 @@ def _settings(folder: Path, producer: DemoProducer) -> "Settings":
 
     config = folder / "dcplake.toml"
     seeds = ", ".join(f'"{seed}"' for seed in producer.seeds)
+    conf = "\n".join(f'"{name}" = "{value}"' for name, value in _FOR_FEW_ROWS.items())
     config.write_text(
         f'[source]\nseeds = [{seeds}]\nbucket = "{producer.bucket}"\nusername = "{USER}"\n'
         '\n[lake]\nroot = "lake"\n'
-        '\n[spark]\nmaster = "local[2]"\n'
+        f'\n[spark]\nmaster = "{_MASTER}"\n'
+        "\n# For so few rows Spark would take longer to compile code than to read them.\n"
+        f"[spark.conf]\n{conf}\n"
     )
-    os.environ["DCPLAKE_PASSWORD"] = producer.password
     return load_settings(config)
 
 
