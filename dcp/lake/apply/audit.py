@@ -27,7 +27,7 @@ from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_audit
-from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
+from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, FEW_ROWS, is_conflict, transaction
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 
 
@@ -140,7 +140,7 @@ def _sources(
             stack.enter_context(memory_view(lake.spark, f"dcplake_audit_{number}", table))
             for number, table in enumerate(tables)
         ]
-        yield AuditSources(*views), FEW_JOBS_TO_JOIN
+        yield AuditSources(*views), FEW_JOBS_TO_JOIN | FEW_ROWS
 
 
 def _few_rows(lake: LakeTables, audited: Audited) -> list[pa.Table] | None:

@@ -24,7 +24,7 @@ from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import CONTROL
 from dcp.lake.tables.tables import CONTROL_TABLE, LakeTables, ensure_control
-from dcp.lake.tables.transaction import FEW_JOBS, described
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described
 
 BACKFILL: Final = "backfill"
 CANCEL: Final = "cancel"
@@ -144,7 +144,7 @@ class Control:
             return
         with (
             spark_errors(table.where),
-            described(lake.spark, ours, FEW_JOBS),
+            described(lake.spark, ours, FEW_JOBS | FEW_ROWS),
             memory_view(lake.spark, "dcplake control row", asked) as view,
         ):
             lake.spark.sql(f"INSERT INTO {table.sql} SELECT * FROM {view}").collect()
