@@ -75,15 +75,15 @@ def test_what_json_is_of_any_tree(tree: object, ascii_only: bool, indent: int | 
     assert is_json_text(value) is is_json(value) is _reads(value)
 
 
-@given(trees, st.data())
-def test_what_json_is_of_a_damaged_tree(tree: object, data: st.DataObject) -> None:
-    value = bytearray(json.dumps(tree).encode())
+@given(trees, st.sampled_from([1, 200]), st.data())
+def test_what_json_is_of_a_damaged_tree(tree: object, times: int, data: st.DataObject) -> None:
+    value = bytearray(json.dumps([tree] * times).encode())
     at = data.draw(st.integers(0, len(value) - 1))
     if data.draw(st.booleans()):
         del value[at]
     else:
         value[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(FRAGMENTS))
-    assert is_json_text(bytes(value)) is _reads(bytes(value))
+    assert is_json_text(bytes(value)) is is_json(bytes(value)) is _reads(bytes(value))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,17 @@ def test_what_json_is_of_a_damaged_tree(tree: object, data: st.DataObject) -> No
 )
 def test_the_edges_of_json(value: bytes, expected: bool) -> None:
     assert is_json(value) is is_json_text(value) is expected
+
+
+def test_what_is_read_in_one_step_takes_little_memory() -> None:
+    value = b"[" + b'{"":0},' * (64 * 1024 // 7 - 1) + b"0]"
+    tracemalloc.start()
+    try:
+        assert is_json(value)
+        assert tracemalloc.get_traced_memory()[1] < 2 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert is_json(json.dumps([{"": 0}] * 5000).encode()[:-1]) is False
 
 
 LARGE_BYTES = 1024 * 1024 // 4
