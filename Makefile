@@ -17,7 +17,7 @@ SEED   ?= $(shell date +%s)
 SCALE  ?= 4
 SEEDS  ?= 10000
 
-.PHONY: help setup airflow-setup docs-setup demo test interop lint format types core bench soak site lock clean
+.PHONY: help setup airflow-setup docs-setup demo test interop log-store lint format types core bench soak site lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,9 +43,11 @@ test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 # The drivers of the official clients, built where their sources changed.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
 GO_DRIVER   := tests/interop/go/bin/driver
+# A second S3 server, beside moto.
+VERSITYGW   := tests/interop/go/bin/versitygw
 needs        = command -v $(1) >/dev/null || { echo "make interop: $(1) is not installed" >&2; exit 1; }
 
-interop: setup $(JAVA_DRIVER) $(GO_DRIVER)  ## the official Java and Go clients, pages in a browser, alarms (needs Maven, Go, Chromium, promtool)
+interop: setup $(JAVA_DRIVER) $(GO_DRIVER) $(VERSITYGW)  ## the official clients, a second S3 server, our Java, pages in a browser, alarms (needs Maven, Go, Chromium, promtool)
 	@$(call needs,chromium); $(call needs,chromedriver); $(call needs,promtool)
 	@$(PYTHON) -m pytest -m interop $(or $(ARGS),tests/interop)
 
@@ -56,6 +58,16 @@ $(JAVA_DRIVER): tests/interop/java/pom.xml $(wildcard tests/interop/java/src/mai
 $(GO_DRIVER): $(wildcard tests/interop/go/*.go) tests/interop/go/go.mod tests/interop/go/go.sum
 	@$(call needs,go)
 	cd $(dir $<) && go vet . && go build -mod=readonly -o bin/driver .
+
+$(VERSITYGW):
+	@$(call needs,go)
+	GOBIN=$(abspath $(dir $@)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+LOG_STORE := dcp/lake/spark/log_store
+log-store:  ## build the jar of dcp/lake/spark/log_store, which is committed (needs Maven)
+	@$(call needs,mvn); $(call needs,java)
+	mvn --quiet --batch-mode --file $(LOG_STORE)/pom.xml clean package
+	cp build/log-store/dcplake-s3-log-store.jar $(LOG_STORE)/
 
 lint: setup  ## style and formatting
 	@$(VENV)/bin/ruff check .

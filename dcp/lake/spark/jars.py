@@ -1,4 +1,6 @@
-"""The four jars that Delta needs: downloaded once, checked by sha256, then used offline.
+"""Downloads the jars that Spark lacks, once, checks them by sha256, and uses them offline then.
+
+``python -m dcp.lake.spark.jars s3`` fetches all, and prints their paths.
 
 They come by their Maven coordinates through the resolver (Ivy) that Spark itself carries, so that
 nothing but pyspark has to be installed.
@@ -9,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,70 +18,51 @@ from dcp.errors import SetupError
 from dcp.installation import how_to_install
 from dcp.lake.spark.install_paths import jars_folder, spark_home
 from dcp.lake.spark.jvm_environment import driver_java_options, environment, jvm_variables
+from dcp.lake.spark.published_jars import DELTA, S3, JarSet
 from dcp.lake.spark.trust_store import machine_certificates, write_trust_store
 
-DELTA_VERSION: Final = "4.4.0"
 RESOLVE_TIMEOUT_SECONDS: Final = 600
 UNKNOWN_AUTHORITY: Final = b"PKIX path building failed"  # Java's words for it
 
-DELTA_PACKAGE: Final = f"io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}"
-
-# Everything else in Delta's dependency tree is either in pyspark already, newer (Hadoop, Parquet,
-# Jackson, slf4j, RoaringBitmap: a second copy of them on the class path is trouble), or belongs to
-# Unity Catalog, which nothing here uses.
-EXCLUDED_PACKAGES: Final = (
-    "org.apache.hadoop:*",
-    "org.apache.parquet:*",
-    "com.fasterxml.jackson.core:*",
-    "com.fasterxml.jackson.datatype:*",
-    "org.slf4j:*",
-    "org.roaringbitmap:*",
-    "com.google.code.findbugs:*",
-    "io.unitycatalog:*",
-    "org.apache.logging.log4j:*",
-    "org.locationtech.jts:*",
-    "io.delta:delta-kernel-unitycatalog",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Jar:
-    """One jar that Delta needs, and the checksum of the only file that we accept for it."""
-
-    artifact: str
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        """The name under which the jar is kept."""
-        return f"{self.artifact}-{DELTA_VERSION}.jar"
-
-
-DELTA_JARS: Final = (
-    Jar("delta-spark_4.2_2.13", "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"),
-    Jar("delta-storage", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
-    Jar("delta-kernel-api", "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11"),
-    Jar(
-        "delta-kernel-defaults", "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b"
-    ),
-)
+LOG_STORE_JAR: Final = Path(__file__).parent / "log_store" / "dcplake-s3-log-store.jar"
+"""The class that commits to tables on S3; its source is beside it."""
 
 
 def delta_jars() -> list[Path]:
-    """The four jars, checked, for ``spark.jars``; fetched first where one is missing or damaged.
+    """Return the four jars that Delta needs.
+
+    Raises:
+        SetupError: as `fetched`.
+
+    """
+    return fetched(DELTA)
+
+
+def s3_jars() -> list[Path]:
+    """Return the jars by which Spark reads and writes S3.
+
+    Raises:
+        SetupError: as `fetched`.
+
+    """
+    return fetched(S3)
+
+
+def fetched(wanted: JarSet) -> list[Path]:
+    """Return the files of a set, checked; downloaded first where one is missing or damaged.
 
     They come through Spark's own resolver, which honours the machine's Maven settings
-    (``~/.m2``, ``DEFAULT_ARTIFACT_REPOSITORY``). They appear in the folder only when all four have
-    the right checksum, each in one step: of several processes at once, each gets whole ones.
+    (``~/.m2``, ``DEFAULT_ARTIFACT_REPOSITORY``). They appear in the folder only when all of the set
+    have the right checksum, each in one step: of several processes at once, each gets whole ones.
 
     Raises:
         SetupError: the download failed (names the log), or a file has another checksum.
 
     """
     folder = jars_folder()
-    kept = {jar: folder / jar.file_name for jar in DELTA_JARS}
+    kept = {jar: folder / jar.file_name for jar in wanted.jars}
     if any(_sha256(path) != jar.sha256 for jar, path in kept.items()):
-        _download(folder)
+        _download(wanted, folder)
     return list(kept.values())
 
 
@@ -93,36 +75,35 @@ def _sha256(path: Path) -> str:
         return ""
 
 
-def _download(folder: Path) -> None:
-    print(
-        f"dcplake: fetching the Delta jars (12 MB, once) into {folder}", file=sys.stderr, flush=True
-    )
+def _download(wanted: JarSet, folder: Path) -> None:
+    what = f"the {wanted.title} ({wanted.megabytes} MB, once)"
+    print(f"dcplake: fetching {what} into {folder}", file=sys.stderr, flush=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         staging = tempfile.TemporaryDirectory(dir=folder, prefix=".download-")
     except OSError as error:
         raise SetupError(
-            f"The folder for the Delta jars cannot be written: {error}; DCPLAKE_JARS names another."
+            f"The folder for the {wanted.title} cannot be written: {error}; DCPLAKE_JARS names "
+            "another."
         ) from error
     with staging as name:
         ivy = Path(name)
-        _run_ivy(ivy, folder)
-        install_jars(ivy / "jars", folder)
+        _run_ivy(wanted, ivy, folder)
+        install_jars(wanted, ivy / "jars", folder)
 
 
-def install_jars(source: Path, folder: Path) -> None:
-    """Check all four jars that Ivy left in ``source``, then move them into ``folder``.
+def install_jars(wanted: JarSet, source: Path, folder: Path) -> None:
+    """Check all jars that Ivy left in ``source``, then move them into ``folder``.
 
     Raises:
         SetupError: one is missing or has another checksum; nothing was moved then.
 
     """
-    # Ivy puts the Maven group in front of the name.
-    downloads = {jar: source / f"io.delta_{jar.file_name}" for jar in DELTA_JARS}
+    downloads = {jar: source / jar.download_name for jar in wanted.jars}
     for jar, path in downloads.items():
         if not path.is_file():
             raise SetupError(
-                f"The download of {DELTA_PACKAGE} brought no {path.name};"
+                f"The download of the {wanted.title} brought no {path.name};"
                 f" put {jar.file_name} (sha256 {jar.sha256}) into {folder} by hand."
             )
         if (found := _sha256(path)) != jar.sha256:
@@ -140,8 +121,10 @@ def install_jars(source: Path, folder: Path) -> None:
             ) from error
 
 
-def _run_ivy(ivy: Path, folder: Path) -> None:
-    """Resolve the package into ``ivy``; where Java does not trust the repository, ask the machine.
+def _run_ivy(wanted: JarSet, ivy: Path, folder: Path) -> None:
+    """Resolve the packages of a set into ``ivy``.
+
+    Where Java does not trust the repository, the machine's own authorities are tried.
 
     Raises:
         SetupError: it failed; names the log.
@@ -150,29 +133,30 @@ def _run_ivy(ivy: Path, folder: Path) -> None:
     (ivy / "nothing.py").write_text("", encoding="utf-8")
     with tempfile.NamedTemporaryFile(prefix="dcplake-jars-", suffix=".log", delete=False) as draft:
         log = Path(draft.name)
-    failure = _submit_nothing(ivy, log, java_options="")
+    failure = _submit_nothing(wanted, ivy, log, java_options="")
     if failure and UNKNOWN_AUTHORITY in log.read_bytes() and (known := machine_certificates()):
         write_trust_store(ivy / "authorities.jks", known)
         trust = f'"-Djavax.net.ssl.trustStore={ivy / "authorities.jks"}"'
-        failure = _submit_nothing(ivy, log, java_options=trust)
+        failure = _submit_nothing(wanted, ivy, log, java_options=trust)
     if failure:
         raise SetupError(
-            f"The Delta jars ({DELTA_PACKAGE}) could not be downloaded: {failure}, see {log};"
+            f"The {wanted.title} ({', '.join(wanted.packages)}) could not be downloaded: {failure},"
+            f" see {log};"
             " check that a Maven repository is reachable (DEFAULT_ARTIFACT_REPOSITORY names it),"
-            f" or put {', '.join(jar.file_name for jar in DELTA_JARS)} into {folder} by hand."
+            f" or put {', '.join(jar.file_name for jar in wanted.jars)} into {folder} by hand."
         )
     log.unlink()
 
 
-def _submit_nothing(ivy: Path, log: Path, java_options: str) -> str:
+def _submit_nothing(wanted: JarSet, ivy: Path, log: Path, java_options: str) -> str:
     """Run an empty program under ``spark-submit``, which resolves its packages first.
 
     Returns why it failed, or an empty text.
     """
     home = _spark_home()
     settings = {
-        "spark.jars.packages": DELTA_PACKAGE,
-        "spark.jars.excludes": ",".join(EXCLUDED_PACKAGES),
+        "spark.jars.packages": ",".join(wanted.packages),
+        "spark.jars.excludes": ",".join(wanted.excluded),
         "spark.jars.ivy": str(ivy),
         "spark.master": "local[1]",
         "spark.ui.enabled": "false",
@@ -206,3 +190,25 @@ def _spark_home() -> Path:
     if (theirs := os.environ.get("SPARK_HOME")) is not None:
         return Path(theirs)
     raise SetupError(f"The package pyspark is missing: run {how_to_install()}.")
+
+
+def main() -> int:
+    """Print the jars of a session that others start, for ``--jars``; with ``s3`` those of S3, too.
+
+    Returns the exit code.
+    """
+    words = sys.argv[1:]
+    if words not in ([], ["s3"]):
+        print(f"dcplake: found {' '.join(words)!r}, expected s3 or nothing", file=sys.stderr)
+        return 2
+    try:
+        jars = [*delta_jars(), LOG_STORE_JAR, *(s3_jars() if words else ())]
+    except SetupError as error:
+        print(f"dcplake: {error}", file=sys.stderr)
+        return error.exit_code
+    print(",".join(map(str, jars)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

