@@ -13,7 +13,7 @@ from pathlib import Path
 from dcp.lake.config.settings import SparkSettings
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
-from dcp.lake.spark.session import delta_settings, end_session, started_session, static_settings
+from dcp.lake.spark.session import end_session, jars_settings, started_session, static_settings
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -33,7 +33,7 @@ from tests.quick_spark import QUICK_CONF
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """Run a server whose tasks run in this Python; give its address."""
-    conf = static_settings("1500m", None) | delta_settings() | QUICK_CONF
+    conf = static_settings("1500m", None) | jars_settings() | QUICK_CONF
     conf |= {
         "spark.master": "local[2]",
         "spark.driver.host": "127.0.0.1",

@@ -163,6 +163,7 @@ def main(folder: Path, conf: Mapping[str, str]) -> None:
         driver_memory="1g",
         log_file=folder / "spark.log",
         extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse"), **conf},
+        on_s3="spark.hadoop.fs.s3.impl" in conf,
     )
     for name in (VARIABLE, FILE_VARIABLE):
         os.environ.pop(name, None)

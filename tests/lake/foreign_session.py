@@ -16,7 +16,7 @@ from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.run import run
 from dcp.lake.spark.runtime import find_java_home
-from dcp.lake.spark.session import delta_settings, static_settings
+from dcp.lake.spark.session import jars_settings, static_settings
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -30,7 +30,7 @@ def foreign_session(folder: Path) -> SparkSession:
     """Start Spark as others do."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["JAVA_HOME"] = str(find_java_home())
-    conf = static_settings("1g", None) | delta_settings() | QUICK_CONF
+    conf = static_settings("1g", None) | jars_settings() | QUICK_CONF
     conf |= {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.executorEnv.OPEN_PASSWORD": PASSWORD,

@@ -32,10 +32,14 @@ logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it prints each req
 
 
 class ObjectStore:
-    """The server, with an empty bucket; ``answer`` may let a request fail."""
+    """The server, with an empty bucket; ``answer`` may let a request fail, or wait.
+
+    As an older server it ``ignores_conditions`` of writes.
+    """
 
     def __init__(self) -> None:
         self.answer: Callable[[Request], Failure | None] = lambda _: None
+        self.ignores_conditions = False
         self._store = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(
             "127.0.0.1", 0, self._serve, threaded=True, request_handler=MotoRequestHandler
@@ -69,6 +73,8 @@ class ObjectStore:
         failure = self.answer(request)
         if f"Credential={ACCESS_KEY}/" not in request.get("HTTP_AUTHORIZATION", ""):
             failure = "403 Forbidden", "InvalidAccessKeyId"
+        if self.ignores_conditions:
+            request.pop("HTTP_IF_NONE_MATCH", None)
         if failure is None:
             answered: Iterable[bytes] = self._store(request, start)
             return answered

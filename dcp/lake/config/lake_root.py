@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-_REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "wasbs", "dbfs")
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+
+_REMOTE_SCHEMES: Final = (*S3_SCHEMES, "gs", "abfs", "abfss", "hdfs", "wasbs", "dbfs")
 
 
 def local_root(root: str) -> Path | None:
@@ -13,3 +15,8 @@ def local_root(root: str) -> Path | None:
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     return None if "://" in root or parts.scheme in _REMOTE_SCHEMES else Path(root).expanduser()
+
+
+def is_on_s3(place: str) -> bool:
+    """Return whether a URI is one of S3."""
+    return urlsplit(place).scheme in S3_SCHEMES

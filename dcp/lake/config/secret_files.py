@@ -20,7 +20,7 @@ def read_secret(path: Path, setting: str) -> str:
         text = path.expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "found no UTF-8"
-        raise SecretError(f"source.{setting}: cannot read the file that it names: {why}") from None
+        raise SecretError(f"{setting}: cannot read the file that it names: {why}") from None
     return text.split("\n", 1)[0].removesuffix("\r")
 
 
@@ -37,7 +37,7 @@ def read_account(folder: Path) -> tuple[str, str]:
         place = newest.resolve()
     found = []
     for name in ("username", "password"):
-        text = read_secret(place / name, "credentials_folder")
+        text = read_secret(place / name, "source.credentials_folder")
         if not text:
             raise SecretError(
                 f"source.credentials_folder: the first line of the file {name} is empty, expected "

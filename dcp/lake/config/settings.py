@@ -18,12 +18,13 @@ from typing import Final, get_type_hints
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.lake_root import local_root
+from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.setting_keys import Section, key
 from dcp.lake.config.spark_master import slots_of
+from dcp.lake.config.storage_options import checked_options
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import ConnectionString
 
@@ -181,7 +182,7 @@ class SourceSettings(Section):
 
         """
         if self.password_file:
-            first_line = read_secret(Path(self.password_file), "password_file")
+            first_line = read_secret(Path(self.password_file), "source.password_file")
             if self.username and not first_line:
                 is_empty = "the first line of the file is empty"
                 raise SecretError(self._missing("password_file", is_empty))
@@ -252,10 +253,19 @@ class LakeSettings(Section):
     """The place of the tables, and how long the past stays readable."""
 
     root: str = key(
-        "lake", "Folder of the tables (a path or a URI that Spark can write to).", is_path=True
+        "lake",
+        "Folder of the tables: a path, s3://bucket/path (docs/object-stores.md), or another URI "
+        "that Spark can write to.",
+        is_path=True,
     )
     schema: str = key(
         "", "Catalog schema of the tables, as catalog.schema; used instead of root when set."
+    )
+    storage_options: Mapping[str, str] = key(
+        {},
+        "The way to S3 where the environment and the machine do not say it, in the names of "
+        "delta-rs and Polars: endpoint, region, access_key_id and others (docs/object-stores.md).",
+        may_be_secret=True,
     )
     lock: bool = key(
         True, "Whether to take a lock file in a local root; commits are fenced with or without it."
@@ -276,14 +286,24 @@ class LakeSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that there is a place, and that it can be a folder."""
+        """Check that there is a place, that it can be a folder, and the way to it."""
         Section.__post_init__(self)
+        checked_options(self.storage_options)
         if self.schema:
             return
+        if self.storage_options and not is_on_s3(self.root):
+            raise ConfigError(
+                f"storage_options: found some, but root is {self.root!r}, expected s3://bucket/path"
+            )
         folder = local_root(self.root) if self.root else None
         if not self.root or (folder is not None and folder.is_file()):
             found = "a file" if self.root else "nothing"
             raise ConfigError(f"lake.root: found {found} ({self.root!r}), expected a folder")
+
+    @property
+    def on_s3(self) -> bool:
+        """True if the tables are on S3; of a catalog's, the options say so."""
+        return bool(self.storage_options) if self.schema else is_on_s3(self.root)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 The connections are those of the consumer: the first ones ask a seed and then all nodes, as every
 run does before it plans, and the last one opens DCP and streams a vbucket. So a step that is told
 as done is one that a run gets through. The first that fails ends it, with the error that a run
-would end with. Nothing is written, and no Spark is started.
+would end with. No Spark is started, and nothing is written; but for a lake on S3, which is read by
+Spark, and whose store is tried (`dcp.lake.run.store_check`).
 """
 
 import socket
@@ -33,10 +34,11 @@ from dcp.lake.run.checked_step import Finding, Tell, attempts, checking
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.run.preview import refuse_unknown_names
 from dcp.lake.run.set_up_check import SetUpCheck
+from dcp.lake.run.store_check import try_store
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.opening import lake_location, refuse_to_start
+from dcp.lake.tables.opening import lake_location, refuse_to_start, spark_of
 from dcp.lake.tables.tables import find_lake
 from dcp.printable import number_ranges
 from dcp.protocol.credentials import Credentials
@@ -272,7 +274,8 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
     """Look if there is a lake at the configured place, of this bucket, and fit for the settings.
 
     Raises:
-        LakeError: it holds another bucket, or what is there is no lake.
+        SetupError: Spark does not start for a lake on S3, or the store does not let us write.
+        LakeError: it holds another bucket, what is there is no lake, or the store overwrites.
         ConfigError: a run refuses the names of collections, or where the lake is to start.
 
     """
@@ -282,9 +285,13 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
 
     settings, cluster = source.settings, source.cluster
     location = lake_location(settings)
+    start_spark = spark_of(settings) if settings.lake.on_s3 else refuse
+    if settings.lake.on_s3 and location.root is not None:
+        with checking("object store", tell) as finding:
+            try_store(start_spark(), location.root, finding)
     with checking("lake", tell) as finding:
         try:
-            lake = find_lake(refuse, location)
+            lake = find_lake(start_spark, location)
             if lake is None:
                 refuse_unknown_names(settings, cluster, None)
                 DocumentFilter.resolve(settings.filter, cluster.manifest)

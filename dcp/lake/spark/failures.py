@@ -62,15 +62,15 @@ _CAUSES: Final = (
         re.compile(r"NoClassDefFoundError: (software/amazon/\S+)"),
         SetupError,
         "found no such class, expected the AWS SDK that hadoop-aws needs",
-        "add its jars: [spark.conf] spark.jars.packages (docs/operations.md, Lakes on S3, has the "
-        "lines)",
+        "let dcplake bring its jars: leave hadoop-aws out of spark.jars.packages, or name the AWS "
+        "SDK there, too (docs/object-stores.md)",
     ),
     _Cause(
         re.compile(r"NoAwsCredentialsException|NoAuthWithAWSException"),
         SetupError,
         "found no credentials for the object store",
-        "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by the machine's role, or by "
-        "fs.s3a.aws.credentials.provider (docs/operations.md, Lakes on S3)",
+        "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by a profile, by the machine's "
+        "role, or in lake.storage_options (docs/object-stores.md)",
     ),
     _Cause(
         re.compile(r"\(Service: S3, Status Code: 40[13]\b"),
@@ -83,7 +83,8 @@ _CAUSES: Final = (
         re.compile(r"NoSuchBucketException|UnknownStoreException"),
         SetupError,
         "found no such bucket",
-        "make it (dcplake makes none), or name another in lake.root; see fs.s3a.endpoint, too",
+        "make it (dcplake makes none), or name another in lake.root; see the endpoint in "
+        "lake.storage_options, too",
     ),
     _Cause(
         re.compile(
@@ -92,8 +93,8 @@ _CAUSES: Final = (
         ),
         SetupError,
         "the object store does not answer, or says that it cannot",
-        "see that fs.s3a.endpoint is right and can be reached, and run again: nothing that is "
-        "committed is lost",
+        "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
+        "nothing that is committed is lost",
     ),
     _Cause(
         re.compile(
@@ -133,8 +134,23 @@ _CAUSES: Final = (
         re.compile(r"ClassNotFoundException: Class (\S+FileSystem) not found"),
         SetupError,
         "found no such class, expected Spark to know the file system of lake.root",
-        "add its jars: [spark.conf] spark.jars.packages, for s3a org.apache.hadoop:hadoop-aws of "
-        "Spark's Hadoop and the AWS SDK (docs/operations.md, Lakes on S3, has the lines)",
+        "add its jars: [spark.conf] spark.jars.packages. For S3 dcplake does it in a session that "
+        "it starts; of another, such as a server of Spark Connect, who starts it "
+        "(docs/object-stores.md)",
+    ),
+    _Cause(
+        re.compile(r"ClassNotFoundException: (dcplake\.\w+)"),
+        SetupError,
+        "found no such class, expected the log store of lakes on S3 in this Spark session",
+        "who starts the session adds dcplake's jar (docs/object-stores.md)",
+    ),
+    _Cause(
+        re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
+        LakeError,
+        "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so "
+        "that two drivers could overwrite each other's commits",
+        "keep the lake in a store with conditional writes (docs/object-stores.md has a list), or "
+        "update its server; nothing was committed",
     ),
     _Cause(
         re.compile(

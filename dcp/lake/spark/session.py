@@ -15,10 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -26,11 +27,13 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
+from dcp.lake.config.lake_root import S3_SCHEMES
 from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
 from dcp.lake.spark.beside import is_connect, is_same, make_active, session_beside
 from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
+from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
 from dcp.lake.spark.jvm_environment import (
     LOOPBACK,
     driver_java_options,
@@ -47,7 +50,6 @@ from dcp.lake.spark.leftovers import (
     temporary_log_file,
 )
 from dcp.lake.spark.log4j import write_log4j_properties
-from dcp.lake.spark.runtime import delta_jars
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -55,10 +57,16 @@ if TYPE_CHECKING:
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
+LOG_STORE: Final = "dcplake.S3LogStore"
+"""The class of `LOG_STORE_JAR`."""
+
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
+_S3_PACKAGE: Final = "org.apache.hadoop:hadoop-aws:"
+_S3_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_LOG_STORE_OF_ALL: Final = "spark.delta.logStore.class"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _PYTHON: Final = "spark.pyspark.python"
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
@@ -83,6 +91,7 @@ def build_session(
     log_file: Path | None = None,
     extra: Mapping[str, str] | None = None,
     theirs: SparkSession | None = None,
+    on_s3: bool = False,
 ) -> SparkSession:
     """Return a session that is ready for the lake: one that `build_session` started, or a new one
     beside the session of a user that is there.
@@ -97,6 +106,7 @@ def build_session(
             are added to ours), and what spark-submit was given wins over both. Nothing wins over
             `REQUIRED_SPARK`.
         theirs: the session of a user; None means the active one, if there is one.
+        on_s3: whether tables are on S3, for which Spark needs more jars.
 
     Raises:
         SetupError: Java or the Delta jars are missing, Spark did not start (names its log), or a
@@ -116,11 +126,11 @@ def build_session(
     _starting.set()
     try:
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM
-            session = _start_in_submitted_jvm(app_name, master, settings)
+            session = _start_in_submitted_jvm(app_name, master, settings, on_s3=on_s3)
         elif master is not None and master.startswith("sc://"):
             session = _connect(master, settings)
         else:
-            started = _start(app_name, master, driver_memory, log_file, settings)
+            started = _start(app_name, master, driver_memory, log_file, settings, on_s3=on_s3)
             session = _set_up(started, settings)
     finally:
         _starting.clear()
@@ -255,14 +265,63 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
     return settings | task_settings()
 
 
-def delta_settings() -> dict[str, str]:
-    """Return what brings Delta's jars to the driver and to executors.
+def jars_settings(
+    is_there: Callable[[str], bool] = lambda _: False, *, on_s3: bool = False
+) -> dict[str, str]:
+    """Return what brings the jars of Delta, and of S3, to the driver and to executors.
+
+    ``is_there`` says of a class whether Spark has it already.
 
     Raises:
-        SetupError: the jars are missing and cannot be brought.
+        SetupError: jars are missing and cannot be brought.
 
     """
-    return {_JARS: ",".join(str(jar) for jar in delta_jars())}
+    jars = [] if is_there(DELTA_EXTENSION) else delta_jars()
+    jars += [] if is_there(LOG_STORE) else [LOG_STORE_JAR]
+    jars += s3_jars() if on_s3 and not is_there(_S3_CLASS) else []
+    return {_JARS: ",".join(str(jar) for jar in jars)} if jars else {}
+
+
+def log_store_settings(given: Callable[[str], str | None]) -> dict[str, str]:
+    """Return what lets the store itself refuse the second commit of a version on S3.
+
+    ``given`` says what the user set, who may have chosen a log store: Delta refuses two.
+    """
+    if given(_LOG_STORE_OF_ALL):
+        return {}
+    keys = (f"spark.delta.logStore.{scheme}.impl" for scheme in S3_SCHEMES)
+    return {key: given(key) or LOG_STORE for key in keys}
+
+
+def log_store_of(spark: SparkSession, place: str) -> str:
+    """Return the class by which a session commits to a place on S3.
+
+    Raises:
+        ConfigError: it is Delta's own, which may overwrite others' commits.
+
+    """
+    key = f"spark.delta.logStore.{urlsplit(place).scheme}.impl"
+    if chosen := spark.conf.get(key, None) or spark.conf.get(_LOG_STORE_OF_ALL, None):
+        return chosen
+    raise ConfigError(
+        f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
+        "two drivers could commit the same version. Who starts the session sets it, and adds the "
+        f"jar {LOG_STORE_JAR} (docs/object-stores.md)"
+    )
+
+
+def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
+    """Try that the store of a folder refuses to overwrite; False where a server has the session.
+
+    Any exception of Spark means that it does not, or cannot be reached.
+    """
+    if is_connect(spark):
+        return False
+    jvm: Any = spark._jvm
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    jvm.dcplake.S3LogStore.requireConditionalWrites(path, configuration)
+    return True
 
 
 def guarding_settings(master: str) -> dict[str, str]:
@@ -345,12 +404,15 @@ def _start(
     driver_memory: str,
     log_file: Path | None,
     extra: Mapping[str, str],
+    *,
+    on_s3: bool,
 ) -> SparkSession:
     running = local_master(master or "local[*]")
     variables = jvm_variables(running)
     log_file = log_file or temporary_log_file()
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
-    settings |= delta_settings()
+    is_resolved = _S3_PACKAGE in extra.get(_PACKAGES, "")
+    settings |= jars_settings(lambda name: is_resolved and name == _S3_CLASS, on_s3=on_s3)
     settings["spark.master"] = running
     settings["spark.app.name"] = app_name
     settings |= guarding_settings(settings["spark.master"])
@@ -378,7 +440,7 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
         watch_jvm(gateway.proc)
         set_language(gateway.jvm)
         theirs = gateway.jvm.java.lang.System.getProperty  # spark-defaults.conf is in it, too
-        for key, value in warehouse_settings().items():
+        for key, value in (warehouse_settings() | log_store_settings(theirs)).items():
             if theirs(key) is None:
                 conf.set(key, value)
         if theirs(_PACKAGES):  # what they brought is in its list by now, for executors elsewhere
@@ -395,7 +457,7 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
 
 
 def _start_in_submitted_jvm(
-    app_name: str, master: str | None, extra: Mapping[str, str]
+    app_name: str, master: str | None, extra: Mapping[str, str], *, on_s3: bool
 ) -> SparkSession:
     from pyspark import SparkConf, SparkContext
 
@@ -411,8 +473,8 @@ def _start_in_submitted_jvm(
     running = given.get("spark.master") or master or "local[*]"
     if running.startswith("local"):  # on a cluster its owner decides: docs/operations.md
         ours |= guarding_settings(running) | lasting_settings(running)
-    if not _has_class(jvm, DELTA_EXTENSION):
-        ours |= delta_settings()
+    ours |= log_store_settings({**extra, **given}.get)
+    ours |= jars_settings(lambda name: _has_class(jvm, name), on_s3=on_s3)
     wanted = _overridden(_overridden(ours, extra), given)
     _add_to_class_path(jvm, wanted.get(_JARS, ""), given.get(_JARS, ""))
     for key, value in wanted.items():

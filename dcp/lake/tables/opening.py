@@ -11,6 +11,7 @@ from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
+from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.spark.beside import note_settings
 from dcp.lake.spark.jvm_environment import refuse_language
 from dcp.lake.spark.jvm_options import jvm_options
@@ -123,10 +124,17 @@ def session(
     options = direct_memory_options(tasks, settings.flow_control.batch_bytes)
     options = f"{options} {jvm_options(is_long=is_long)}"
     theirs = settings.spark.conf.get(JAVA_OPTIONS, "")
+    lake = settings.lake
+    store = s3a_settings("" if lake.schema else lake.root, lake.storage_options)
     return build_session(
         master=settings.spark.master,
         driver_memory=f"{heap_bytes(settings.spark.driver_memory, tasks) // MEBIBYTE}m",
-        extra={**settings.spark.conf, JAVA_OPTIONS: f"{options} {theirs}".strip()},
+        extra={
+            **(store if lake.on_s3 else {}),
+            **settings.spark.conf,
+            JAVA_OPTIONS: f"{options} {theirs}".strip(),
+        },
+        on_s3=lake.on_s3,
     )
 
 

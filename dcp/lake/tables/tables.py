@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -16,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
-from dcp.lake.config.lake_root import local_root
+from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -57,8 +57,6 @@ DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
 _NAME_MAX: Final = 80
 """Characters of a scope's or a collection's name (251 at most) in the name of its table."""
-
-_S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 
 _UNREADABLE: Final = frozenset("%\\")
 """Characters of a path that delta-rs decodes; Spark reads and writes such a lake."""
@@ -231,24 +229,34 @@ def create_lake(
     then the winner's (``lake_id`` differs from the one given).
 
     Raises:
-        LakeError: what is there is no lake, a lake of another bucket, or of another format.
-        ConfigError: what is there was made with deletion vectors, and shall have none, or reversed.
+        LakeError: what is there is no lake, a lake of another bucket, or of another format; or the
+            store does not refuse to overwrite.
+        ConfigError: what is there was made with deletion vectors, and shall have none, or reversed;
+            or it is on S3, in a session that may overwrite others' commits.
 
     """
     changes = location.table(CHANGES_TABLE, start_spark)
-    if location.root is not None and changes.folder is None:
-        refuse_unsafe_store(start_spark(), location.root)
+    if location.root is not None and is_on_s3(location.root):
+        _require_safe_store(start_spark(), location.root)
     if not changes.exists():
         horizon = Horizon.of_hours(horizon_hours)
         also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
         _make_lake(changes, location, identity, horizon, also)
     if location.schema is not None:
         detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
-        refuse_unsafe_store(start_spark(), detail["location"])
+        if is_on_s3(detail["location"]):
+            _require_safe_store(start_spark(), detail["location"])
     lake = open_lake(start_spark, location)
     lake.identity.require_same(identity, str(location))
     _require_deletion_vectors(lake.changes, deletion_vectors)
     return lake
+
+
+def _require_safe_store(spark: SparkSession, place: str) -> None:
+    """Try a store on S3 before anything is made there; the log store does so before it commits."""
+    if log_store_of(spark, place) == LOG_STORE:
+        with spark_errors(place):
+            try_conditional_writes(spark, place)
 
 
 def _make_lake(
@@ -327,30 +335,6 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
         properties.get(_CLUSTER_UUID, ""),
     )
     return LakeTables(start_spark, location, identity, properties.get(_NODES, ""))
-
-
-def refuse_unsafe_store(spark: SparkSession, place: str) -> None:
-    """Refuse S3 unless it was said how commits to it exclude each other: only then a fence holds.
-
-    Delta's own log store for S3 is safe within one driver process only (Delta docs, "Storage
-    configuration"); the others it knows have an atomic "put if absent".
-
-    Raises:
-        LakeError: ``place`` is on S3 and no log store is configured.
-
-    """
-    scheme = urlsplit(place).scheme
-    if scheme not in _S3_SCHEMES:
-        return
-    keys = (f"spark.delta.logStore.{scheme}.impl", "spark.delta.logStore.class")
-    if any(spark.conf.get(key, None) for key in keys):
-        return
-    raise LakeError(
-        f"{place}: found no setting {keys[0]}, expected one: by default two drivers could commit "
-        "the same version on S3. Set it to io.delta.storage.S3DynamoDBLogStore (with the jar "
-        "delta-storage-s3-dynamodb), or to io.delta.storage.S3SingleDriverLogStore where nothing "
-        "else writes to this lake at the same time (docs/operations.md, Lakes on S3)"
-    )
 
 
 def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | None:

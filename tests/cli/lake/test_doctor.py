@@ -410,6 +410,6 @@ def test_an_ephemeral_bucket_is_told_with_the_setting_that_has_no_effect_there(
 def test_a_lake_that_only_spark_reads_is_not_looked_at(
     cluster: ProducerCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, steps, _ = doctor([*options(cluster.seeds), "--lake", "s3a://bucket/lake"], capsys)
+    code, steps, _ = doctor([*options(cluster.seeds), "--lake", "gs://bucket/lake"], capsys)
     assert code == 0
     assert "not looked at, which takes Spark" in steps[-1]["found"]

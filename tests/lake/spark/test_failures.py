@@ -87,7 +87,17 @@ CASES = [
     (
         "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
         SetupError,
-        r"S3AFileSystem: found no such class, .* spark\.jars\.packages, .*hadoop-aws",
+        r"S3AFileSystem: found no such class, .* spark\.jars\.packages\. For S3 dcplake does it",
+    ),
+    (
+        "java.lang.ClassNotFoundException: dcplake.S3LogStore\n\tat x",
+        SetupError,
+        r"dcplake\.S3LogStore: found no such class, .* adds dcplake's jar",
+    ),
+    (
+        "dcplake.S3LogStore$UnsafeStoreException: s3://b at http://h:1: the store does not know If",
+        LakeError,
+        r"s3://b at http://h:1: the store does not refuse to overwrite .* nothing was committed",
     ),
     (
         "java.lang.NoClassDefFoundError: software/amazon/awssdk/core/SdkClient\n\tat y",
@@ -124,7 +134,7 @@ CASES = [
         "127.0.0.1:9 [/127.0.0.1] failed: Connection refused (SDK Attempt Count: 6):    software",
         SetupError,
         r"HTTP request: Connect to 127\.0\.0\.1:9 \[/127\.0\.0\.1\] failed: Connection refused: "
-        "the object store does not answer, or says that it cannot; see that fs.s3a.endpoint",
+        "the object store does not answer, or says that it cannot; see that the endpoint in lake",
     ),
     (
         "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "

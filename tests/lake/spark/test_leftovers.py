@@ -102,7 +102,7 @@ def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.setattr(atexit, "unregister", removed.append)
     with pytest.raises(SetupError, match="its log is"):
-        session._start("name", None, "1g", None, {})
+        session._start("name", None, "1g", None, {}, on_s3=False)
     assert removed == [leftovers._remove_log]
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
+from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars
 from dcp.lake.spark.java import find_java_home
-from dcp.lake.spark.runtime import delta_jars
 from dcp.lake.spark.session import DELTA_EXTENSION
 from tests.quick_spark import QUICK_JAVA_OPTIONS
 
@@ -74,5 +74,6 @@ def test_spark_submit_wins_over_the_configuration_and_both_over_dcplake(tmp_path
     assert found.pop(EXTENSIONS) == DELTA_EXTENSION, "once"
     assert found == {PARTITIONS: "3", SNAPSHOTS: "7", ZONE: "UTC", CODEC: "zstd"}
     assert any(jar.endswith("/own.jar") for jar in found_jars)
-    assert len(found_jars) == 1 + len(delta_jars())
+    assert any(jar.endswith(f"/{LOG_STORE_JAR.name}") for jar in found_jars)
+    assert len(found_jars) == 2 + len(delta_jars())
     assert not (tmp_path / "no").exists()

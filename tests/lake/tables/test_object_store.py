@@ -1,6 +1,5 @@
-"""A lake on S3, with the settings that docs/operations.md gives, in one session of its own."""
+"""A lake on S3, with the settings that docs/object-stores.md gives, in one session of its own."""
 
-import hashlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pafs
 import pytest
 
-from dcp.errors import FencedError, SetupError
+from dcp.errors import FencedError, LakeError, SetupError
 from dcp.lake.config.settings import Settings
+from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
-from dcp.lake.spark.install_paths import jars_folder
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -34,11 +33,9 @@ from tests.lake.secret_search import is_in
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT: Final = f"s3a://{BUCKET}/lake"
-OPERATIONS: Final = Path(__file__).parents[3] / "docs" / "operations.md"
+ROOT: Final = f"s3://{BUCKET}/lake"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "object-stores.md"
 BUSY: Final = ("503 Slow Down", "SlowDown")
-JARS_SHA256: Final = "62b8ed8eafe733b1cabd8cf88f4a32e69a766430df68a801f315e6368b9bd507"
-"""Of the names and contents of all jars that the documented packages bring."""
 QUICK: Final = {
     "spark.hadoop.fs.s3a.retry.throttle.limit": "2",
     "spark.hadoop.fs.s3a.attempts.maximum": "2",
@@ -46,25 +43,13 @@ QUICK: Final = {
 }
 
 
-def documented_conf(store: ObjectStore) -> dict[str, str]:
-    """Return the settings of the documentation, for this store, with jars in a folder of ours."""
-    section = OPERATIONS.read_text().partition("## Lakes on S3")[2]
+def documented_options(store: ObjectStore) -> dict[str, str]:
+    """Return the options that the page has for other S3 servers, for this one."""
+    section = PAGE.read_text().partition("## Other S3 servers")[2]
     block = re.search(r"```toml\n(.*?)```", section, re.S)
     assert block is not None
-    conf: dict[str, str] = tomllib.loads(block[1])["spark"]["conf"]
-    return conf | {"spark.hadoop.fs.s3a.endpoint": store.endpoint, "spark.jars.ivy": str(ivy())}
-
-
-def ivy() -> Path:
-    """Return the folder of these jars and no others."""
-    return jars_folder() / f"s3-{JARS_SHA256[:12]}"
-
-
-def digest_of(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for jar in sorted(folder.glob("*.jar")):
-        digest.update(jar.name.encode() + hashlib.sha256(jar.read_bytes()).digest())
-    return digest.hexdigest()
+    options: dict[str, str] = tomllib.loads(block[1])["lake"]["storage_options"]
+    return options | {"endpoint": store.endpoint}
 
 
 @dataclass
@@ -97,6 +82,9 @@ class Scene:
             "source.password_file": settings.source.password_file,
             "round.quiet_seconds": settings.round.quiet_seconds,
             "lake.root": ROOT,
+            "lake.storage_options": ",".join(
+                f"{name}={value}" for name, value in documented_options(self.store).items()
+            ),
         }
         sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         self.host.begin([command, *more, *sets])
@@ -110,6 +98,13 @@ class Scene:
     def do(self, command: str, *more: str) -> str:
         self.begin(command, *more)
         return self.ended()
+
+    def files(self) -> list[str]:
+        """Return the names of all files in the bucket."""
+        return [
+            each.path
+            for each in self.store.files.get_file_info(pafs.FileSelector(BUCKET, recursive=True))
+        ]
 
     def copied(self) -> Path:
         """Return the folder with a copy of what the bucket holds by now."""
@@ -148,7 +143,11 @@ def scene(spark: "SparkSession", tmp_path: Path) -> Iterator[Scene]:
             VARIABLE: "round.received=pause",
             FILE_VARIABLE: str(receiving),
         }
-        host = DriverHost(tmp_path / "host", documented_conf(store) | QUICK, **environment)
+        host = DriverHost(
+            tmp_path / "host",
+            s3a_settings(ROOT, documented_options(store), {}) | QUICK,
+            **environment,
+        )
         try:
             yield Scene(cluster, store, host, receiving, tmp_path, spark)
         finally:
@@ -185,7 +184,19 @@ def test_a_lake_on_s3(scene: Scene) -> None:
     cluster, store = scene.cluster, scene.store
     scene.write(60)
     store.files.create_dir(f"{BUCKET}/lake")
+
+    # A store that takes no notice of the condition holds no lake, however often one tries.
+    store.ignores_conditions = True
+    for words in (["doctor"], ["run", "--once"], ["run", "--once"]):
+        scene.begin(*words)
+        ended = scene.ended(LakeError.exit_code)
+        assert f"at {store.endpoint}: the store does not refuse to overwrite" in ended
+    store.ignores_conditions = False
+    assert "tables: writes, removes, and refuses to overwrite" in scene.do("doctor")
+    assert not [each for each in scene.files() if "probe" in each or each.endswith(".json")]
+
     scene.replicate_elsewhere()
+    assert "of this bucket" in scene.do("doctor")
 
     for node in (0, 1):
         cluster.crash_restart(node, lost_seqnos=3)
@@ -193,7 +204,6 @@ def test_a_lake_on_s3(scene: Scene) -> None:
     busy_from_the_first_data_file_on(store)
     scene.begin("run", "--once")
     assert "Status Code: 503: the object store does not answer" in scene.ended(SetupError.exit_code)
-    assert digest_of(ivy() / "jars") == JARS_SHA256
     refused = busy_at_each_first_write(store)
     assert "rolled back: vbuckets 0-3" in scene.do("run", "--once")
     assert f"/{BUCKET}/lake/changes/_delta_log/{3:020}.json" in refused

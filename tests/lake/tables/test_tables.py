@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dcp.errors import FencedError, LakeError
+from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.log.changes import append_round, latest_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
+from dcp.lake.spark.session import LOG_STORE, log_store_of
 from dcp.lake.tables.collections import collections_in
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.history import WHOLE, history
@@ -31,7 +32,6 @@ from dcp.lake.tables.tables import (
     create_lake,
     ensure_replica,
     open_lake,
-    refuse_unsafe_store,
     replica_of,
     replicas_in,
 )
@@ -117,17 +117,19 @@ def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
     assert replica_of("_default", "_default", 0) == DOCS
 
 
-def test_a_store_without_a_safe_log_is_refused(spark: "SparkSession") -> None:
+def test_a_session_of_others_that_may_overwrite_commits_on_s3_is_refused(
+    spark: "SparkSession",
+) -> None:
+    """Ours has the log store of dcplake; one that its owner chose is taken."""
     location = LakeLocation(root="s3a://bucket/lake")
-    with pytest.raises(LakeError, match=r"found no setting spark\.delta\.logStore\.s3a\.impl"):
-        create_lake(lambda: spark, location, IDENTITY)
-    refuse_unsafe_store(spark, "/tmp/lake")
-    refuse_unsafe_store(spark, "abfss://container@account.dfs.core.windows.net/lake")
-    spark.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3SingleDriverLogStore")
-    try:
-        refuse_unsafe_store(spark, str(location))
-    finally:
-        spark.conf.unset("spark.delta.logStore.s3a.impl")
+    key = "spark.delta.logStore.s3a.impl"
+    assert log_store_of(spark, "s3a://bucket/lake") == LOG_STORE
+    theirs = spark.newSession()
+    theirs.conf.unset(key)
+    with pytest.raises(ConfigError, match=r"found no setting spark\.delta\.logStore\.s3a\.impl"):
+        create_lake(lambda: theirs, location, IDENTITY)
+    theirs.conf.set(key, "io.delta.storage.S3SingleDriverLogStore")
+    assert log_store_of(theirs, "s3a://bucket/lake").endswith("S3SingleDriverLogStore")
 
 
 def test_every_collection_has_a_table_name_of_its_own() -> None:

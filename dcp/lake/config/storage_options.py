@@ -1,0 +1,147 @@
+"""Turns the options of delta-rs and Polars for S3 into settings of Spark's connector, S3A.
+
+A name may begin with ``aws_`` or not, in capitals or not. The environment may say what no option
+says (``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for those two.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+
+from dcp.errors import ConfigError, SecretError
+from dcp.lake.config.secret_files import read_secret
+from dcp.suggestions import did_you_mean
+
+_SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
+_FILES: Final = tuple(f"{name}_file" for name in _SECRETS)
+_SWITCHES: Final = ("allow_http", "virtual_hosted_style_request")
+_NAMES: Final = (*_SECRETS, *_FILES, "region", "endpoint", *_SWITCHES)
+
+_OTHER_NAMES: Final = MappingProxyType(
+    {
+        "default_region": "region",
+        "endpoint_url": "endpoint",
+        "endpoint_url_s3": "endpoint",
+        "token": "session_token",
+    }
+)
+
+_VARIABLES: Final = (
+    ("region", ("AWS_REGION", "AWS_DEFAULT_REGION")),
+    ("endpoint", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
+    ("virtual_hosted_style_request", ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",)),
+)
+"""Credentials of the environment are found by Spark and by the AWS SDK."""
+
+_S3A: Final = "spark.hadoop.fs.s3a."
+_S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_AUTH: Final = "org.apache.hadoop.fs.s3a"
+_PROVIDERS: Final = (
+    f"{_AUTH}.TemporaryAWSCredentialsProvider",
+    f"{_AUTH}.SimpleAWSCredentialsProvider",
+    "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+)
+"""Keys that were given, else the usual chain: environment, web identity, profile, role."""
+
+_REGION_ELSEWHERE: Final = "us-east-1"
+"""A store that is not Amazon's has none, but signatures need one; delta-rs takes the same."""
+
+
+def checked_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return options by their plain names.
+
+    Raises:
+        ConfigError: a name is unknown or given twice, a switch is neither true nor false, a key
+            lacks its secret, or the endpoint is no URL, or unencrypted, and nothing allows that.
+            Says no value, which may be a secret by a mistake.
+
+    """
+    found: dict[str, str] = {}
+    for written, value in given.items():
+        name = written.lower().removeprefix("aws_")
+        name = _OTHER_NAMES.get(name, name)
+        if name not in _NAMES:
+            raise ConfigError(
+                f"storage_options: found {written!r}{did_you_mean(name, _NAMES)}, expected only "
+                f"{', '.join(_NAMES)}, each with aws_ before it or not"
+            )
+        if name in found or (name.removesuffix("_file") in found) or f"{name}_file" in found:
+            raise ConfigError(f"storage_options: found {name} twice, expected it once")
+        if name in _SWITCHES and value.lower() not in ("true", "false"):
+            raise ConfigError(f'storage_options: found {name} neither "true" nor "false"')
+        if name in _FILES and not Path(value).expanduser().is_absolute():
+            raise ConfigError(f"storage_options: found {name} relative, expected an absolute path")
+        found[name] = value
+    _require_safe_endpoint(found)
+    plain = {name.removesuffix("_file") for name in found}
+    if ("access_key_id" in plain) != ("secret_access_key" in plain):
+        raise ConfigError(
+            "storage_options: found one of access_key_id and secret_access_key, expected both or "
+            "neither"
+        )
+    return found
+
+
+def s3a_settings(
+    root: str, given: Mapping[str, str], environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return Spark's settings for the store of these options; reads the files with secrets.
+
+    ``root`` is in that store; empty where the catalog knows.
+
+    Raises:
+        ConfigError: as `checked_options`.
+        SecretError: a file with a secret cannot be read, or is empty.
+
+    """
+    options = checked_options(given)
+    around = os.environ if environment is None else environment
+    for name, variables in _VARIABLES:
+        value = next(filter(None, map(around.get, variables)), None)
+        if value is not None:
+            options.setdefault(name, value)
+    settings = {f"spark.hadoop.fs.{scheme}.impl": _S3A_CLASS for scheme in ("s3", "s3n")}
+    settings[f"{_S3A}aws.credentials.provider"] = ",".join(_PROVIDERS)
+    keys = (f"{_S3A}{name}" for name in ("access.key", "secret.key", "session.token"))
+    for name, key in zip(_SECRETS, keys, strict=True):
+        if f"{name}_file" in options:
+            settings[key] = _secret_in(options[f"{name}_file"], name)
+        elif name in options:
+            settings[key] = options[name]
+    if "region" in options:
+        settings[f"{_S3A}endpoint.region"] = options["region"]
+    if "endpoint" in options:
+        is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
+        endpoint = options["endpoint"]
+        if is_by_host:  # delta-rs has the bucket in it then, S3A puts it there
+            endpoint = endpoint.replace(f"://{urlsplit(root).netloc}.", "://", 1)
+        settings[f"{_S3A}endpoint"] = endpoint
+        settings[f"{_S3A}path.style.access"] = str(not is_by_host).lower()
+        settings.setdefault(f"{_S3A}endpoint.region", _REGION_ELSEWHERE)
+    return settings
+
+
+def _secret_in(file: str, name: str) -> str:
+    setting = f"lake.storage_options.{name}_file"
+    found = read_secret(Path(file), setting)
+    if not found:
+        raise SecretError(f"{setting}: the first line of the file is empty, expected the value")
+    return found
+
+
+def _require_safe_endpoint(options: Mapping[str, str]) -> None:
+    if "endpoint" not in options:
+        return
+    place = urlsplit(options["endpoint"])
+    if place.scheme not in ("http", "https") or not place.hostname:
+        raise ConfigError(
+            "storage_options: found an endpoint that is no URL, expected one as https://host:port"
+        )
+    if place.scheme == "http" and options.get("allow_http", "").lower() != "true":
+        raise ConfigError(
+            f"storage_options: found the endpoint {place.hostname} with http, expected https, or "
+            'allow_http = "true": others can read what is not encrypted'
+        )

@@ -1,0 +1,131 @@
+"""Options of an object store, by the names of delta-rs and Polars, and Spark's settings of them."""
+
+from pathlib import Path
+
+import pytest
+
+from dcp.errors import ConfigError, SecretError
+from dcp.lake.config.settings import LakeSettings
+from dcp.lake.config.settings_load import load_settings
+from dcp.lake.config.storage_options import checked_options, s3a_settings
+
+ROOT = "s3://bucket/lake"
+SECRET = "secret/of+a/key"
+S3A = "spark.hadoop.fs.s3a."
+
+
+def derived(options: dict[str, str], **environment: str) -> dict[str, str]:
+    """Return what is said of the connector, without what it always is."""
+    found = s3a_settings(ROOT, options, environment)
+    always = s3a_settings(ROOT, {}, {})
+    return {key.removeprefix(S3A): found[key] for key in found.keys() - always.keys()}
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "settings"),
+    [
+        ({}, {}, {}),
+        ({"aws_region": "eu-west-1"}, {}, {"endpoint.region": "eu-west-1"}),
+        ({}, {"AWS_DEFAULT_REGION": "eu-west-2"}, {"endpoint.region": "eu-west-2"}),
+        (
+            {"AWS_REGION": "eu-west-1"},
+            {"AWS_REGION": "eu-west-2"},
+            {"endpoint.region": "eu-west-1"},
+        ),
+        (
+            {"AWS_ENDPOINT_URL": "http://h:9000", "aws_allow_http": "true"},
+            {},
+            {
+                "endpoint": "http://h:9000",
+                "path.style.access": "true",
+                "endpoint.region": "us-east-1",
+            },
+        ),
+        (
+            {"region": "x"},
+            {"AWS_ENDPOINT_URL": "http://h:9000"},
+            {"endpoint": "http://h:9000", "path.style.access": "true", "endpoint.region": "x"},
+        ),
+        (
+            {"endpoint": "https://bucket.h", "aws_virtual_hosted_style_request": "TRUE"},
+            {},
+            {
+                "endpoint": "https://h",
+                "path.style.access": "false",
+                "endpoint.region": "us-east-1",
+            },
+        ),
+        (
+            {"access_key_id": "k", "aws_secret_access_key": SECRET, "token": "t"},
+            {"AWS_ACCESS_KEY_ID": "other"},
+            {"access.key": "k", "secret.key": SECRET, "session.token": "t"},
+        ),
+    ],
+)
+def test_names_of_delta_rs_become_settings_of_the_connector(
+    options: dict[str, str], environment: dict[str, str], settings: dict[str, str]
+) -> None:
+    assert derived(options, **environment) == settings
+
+
+def test_each_scheme_has_the_connector_and_keys_go_before_the_usual_chain() -> None:
+    settings = s3a_settings(ROOT, {}, {})
+    for scheme in ("s3", "s3n"):
+        assert settings[f"spark.hadoop.fs.{scheme}.impl"].endswith(".S3AFileSystem")
+    *keys, last = settings[f"{S3A}aws.credentials.provider"].split(",")
+    assert [key.rpartition(".")[2] for key in keys] == [
+        "TemporaryAWSCredentialsProvider",
+        "SimpleAWSCredentialsProvider",
+    ]
+    assert last.endswith(".DefaultCredentialsProvider")
+
+
+def test_secrets_are_read_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(f"{SECRET}\nmore\n")
+    options = {"access_key_id": "k", "secret_access_key_file": str(file)}
+    assert derived(options) == {"access.key": "k", "secret.key": SECRET}
+    for path, found in ((tmp_path / "none", "No such file"), (file, "is empty")):
+        file.write_text("\n")
+        with pytest.raises(
+            SecretError, match=rf"^lake\.storage_options\.secret_access_key_file: .*{found}"
+        ):
+            derived(options | {"secret_access_key_file": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"acess_key_id": SECRET}, "found 'acess_key_id' (did you mean 'access_key_id'?)"),
+        ({"region": "a", "AWS_REGION": "b"}, "found region twice"),
+        ({"access_key_id": SECRET}, "found one of access_key_id and secret_access_key"),
+        (
+            {"secret_access_key": SECRET, "secret_access_key_file": "/f", "access_key_id": "k"},
+            "found secret_access_key_file twice",
+        ),
+        ({"session_token_file": SECRET}, "found session_token_file relative"),
+        ({"allow_http": SECRET}, "found allow_http neither"),
+        ({"endpoint": "h:9000"}, "found an endpoint that is no URL"),
+        ({"endpoint": "http://u:pass@h"}, "found the endpoint h with http"),
+    ],
+)
+def test_a_wrong_option_is_named_and_no_value_is_told(
+    options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        checked_options(options)
+    assert message in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_options_are_for_lakes_on_s3_and_stay_unseen() -> None:
+    secrets = f"access_key_id=k,secret_access_key={SECRET}"
+    environment = {"DCPLAKE_LAKE_STORAGE_OPTIONS": secrets, "DCPLAKE_LAKE_ROOT": ROOT}
+    lake = load_settings(None, environment).lake
+    assert lake.storage_options["secret_access_key"] == SECRET
+    assert SECRET not in repr(lake)
+    assert lake.on_s3 and not LakeSettings(root="gs://bucket/lake").on_s3
+    assert LakeSettings(schema="c.s", storage_options={"region": "x"}).on_s3
+    assert not LakeSettings(schema="c.s").on_s3
+    with pytest.raises(ConfigError, match=r"root is 'lake', expected s3://bucket/path"):
+        LakeSettings(root="lake", storage_options={"region": "x"})
