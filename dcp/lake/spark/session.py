@@ -315,13 +315,26 @@ def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
 
     Any exception of Spark means that it does not, or cannot be reached.
     """
-    if is_connect(spark):
+    jvm = jvm_of(spark)
+    if jvm is None:
         return False
-    jvm: Any = spark._jvm
-    configuration = spark.sparkContext._jsc.hadoopConfiguration()
     path = jvm.org.apache.hadoop.fs.Path(folder)
-    jvm.dcplake.S3LogStore.requireConditionalWrites(path, configuration)
+    jvm.dcplake.S3LogStore.requireConditionalWrites(path, _hadoop_configuration(spark))
     return True
+
+
+def remove_empty_folder(spark: SparkSession, folder: str) -> None:
+    """Remove a folder of any store if nothing is in it; do nothing where a server has the session.
+
+    Any exception of Spark means that something is in it, or that the store does not let us.
+    """
+    if (jvm := jvm_of(spark)) is not None:
+        path = jvm.org.apache.hadoop.fs.Path(folder)
+        path.getFileSystem(_hadoop_configuration(spark)).delete(path, False)  # not what is in it
+
+
+def _hadoop_configuration(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.hadoopConfiguration()
 
 
 def guarding_settings(master: str) -> dict[str, str]:

@@ -7,7 +7,9 @@ cannot read the table: what Spark says then is what users look up.
 
 import logging
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,10 +20,12 @@ from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 from deltalake import Schema as StoredSchema
 from deltalake.exceptions import CommitFailedError, SchemaMismatchError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import remedy, spark_errors
+from dcp.lake.spark.session import remove_empty_folder
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.sql import standard_string, string
@@ -108,14 +112,16 @@ class Column:
 class LakeTable:
     """A table: its name in SQL and in messages, and its folder where that is on this machine.
 
-    ``remembered`` is what an open lake has read of the logs of its tables, by the tables' names in
-    SQL: it saves reading a log to which nobody has added anything.
+    ``path`` is where Spark finds it without a catalog. ``remembered`` is what an open lake has read
+    of the logs of its tables, by the tables' names in SQL: it saves reading a log to which nobody
+    has added anything.
     """
 
     sql: str
     where: str
     folder: Path | None
     start_spark: StartSpark
+    path: str | None = None
     remembered: dict[str, RememberedLog] = field(default_factory=dict, repr=False, compare=False)
 
     def exists(self) -> bool:
@@ -133,6 +139,19 @@ class LakeTable:
                     return False
                 raise
         return True
+
+    def remove_unfinished_log(self) -> None:
+        """Remove the log of a table that is not there: of a driver that died as it made the table.
+
+        Spark takes any file or folder below a path for a table, and would not make one.
+        """
+        log = None if self.folder is None else self.folder / "_delta_log"
+        if log is not None:
+            if log.is_dir() and all(each.name.startswith(".") for each in log.iterdir()):
+                shutil.rmtree(log)  # commits under way that were never renamed, and checksums
+        elif self.path is not None:
+            with suppress(Py4JError):  # if something else is in it, Spark tells what there is
+                remove_empty_folder(self.start_spark(), f"{self.path}/_delta_log")
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties.

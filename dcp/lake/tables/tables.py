@@ -163,7 +163,8 @@ class LakeLocation:
         folder = None if self.root is None else local_root(self.path(name))
         if folder is not None and _UNREADABLE & set(str(folder)):
             folder = None  # delta-rs would take it for the name of another folder
-        return LakeTable(self.table_sql(name), f"{self}: table {name}", folder, start_spark)
+        path = None if self.root is None else self.spark_path(name)
+        return LakeTable(self.table_sql(name), f"{self}: table {name}", folder, start_spark, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,6 +556,7 @@ def _create(table: LakeTable, columns: str, properties: Mapping[str, str]) -> No
     if table.exists():
         return
     listed = property_list(properties)
+    table.remove_unfinished_log()
     with spark_errors(table.where):
         try:
             table.start_spark().sql(

@@ -31,6 +31,7 @@ from dcp.lake.tables.tables import (
     LakeTables,
     create_lake,
     ensure_replica,
+    find_lake,
     open_lake,
     replica_of,
     replicas_in,
@@ -74,6 +75,23 @@ def test_a_lake_knows_its_cluster_from_when_it_was_made(
         assert create_lake(lambda: spark, location, same).identity == ours
     with pytest.raises(LakeError, match=r"uuid 'ours', found the cluster with uuid 'others'"):
         create_lake(lambda: spark, location, others)
+
+
+@pytest.mark.parametrize(
+    ("root", "left"),
+    [("lake", ()), ("lake", (".00000000000000000000.json.1.tmp",)), ("100%", ())],
+    ids=["a log without files", "a commit under way", "a place that only Spark reads"],
+)
+def test_a_lake_is_made_where_a_driver_died_as_it_made_it(
+    spark: "SparkSession", tmp_path: Path, root: str, left: tuple[str, ...]
+) -> None:
+    location = LakeLocation(root=str(tmp_path / root))
+    log = tmp_path / root / "changes" / "_delta_log"
+    log.mkdir(parents=True)
+    for name in left:
+        (log / name).write_text("{")
+    assert find_lake(lambda: spark, location) is None
+    assert create_lake(lambda: spark, location, IDENTITY).identity == IDENTITY
 
 
 def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_path: Path) -> None:
