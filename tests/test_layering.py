@@ -86,6 +86,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "lake": (
         "config",
         "spark",
+        "store",
         "tables",
         "task_monitor",
         "log",

@@ -6,6 +6,7 @@ It is moto's, over HTTP. Whoever has no right key is refused, as a store does an
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -68,6 +69,22 @@ class ObjectStore:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options by which a lake in it is opened."""
+        return {
+            "endpoint": self.endpoint,
+            "allow_http": "true",
+            "access_key_id": ACCESS_KEY,
+            "secret_access_key": SECRET_KEY,
+        }
+
+    def take_copy(self, folder: Path, prefix: str) -> None:
+        """Put the files of a folder below a prefix of the bucket."""
+        pafs.copy_files(
+            str(folder), f"{BUCKET}/{prefix}", destination_filesystem=self.files, use_threads=False
+        )
 
     def _serve(self, request: Request, start: Callable[..., object]) -> Iterable[bytes]:
         failure = self.answer(request)

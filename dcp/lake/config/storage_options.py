@@ -1,9 +1,10 @@
-"""Turns the options of delta-rs and Polars for S3 into settings of Spark's connector, S3A.
+"""The way to S3, in the options of delta-rs and Polars; and as settings of Spark's connector, S3A.
 
 A name may begin with ``aws_`` or not, in capitals or not. The environment may say what no option
 says (``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for those two.
 """
 
+import configparser
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dcp.errors import ConfigError, SecretError
+from dcp.lake.config.lake_root import S3_SCHEMES
 from dcp.lake.config.secret_files import read_secret
 from dcp.suggestions import did_you_mean
 
@@ -45,6 +47,29 @@ _PROVIDERS: Final = (
     "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
 )
 """Keys that were given, else the usual chain: environment, web identity, profile, role."""
+
+_CONNECTOR: Final = tuple(f"spark.hadoop.fs.{scheme}." for scheme in S3_SCHEMES)
+_WAY: Final = (
+    "access.key",
+    "assumed.role.",
+    "aws.credentials.",
+    "bucket.",
+    "encryption.",
+    "endpoint",
+    "path.style.access",
+    "proxy.",
+    "secret.key",
+    "security.",
+    "server-side-encryption",
+    "session.token",
+)
+"""How settings of the connector begin that say the way to a store, and who asks."""
+
+_NO_ROLE: Final = ("role_arn", "sso_session", "sso_start_url", "credential_process")
+"""Keys of a profile that has no credentials of its own."""
+
+_PATIENCE: Final = MappingProxyType({"connect_timeout": "5s", "timeout": "30s", "max_retries": "3"})
+"""Where delta-rs fails, Spark is asked, which waits for minutes."""
 
 _REGION_ELSEWHERE: Final = "us-east-1"
 """A store that is not Amazon's has none, but signatures need one; delta-rs takes the same."""
@@ -97,19 +122,12 @@ def s3a_settings(
         SecretError: a file with a secret cannot be read, or is empty.
 
     """
-    options = checked_options(given)
-    around = os.environ if environment is None else environment
-    for name, variables in _VARIABLES:
-        value = next(filter(None, map(around.get, variables)), None)
-        if value is not None:
-            options.setdefault(name, value)
+    options = _with_environment(given, os.environ if environment is None else environment)
     settings = {f"spark.hadoop.fs.{scheme}.impl": _S3A_CLASS for scheme in ("s3", "s3n")}
     settings[f"{_S3A}aws.credentials.provider"] = ",".join(_PROVIDERS)
     keys = (f"{_S3A}{name}" for name in ("access.key", "secret.key", "session.token"))
     for name, key in zip(_SECRETS, keys, strict=True):
-        if f"{name}_file" in options:
-            settings[key] = _secret_in(options[f"{name}_file"], name)
-        elif name in options:
+        if name in options:
             settings[key] = options[name]
     if "region" in options:
         settings[f"{_S3A}endpoint.region"] = options["region"]
@@ -122,6 +140,72 @@ def s3a_settings(
         settings[f"{_S3A}path.style.access"] = str(not is_by_host).lower()
         settings.setdefault(f"{_S3A}endpoint.region", _REGION_ELSEWHERE)
     return settings
+
+
+def options_of_delta_rs(
+    given: Mapping[str, str],
+    spark: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, str] | None:
+    """Return options by which delta-rs and obstore open the store; reads the files with secrets.
+
+    None where only Spark knows the way: settings of its connector say it, or a profile of AWS that
+    has no keys.
+
+    Raises:
+        ConfigError: as `checked_options`.
+        SecretError: as `s3a_settings`.
+
+    """
+    around = os.environ if environment is None else environment
+    if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
+        return None
+    options = _with_environment(given, around)
+    if "access_key_id" not in options and not around.get("AWS_ACCESS_KEY_ID"):
+        profile = _profile(around)
+        if profile is None:
+            return None
+        for name, value in profile.items():
+            options.setdefault(name, value)
+    options.setdefault("region", _REGION_ELSEWHERE)
+    return {**_PATIENCE, **options}
+
+
+def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
+    """Return keys and region of the AWS profile; None where it is one without keys."""
+    if around.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        return {}
+    home = Path(around.get("HOME", "~")).expanduser() / ".aws"
+    found = configparser.ConfigParser(interpolation=None)
+    credentials = around.get("AWS_SHARED_CREDENTIALS_FILE") or str(home / "credentials")
+    found.read([around.get("AWS_CONFIG_FILE") or str(home / "config"), credentials])
+    chosen = around.get("AWS_PROFILE")
+    name = chosen or "default"
+    section = {
+        key: value
+        for each in (f"profile {name}", name)
+        if found.has_section(each)
+        for key, value in found.items(each)
+    }
+    keys = [f"aws_{each}" for each in _SECRETS]
+    if keys[0] in section and keys[1] in section:
+        told = {each.removeprefix("aws_"): section[each] for each in keys if each in section}
+        return told | ({"region": section["region"]} if "region" in section else {})
+    has_another_way = any(key in section for key in _NO_ROLE)
+    return None if chosen or has_another_way else {}
+
+
+def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
+    """Return options with what the environment says beside them, and with what their files hold."""
+    options = checked_options(given)
+    for name, variables in _VARIABLES:
+        value = next(filter(None, map(around.get, variables)), None)
+        if value is not None:
+            options.setdefault(name, value)
+    for name in _SECRETS:
+        if (file := options.pop(f"{name}_file", None)) is not None:
+            options[name] = _secret_in(file, name)
+    return options
 
 
 def _secret_in(file: str, name: str) -> str:

@@ -1,14 +1,15 @@
 """One Delta table of a lake: reads its log and some rows, without Spark where possible.
 
-Where the table's folder is on this machine, delta-rs reads it in milliseconds and this process
-needs no JVM. Spark is asked where that is not so (another store, a catalog), and where delta-rs
-cannot read the table: what Spark says then is what users look up.
+Where the table is in a folder of this machine or on S3, delta-rs reads it in milliseconds and this
+process needs no JVM. Spark is asked where that is not so (other stores, a catalog), and where
+delta-rs cannot read the table: what Spark says then is what users look up.
 """
 
+import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ from pyspark.errors import PySparkException
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import remedy, spark_errors
 from dcp.lake.spark.session import remove_empty_folder
+from dcp.lake.store.place import LOG, TablePlace
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.sql import standard_string, string
@@ -68,28 +70,17 @@ _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedLog:
-    """The newest commits of a table, newest first, and the identity of the newest commit's file."""
+@dataclass(slots=True)
+class RememberedTable:
+    """A table as it was read, up to its newest commit, and what identifies that commit's file.
 
-    commits: list[dict[str, Any]]
-    limit: int
-    file: Path
-    file_identity: tuple[int, int]
+    ``commits`` are its newest ones, newest first, ``limit`` at most.
+    """
 
-    @classmethod
-    def of(cls, folder: Path, commits: list[dict[str, Any]], limit: int) -> "RememberedLog":
-        """Remember what was read just now."""
-        file = _commit_file(folder, commits[0]["version"])
-        return cls(commits, limit, file, _identity(file))
-
-    def is_newest(self) -> bool:
-        """Return whether no commit has come since, and the table was not made again."""
-        following = _commit_file(self.file.parent.parent, int(self.file.stem) + 1)
-        try:
-            return _identity(self.file) == self.file_identity and not following.exists()
-        except FileNotFoundError:
-            return False
+    stored: StoredTable
+    newest: Hashable
+    commits: list[dict[str, Any]] = field(default_factory=list)
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +101,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table: its name in SQL and in messages, and its folder where that is on this machine.
+    """A table: its name in SQL and in messages, and its place where delta-rs reads it.
 
     ``path`` is where Spark finds it without a catalog. ``remembered`` is what an open lake has read
     of the logs of its tables, by the tables' names in SQL: it saves reading a log to which nobody
@@ -119,18 +110,23 @@ class LakeTable:
 
     sql: str
     where: str
-    folder: Path | None
+    place: TablePlace | None
     start_spark: StartSpark
     path: str | None = None
-    remembered: dict[str, RememberedLog] = field(default_factory=dict, repr=False, compare=False)
+    remembered: dict[str, RememberedTable] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def folder(self) -> Path | None:
+        """The table's folder, where it is on this machine."""
+        return None if self.place is None else self.place.folder
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
-        if self.folder is not None and not (self.folder / "_delta_log").is_dir():
-            return False
-        # delta-rs also says no where the log is damaged; then Spark decides.
-        if self._by_delta_rs(lambda folder: StoredTable.is_deltatable(str(folder))):
+        if self._by_delta_rs(lambda _: True):
             return True
+        # delta-rs also fails where the log is damaged; then Spark decides.
+        if self.place is not None and self._at_place(lambda place: place.has_log()) is False:
+            return False
         with spark_errors(self.where):
             try:
                 self.start_spark().sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
@@ -145,13 +141,13 @@ class LakeTable:
 
         Spark takes any file or folder below a path for a table, and would not make one.
         """
-        log = None if self.folder is None else self.folder / "_delta_log"
+        log = None if self.folder is None else self.folder / LOG
         if log is not None:
             if log.is_dir() and all(each.name.startswith(".") for each in log.iterdir()):
                 shutil.rmtree(log)  # commits under way that were never renamed, and checksums
         elif self.path is not None:
             with suppress(Py4JError):  # if something else is in it, Spark tells what there is
-                remove_empty_folder(self.start_spark(), f"{self.path}/_delta_log")
+                remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties.
@@ -160,8 +156,11 @@ class LakeTable:
             LakeError: there is no Delta table, or it cannot be read.
 
         """
+        found = self._by_delta_rs(lambda table: dict(table.metadata().configuration))
+        if found is not None:
+            return found
         if not self.exists():
-            if self.folder is not None and not any(self.folder.rglob("*.parquet")):
+            if self._at_place(lambda place: place.has_data()) is False:
                 raise LakeError(
                     f"{self.where}: found no Delta table there, expected one; name the right place "
                     "(lake.root, --lake), or make it: the first `dcplake run` does"
@@ -172,12 +171,11 @@ class LakeTable:
                 "are, name the right place (lake.root, --lake), or make it: the first `dcplake run`"
                 f" does; where there are, its Delta log is gone: {what_to_do}"
             )
-        found = self._by_delta_rs(lambda folder: dict(_open(folder).metadata().configuration))
-        return self._properties_by_spark() if found is None else found
+        return self._properties_by_spark()
 
     def table_id(self) -> str:
         """Return Delta's own id of the table: one that is dropped and made again has another."""
-        found = self._by_delta_rs(lambda folder: str(_open(folder).metadata().id))
+        found = self._by_delta_rs(lambda table: str(table.metadata().id))
         if found is None:
             found = str(self._detail_by_spark("id"))
         return found
@@ -195,19 +193,17 @@ class LakeTable:
 
         None where there is none, and where only Spark can read the table, which does not tell.
         """
-        return self._by_delta_rs(lambda folder: _open(folder).transaction_version(app_id))
+        return self._by_delta_rs(lambda table: table.transaction_version(app_id))
 
     def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
         """Raise LakeError unless the table has these columns, in any order; it may have others."""
-        found = self._by_delta_rs(lambda folder: pa.schema(_open(folder).schema().to_arrow()))
+        found = self._by_delta_rs(lambda table: pa.schema(table.schema().to_arrow()))
         if found is None or _columns(found, also) != _columns(expected):
             self._require_columns_by_spark(expected, also)
 
     def columns(self, version: int | None = None) -> pa.Schema:
         """Return the columns of a version, or of the newest one, in the order of the table."""
-        found = self._by_delta_rs(
-            lambda folder: pa.schema(StoredTable(str(folder), version=version).schema().to_arrow())
-        )
+        found = self._by_delta_rs(lambda table: pa.schema(table.schema().to_arrow()), version)
         if found is None:
             from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
 
@@ -235,16 +231,16 @@ class LakeTable:
         Of each ``version``, ``time``, ``operation``, ``operationParameters``, ``operationMetrics``
         and ``userMetadata``.
         """
-        known = self.remembered.get(self.sql)
-        if known is not None and known.limit >= limit and known.is_newest():
-            return known.commits[:limit]
-        found = self._by_delta_rs(lambda folder: self._read_commits(folder, limit))
+        found = self._at_place(lambda place: self._read_commits(place, limit))
         return self._commits_by_spark(limit) if found is None else found
 
-    def _read_commits(self, folder: Path, limit: int) -> list[dict[str, Any]]:
-        found = _commits(folder, limit)
+    def _read_commits(self, place: TablePlace, limit: int) -> list[dict[str, Any]]:
+        known = self._newest(place)
+        if known.limit >= limit:
+            return known.commits[:limit]
+        found = _commits(place, known.stored.version(), limit)
         if limit <= _MOST_REMEMBERED:
-            self.remembered[self.sql] = RememberedLog.of(folder, found, limit)
+            known.commits, known.limit = found, limit
         return found
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
@@ -259,7 +255,7 @@ class LakeTable:
         It may be called twice, and must not return None.
         """
         select, where = f"SELECT {columns} FROM", f"WHERE {condition}"
-        found = self._by_delta_rs(lambda folder: take(_query(folder, f"{select} {_NAME} {where}")))
+        found = self._by_delta_rs(lambda table: take(_query(table, f"{select} {_NAME} {where}")))
         if found is None:
             with spark_errors(self.where):
                 read = self.start_spark().sql(f"{select} {self.sql} {where}").toArrow()
@@ -283,12 +279,8 @@ class LakeTable:
     ) -> pa.Table | None:
         """Return the same; None where it is more than ``most_bytes``, of rows with a ``value``."""
         found = self._by_delta_rs(
-            lambda folder: _Rows.read(
-                StoredTable(str(folder), version=version),
-                statement(_NAME, standard_string),
-                schema,
-                most_bytes,
-            )
+            lambda table: _Rows.read(table, statement(_NAME, standard_string), schema, most_bytes),
+            version,
         )
         if found is not None:
             return found.table
@@ -296,20 +288,21 @@ class LakeTable:
 
     def create_by_delta_rs(self, schema: pa.Schema, properties: Mapping[str, str]) -> None:
         """Make the table, unless it is there, where that takes no Spark; it has no clustering."""
-        if self.folder is None or self.exists():
+        if self.place is None or self.exists():
             return
 
-        def create(folder: Path) -> bool:
+        def create(place: TablePlace) -> bool:
             StoredTable.create(
-                str(folder),
+                place.uri,
                 StoredSchema.from_arrow(schema),
                 mode="ignore",
                 configuration=dict(properties),
+                storage_options=place.options,
                 raise_if_key_not_exists=False,
             )
             return True
 
-        self._by_delta_rs(create)
+        self._at_place(create)
 
     def append_by_delta_rs(self, rows: pa.Table, user_metadata: str) -> bool:
         """Append rows where that takes no Spark; return whether it was done.
@@ -321,7 +314,7 @@ class LakeTable:
             LakeError: it failed, perhaps behind the commit: to write again may write twice.
 
         """
-        if self.folder is None or (table := self._by_delta_rs(_open)) is None:
+        if (table := self._at_place(lambda place: place.open())) is None:
             return False
         properties = CommitProperties(custom_metadata={"userMetadata": user_metadata})
         try:
@@ -351,14 +344,36 @@ class LakeTable:
     def _at(self, version: int | None) -> str:
         return self.sql if version is None else f"{self.sql} VERSION AS OF {version}"
 
-    def _by_delta_rs(self, read: Callable[[Path], _Found]) -> _Found | None:
-        if self.folder is None:
+    def _by_delta_rs(
+        self, read: Callable[[StoredTable], _Found], version: int | None = None
+    ) -> _Found | None:
+        """Return what ``read`` finds in a version, or the newest one; None: Spark must be asked."""
+        return self._at_place(
+            lambda place: read(
+                self._newest(place).stored if version is None else place.open(version)
+            )
+        )
+
+    def _at_place(self, look: Callable[[TablePlace], _Found]) -> _Found | None:
+        if self.place is None:
             return None
         try:
-            return read(self.folder)
+            return look(self.place)
         except Exception as failure:  # of many classes, not all of them documented
             _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
             return None
+
+    def _newest(self, place: TablePlace) -> RememberedTable:
+        """Return the table as it is: as it was read, if no commit has come since."""
+        known = self.remembered.pop(self.sql, None)
+        if known is None or place.newest_commit(known.stored.version()) != known.newest:
+            stored = place.open()
+            newest = place.newest_commit(stored.version())
+            known = RememberedTable(stored, newest)
+            if newest is None:  # a commit has come in the meantime
+                return known
+        self.remembered[self.sql] = known
+        return known
 
     def _properties_by_spark(self) -> dict[str, str]:
         spark = self.start_spark()
@@ -397,7 +412,7 @@ class LakeTable:
             )
 
     def _commits_by_spark(self, limit: int) -> list[dict[str, Any]]:
-        if self.folder is not None:
+        if self.place is not None:
             self._properties_by_spark()  # of a damaged log it says more than DESCRIBE HISTORY
         with spark_errors(self.where):
             described = self.start_spark().sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
@@ -450,25 +465,29 @@ class _Rows:
         return cls(pa.Table.from_batches(batches, schema))
 
 
-def _open(folder: Path) -> StoredTable:
-    return StoredTable(str(folder))
-
-
-def _size(folder: Path) -> TableSize:
-    sizes = pa.table(_open(folder).get_add_actions())["size_bytes"].to_pylist()
+def _size(table: StoredTable) -> TableSize:
+    sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
     return TableSize(len(sizes), sum(sizes))
 
 
-def _commits(folder: Path, limit: int) -> list[dict[str, Any]]:
-    told = _open(folder).history(limit)
-    return _in_time(
-        (
-            commit,
-            commit.get("timestamp"),
-            _commit_file(folder, commit["version"]).stat().st_mtime_ns // 1_000_000,
-        )
-        for commit in told
-    )
+def _commits(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]:
+    """Return commits up to the version ``newest``, newest first, as delta-rs would.
+
+    That would keep this process's other threads from running while it waits for a store.
+    """
+    versions = range(newest, max(newest - limit, -1), -1)
+    told = [
+        ({**_commit_info(file.content), "version": file.version}, file.milliseconds)
+        for file in place.commit_files(versions)
+    ]
+    return _in_time((commit, commit.get("timestamp"), of_file) for commit, of_file in told)
+
+
+def _commit_info(commit_file: bytes) -> dict[str, Any]:
+    for line in commit_file.splitlines():
+        if b'"commitInfo"' in line and (found := json.loads(line).get("commitInfo")):
+            return dict(found)
+    return {}
 
 
 def _in_time(
@@ -488,18 +507,9 @@ def _in_time(
     return commits[::-1]
 
 
-def _commit_file(folder: Path, version: int) -> Path:
-    return folder / "_delta_log" / f"{version:020d}.json"
-
-
-def _identity(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_ino, found.st_mtime_ns
-
-
-def _query(folder: Path, statement: str) -> Iterator[dict[str, Any]]:
-    found = QueryBuilder().register(_NAME, _open(folder)).execute(statement)
-    return _rows_of(pa.record_batch(batch) for batch in found)
+def _query(table: StoredTable, statement: str) -> Iterator[dict[str, Any]]:
+    found = QueryBuilder().register(_NAME, table).execute(statement)
+    return _rows_of(pa.RecordBatchReader.from_stream(found))
 
 
 def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -507,8 +517,8 @@ def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _described_columns(folder: Path) -> dict[str, Column]:
-    schema = _open(folder).schema()
+def _described_columns(table: StoredTable) -> dict[str, Column]:
+    schema = table.schema()
     kinds = _columns(pa.schema(schema.to_arrow()))
     comments = {each.name: str(each.metadata.get("comment", "")) for each in schema.fields}
     return {name: Column(kind, comments[name]) for name, kind in kinds.items()}

@@ -11,11 +11,11 @@ from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
-from dcp.lake.config.storage_options import s3a_settings
+from dcp.lake.config.storage_options import options_of_delta_rs, s3a_settings
 from dcp.lake.spark.beside import note_settings
 from dcp.lake.spark.jvm_environment import refuse_language
 from dcp.lake.spark.jvm_options import jvm_options
-from dcp.lake.spark.session import JAVA_OPTIONS, build_session, jvm_of
+from dcp.lake.spark.session import JAVA_OPTIONS, build_session, jvm_of, log_store_of
 from dcp.lake.tables.lake_table import StartSpark
 from dcp.lake.tables.lock import locked
 from dcp.lake.tables.tables import LakeLocation
@@ -31,7 +31,10 @@ def lake_location(settings: Settings) -> LakeLocation:
     """Return where the lake of these settings is."""
     if settings.lake.schema:
         return LakeLocation(schema=settings.lake.schema)
-    return LakeLocation(root=settings.lake.root)
+    lake, options = settings.lake, None
+    if lake.on_s3:
+        options = options_of_delta_rs(lake.storage_options, settings.spark.conf)
+    return LakeLocation(root=lake.root, options=options)
 
 
 @contextmanager
@@ -68,13 +71,17 @@ def spark_of(
     Spark, and raises StoppedError.
 
     Raises:
-        ConfigError: ``spark`` would hand the password to strangers, or write other names of files.
+        ConfigError: ``spark`` would hand the password to strangers, write other names of files, or
+            overwrite others' commits on S3.
     """
 
     def check(session: "SparkSession") -> None:
         refuse_open_password(session, settings.source)
-        root = None if settings.lake.schema else local_root(settings.lake.root)
+        lake = settings.lake
+        root = None if lake.schema else local_root(lake.root)
         refuse_language(session, jvm_of(session), root)
+        if lake.on_s3 and not lake.schema:
+            log_store_of(session, lake.root)
 
     if spark is not None:
         check(spark)
@@ -104,7 +111,7 @@ def refuse_to_start() -> "SparkSession":
         LakeError: always.
 
     """
-    raise LakeError("this lake cannot be read without Spark, expected a folder of this machine")
+    raise LakeError("this lake cannot be read without Spark, expected a folder, or S3")
 
 
 def session(

@@ -18,10 +18,11 @@ from dcp.lake.config.contracts import DEFAULT_COLLECTION
 from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
+from dcp.lake.store.place import FolderPlace, ObjectPlace, TablePlace
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.lake_table import LakeTable, RememberedLog, StartSpark
+from dcp.lake.tables.lake_table import LakeTable, RememberedTable, StartSpark
 from dcp.lake.tables.round_record import RoundRecord
 from dcp.lake.tables.schema import (
     AUDIT,
@@ -119,10 +120,12 @@ class LakeLocation:
     """The place of a lake's tables: exactly one of a folder and a catalog schema.
 
     A folder on this machine is made absolute, with ``~`` resolved, as its lock file's is.
+    ``options`` are those by which delta-rs opens a store elsewhere; without them Spark does.
     """
 
     root: str | None = None
     schema: str | None = None
+    options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Reject both and neither, and resolve the folder."""
@@ -160,11 +163,23 @@ class LakeLocation:
 
     def table(self, name: str, start_spark: StartSpark) -> LakeTable:
         """Return a table of a lake at this place, which need not be there."""
-        folder = None if self.root is None else local_root(self.path(name))
-        if folder is not None and _UNREADABLE & set(str(folder)):
-            folder = None  # delta-rs would take it for the name of another folder
         path = None if self.root is None else self.spark_path(name)
-        return LakeTable(self.table_sql(name), f"{self}: table {name}", folder, start_spark, path)
+        place = self._place(name)
+        return LakeTable(self.table_sql(name), f"{self}: table {name}", place, start_spark, path)
+
+    def _place(self, name: str) -> TablePlace | None:
+        """Return where delta-rs finds a table; None where only Spark does."""
+        if self.root is None:
+            return None
+        path = self.path(name)
+        folder = local_root(path)
+        if _UNREADABLE & set(path if folder is None else str(folder)):
+            return None  # delta-rs would take it for the name of another folder
+        if folder is not None:
+            return FolderPlace(folder)
+        if self.options is None:
+            return None
+        return ObjectPlace(f"s3://{path.partition('://')[2]}", self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +198,8 @@ class LakeTables:
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    remembered_logs: dict[str, RememberedLog] = field(
-        default_factory=dict, init=False, repr=False, compare=False
+    remembered_logs: dict[str, RememberedTable] = field(
+        default_factory=dict, repr=False, compare=False
     )
 
     @property
@@ -237,7 +252,8 @@ def create_lake(
 
     """
     changes = location.table(CHANGES_TABLE, start_spark)
-    if location.root is not None and is_on_s3(location.root):
+    needs_spark = changes.place is None or not changes.exists()
+    if location.root is not None and is_on_s3(location.root) and needs_spark:
         _require_safe_store(start_spark(), location.root)
     if not changes.exists():
         horizon = Horizon.of_hours(horizon_hours)
@@ -247,7 +263,7 @@ def create_lake(
         detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
         if is_on_s3(detail["location"]):
             _require_safe_store(start_spark(), detail["location"])
-    lake = open_lake(start_spark, location)
+    lake = _open(changes, location)
     lake.identity.require_same(identity, str(location))
     _require_deletion_vectors(lake.changes, deletion_vectors)
     return lake
@@ -313,7 +329,10 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
         LakeError: there is none, it is somebody else's table, or of another format version.
 
     """
-    changes = location.table(CHANGES_TABLE, start_spark)
+    return _open(location.table(CHANGES_TABLE, start_spark), location)
+
+
+def _open(changes: LakeTable, location: LakeLocation) -> LakeTables:
     where, properties = changes.where, changes.properties()
     if "dcplake.lake" not in properties:
         raise LakeError(
@@ -335,7 +354,8 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
         int(properties.get("dcplake.vbuckets", "0")),
         properties.get(_CLUSTER_UUID, ""),
     )
-    return LakeTables(start_spark, location, identity, properties.get(_NODES, ""))
+    nodes, remembered = properties.get(_NODES, ""), changes.remembered
+    return LakeTables(changes.start_spark, location, identity, nodes, remembered)
 
 
 def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | None:
@@ -346,7 +366,7 @@ def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | N
 
     """
     changes = location.table(CHANGES_TABLE, start_spark)
-    return open_lake(start_spark, location) if changes.exists() else None
+    return _open(changes, location) if changes.exists() else None
 
 
 def ensure_replica(

@@ -1,22 +1,35 @@
 """Commands that find nothing to write start no Spark: what they ask is in Delta's log."""
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from dcp.cli.main import main
+from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.run import run as lake_run
+from dcp.lake.run.preview import preview
 from dcp.lake.tables import opening
+from dcp.lake.tables.data_file import DataFileWriter, FileContents
+from dcp.lake.tables.file_commit import commit_files
+from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lock import locked
-from dcp.lake.tables.tables import LakeLocation, open_lake
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.drained import PATIENCE_SECONDS, wait_for
+from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:
@@ -31,6 +44,7 @@ COMMANDS = {
     ("plan",): "no round: after round 1 no vbucket is behind",
     ("status",): f"docs: version 1, {DOCUMENTS} documents, holds that round",
     ("metrics",): 'dcplake_lag_seqnos{bucket="default",table="docs"} 0.0\n',
+    ("report",): '"bucket":"default"',
     ("rollbacks",): "no rollback so far",
     ("cut",): "docs` VERSION AS OF 1;\n",
     ("tail", "--lines", "1"): '{"n": 1}',
@@ -40,37 +54,132 @@ COMMANDS = {
 }
 
 
+@dataclass(frozen=True)
+class Idle:
+    """A bucket, and its lake in a folder and in an object store, as options of commands."""
+
+    bucket: list[str]
+    folder: list[str]
+    s3: list[str]
+    store: ObjectStore
+
+
 @pytest.fixture(scope="module")
-def options(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """A bucket and its lake, as options of the commands."""
+def idle(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Idle]:
     folder = tmp_path_factory.mktemp("idle")
-    with ProducerCluster(ClusterSettings(vbuckets=4, seed=7)) as cluster:
+    with (
+        ProducerCluster(ClusterSettings(vbuckets=4, seed=7)) as cluster,
+        ObjectStore() as store,
+    ):
         for number in range(DOCUMENTS):
             cluster.set(b"key-%d" % number, b'{"n": 1}')
         settings = settings_for(cluster, folder)
         lake_run.run(settings, once=True, spark=spark)
-        values = {
+        source = {
             "source.seeds": ",".join(settings.source.seeds),
             "source.username": settings.source.username,
             "source.password_file": settings.source.password_file,
-            "lake.root": settings.lake.root,
         }
-        yield [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+        store.take_copy(Path(settings.lake.root), "lake")
+        there = {
+            "lake.root": f"s3://{BUCKET}/lake",
+            "lake.storage_options": ",".join(f"{k}={v}" for k, v in store.options.items()),
+        }
+        yield Idle(_sets(source), _sets({"lake.root": settings.lake.root}), _sets(there), store)
 
 
-@pytest.mark.parametrize(("words", "told"), COMMANDS.items())
+def _sets(values: Mapping[str, str]) -> list[str]:
+    return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture
+def options(idle: Idle) -> list[str]:
+    """The bucket and its lake in a folder."""
+    return idle.bucket + idle.folder
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "told"),
+    [
+        (place, words, told)
+        for place in ("folder", "s3")
+        for words, told in COMMANDS.items()
+        if (place, *words) != ("s3", "doctor")  # it tries the store as Spark's commits use it
+    ],
+)
 def test_a_command_starts_no_spark(
-    options: list[str],
+    idle: Idle,
+    place: str,
     words: tuple[str, ...],
     told: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark was started"))
-    asked = options if words[0] in ("run", "plan", "doctor") else options[-2:]
+    lake = idle.s3 if place == "s3" else idle.folder
+    asked = [*idle.bucket, *lake] if words[0] in ("run", "plan", "doctor") else lake
     assert main([*words, *asked]) == 0
     said = "".join(capsys.readouterr())
     assert told in re.sub(r'(?<=,)lake="[0-9a-f]+",', "", said)
+
+
+def add_rounds(lake: LakeTables, count: int) -> None:
+    """Commit rounds that brought nothing: their positions are those of the newest round."""
+    table = lake.changes
+    assert table.folder is not None
+    newest = latest_round(lake)
+    positions = table.query(
+        lambda name, _: f"SELECT * FROM {name} WHERE kind = 'position' AND round = {newest}",
+        CHANGES,
+    )
+    column = CHANGES.get_field_index("round")
+    for number in range(newest + 1, newest + 1 + count):
+        numbers = pa.array([number] * len(positions), CHANGES.field("round").type)
+        rows = positions.set_column(column, CHANGES.field("round"), numbers)
+        contents = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
+        with DataFileWriter(table.folder, contents) as writer:
+            for batch in rows.to_batches():
+                writer.write(batch)
+            file = writer.finish()
+        assert file is not None
+        version = history(table, 1)[0].version
+        metadata = {"lake": lake.identity.lake_id, "round": number, "writer": "w", "base": version}
+        fence = lake.identity.lake_id, number
+        commit_files(table.folder, [file], version, fence, metadata_json(metadata))
+
+
+def test_an_idle_look_at_a_lake_on_s3_asks_as_much_after_many_rounds(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[list[int]] = []
+    with ProducerCluster(ClusterSettings(vbuckets=2, seed=3)) as cluster, ObjectStore() as store:
+        asked = Counter[str]()
+        store.answer = lambda request: asked.update([request["REQUEST_METHOD"]])
+        cluster.set(b"key", b"1")
+        settings = settings_for(cluster, tmp_path)
+        lake_run.run(settings, once=True, spark=spark)
+        root = Path(settings.lake.root)
+        for name, rounds in (("few", 60), ("many", 59)):
+            add_rounds(open_lake(lambda: spark, LakeLocation(root=str(root))), rounds)
+            cluster.set(b"key", b"2")
+            lake_run.run(settings, once=True, spark=spark)
+            store.take_copy(root, name)
+            options = MappingProxyType(store.options)
+            lake = replace(settings.lake, root=f"s3://{BUCKET}/{name}", storage_options=options)
+            there = replace(settings, lake=lake)
+            looks = []
+            for look in (preview, partial(lake_run.run, once=True)):
+                asked.clear()
+                with monkeypatch.context() as patch:
+                    patch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark"))
+                    look(there)
+                assert asked.keys() <= {"GET", "HEAD"}, "an idle look writes nothing"
+                looks.append(asked.total())
+            counted.append(looks)
+    few, many = counted
+    # The files of commits since the newest checkpoint are read one by one: a few more or less.
+    assert all(abs(asked - before) <= 5 for before, asked in zip(few, many, strict=True)), counted
+    assert max(many) <= 210
 
 
 def test_an_idle_run_after_a_rollback_starts_no_spark(

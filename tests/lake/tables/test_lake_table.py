@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
 from dcp.errors import LakeError
+from dcp.lake.store.place import FolderPlace, TablePlace
 from dcp.lake.tables import lake_table
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -77,7 +78,7 @@ def changed(made: LakeTables, tmp_path: Path) -> LakeTables:
 
 def of_spark(table: LakeTable) -> LakeTable:
     """Return the table as one that is not on this machine."""
-    return replace(table, folder=None)
+    return replace(table, place=None)
 
 
 def without_spark(table: LakeTable) -> LakeTable:
@@ -86,7 +87,7 @@ def without_spark(table: LakeTable) -> LakeTable:
 
 def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is left to write them only where delta-rs has committed nothing."""
-    table = LakeTable("delta.`t`", "t", tmp_path / "t", never)
+    table = LakeTable("delta.`t`", "t", FolderPlace(tmp_path / "t"), never)
     rows = pa.table({"id": ["a"]})
     table.create_by_delta_rs(rows.schema, {})
     write = write_deltalake
@@ -153,7 +154,7 @@ def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables)
 
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
-    table = LakeTable("delta.`x`", "the lake: table x", tmp_path / "x", never)
+    table = LakeTable("delta.`x`", "the lake: table x", FolderPlace(tmp_path / "x"), never)
     assert not table.exists()
     with pytest.raises(LakeError, match=r"^the lake: table x: found no Delta table there"):
         table.properties()
@@ -180,9 +181,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     read = lake_table._commits
 
-    def counted(folder: Path, limit: int) -> list[dict[str, Any]]:
+    def counted(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]:
         found.append(limit)
-        return read(folder, limit)
+        return read(place, newest, limit)
 
     monkeypatch.setattr(lake_table, "_commits", counted)
     return found

@@ -1,0 +1,1 @@
+"""The places of tables, and looks at them without Spark."""
