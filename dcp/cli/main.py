@@ -199,8 +199,8 @@ def _message(error: typer.TyperException) -> str:
 def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., Callable[[], int]]:
     """Return what typer calls with the options of the function ``run`` of a command or a job.
 
-    It returns what ``parsed`` calls then, which ends as ``run_to_exit_code`` does. Within typer it
-    could not tell an interrupt: typer makes an exit code of it.
+    typer calls the returned function, which only binds the options. ``parsed`` calls its result
+    outside typer, because typer turns an interrupt into an exit code.
     """
 
     @wraps(run)

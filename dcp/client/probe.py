@@ -111,7 +111,10 @@ def ask_seeds(
 
 
 def first_answer(seeds: FoundSeeds, ask: Callable[[NodeAddress], T], named: str) -> T:
-    """Ask one seed after the other, and return the first answer; raises as ``ask_seeds``."""
+    """Ask one seed after the other, and return the first answer; raises as ``ask_seeds``.
+
+    ``named`` is the setting or option with the seeds; empty for nodes that no user wrote.
+    """
     failures: list[SourceError | RemoteProtocolError] = []
     for seed in seeds.nodes:
         try:
@@ -122,6 +125,8 @@ def first_answer(seeds: FoundSeeds, ask: Callable[[NodeAddress], T], named: str)
     if all(isinstance(error, RemoteProtocolError) for error in failures):
         raise failures[0]
     told = "; ".join([*map(str, failures), *([seeds.lookup] if seeds.lookup else [])])
+    if not named:
+        raise NodeUnavailableError(told)
     raise NodeUnavailableError(
         f"none of {len(seeds.nodes)} seeds answers: {told}; expected a data node of the cluster "
         f"there: check {named}"

@@ -25,7 +25,11 @@ class LostConnectionError(NodeUnavailableError):
     """The node closed the connection (``breakage`` is empty), or it broke."""
 
     def __init__(self, address: NodeAddress, breakage: str = "") -> None:
-        told = f"connection to {address} {breakage}" if breakage else f"{address} closed it"
+        told = (
+            f"connection to {address} {breakage}"
+            if breakage
+            else f"{address} closed the connection"
+        )
         super().__init__(told)
         self.breakage = breakage
 

@@ -28,7 +28,7 @@ from dcp.protocol.negotiation import (
     CONTROL_TERMS,
     FEATURES,
     GROUP_TAG,
-    MAKES_UP_KEYS,
+    MAKES_UP_METADATA,
     STREAM_WINDOW,
     Release,
 )
@@ -53,7 +53,7 @@ METADATA_OPEN_FLAGS: Final = (
 )
 """For streams of keys, seqnos and CAS: neither values nor xattrs are sent.
 
-Servers before `MAKES_UP_KEYS` are sent NO_VALUE instead.
+Servers before `MAKES_UP_METADATA` are sent NO_VALUE instead.
 """
 
 
@@ -301,7 +301,7 @@ def _open_flags(progress: BootstrapProgress) -> int:
     flags = progress.settings.open_flags
     if HelloFeature.XATTR not in progress.features:
         flags &= ~OpenFlag.INCLUDE_XATTRS
-    if (0, 0) < progress.server_release < MAKES_UP_KEYS and flags & _KEYS_AND_DATATYPES:
+    if (0, 0) < progress.server_release < MAKES_UP_METADATA and flags & _KEYS_AND_DATATYPES:
         flags = flags & ~_KEYS_AND_DATATYPES | OpenFlag.NO_VALUE
     return int(flags)
 

@@ -17,7 +17,7 @@ ALWAYS: Final = "always"
 
 Release = tuple[int, int]
 """Major and minor version of a server; zeros: any."""
-MAKES_UP_KEYS: Final[Release] = (7, 6)
+MAKES_UP_METADATA: Final[Release] = (7, 6)
 """The first release that answers NO_VALUE wrongly from disk, and so do all that follow to 8.0.
 
 Its items are made up there: CAS, flags and expiry are 0, and deletions are mutations (kv_engine

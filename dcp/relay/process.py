@@ -27,7 +27,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
     """
     logging.getLogger("dcp.relay").setLevel(logging.INFO)  # what groups lack, and once a minute all
     relay = _relay(settings)
-    with stop_signals() as is_stopped, relay:
+    with stop_signals() as wait_for_stop, relay:
         ready: dict[str, object] = {
             "seeds": relay.seeds,
             "http_seeds": relay.http_seeds,
@@ -40,7 +40,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
         stream = ready_to or sys.stdout
         stream.write(json.dumps(ready) + "\n")
         stream.flush()
-        while relay.feeding.upstream.failure is None and not is_stopped():
+        while relay.feeding.upstream.failure is None and not wait_for_stop():
             pass
     if relay.feeding.upstream.failure is not None:
         raise relay.feeding.upstream.failure

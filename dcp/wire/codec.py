@@ -291,6 +291,7 @@ def decode(frame: Frame) -> m.Body:
     """
     side = _SIDES[frame.magic]
     row = TABLE.get((side, frame.opcode))
+    # A status other than SUCCESS (0); the property would cost a call for each frame.
     if frame.vbucket_or_status and frame.magic.is_response:
         row = _special_answer(side, frame.opcode, frame.status)
         if row is None:

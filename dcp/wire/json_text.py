@@ -56,7 +56,8 @@ def _list_or_object(inner: bytes, most: int) -> bytes:
     return _SCALAR + rb"|\[" + _SPACE + items + rb"\]|\{" + _SPACE + members + rb"\}"
 
 
-# A match remembers each value in it until it ends, in 0.7 KiB: the product of these is 16,384.
+# A match holds 0.7 KiB for each value until it ends. The factors 16, 4, 8 and 32 bound it to 16,384
+# values.
 _SMALL_DEPTH: Final = 3
 _SMALL: Final = _list_or_object(_list_or_object(_list_or_object(_SCALAR, 32), 8), 4)
 _VALUE: Final = rb"(?:" + _SMALL + rb")"

@@ -144,7 +144,7 @@ def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object
     except typer.BadParameter as error:
         raise BucketError(f"source.bucket: {error.message}") from None
     if "lake.schema" not in values:
-        default = placed(settings.lake.root, file.absolute().parent)
+        default = placed("lake.root", settings.lake.root, file.absolute().parent)
         ask("lake.root", "Folder of the tables", default)
         values.setdefault("lake.root", default)
     return values, credentials

@@ -56,7 +56,7 @@ def set_up_logs(*, as_json: bool = False) -> None:
 
 
 def log_end(command: str, reason: str, exit_code: int, *, as_json: bool) -> None:
-    """Say on standard error why a command ends, unless it ended by itself and is done."""
+    """Say on standard error why a command ended; one that finished its work says nothing."""
     told = printable_lines(f"{command}: {reason}")
     if as_json:
         fields = _fields("ERROR", command, reason, time.time())

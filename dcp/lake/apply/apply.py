@@ -65,8 +65,8 @@ from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.sql import property_list
 from dcp.lake.tables.tables import (
+    MICROSECOND_TIMESTAMPS,
     REPLICA_CLUSTERING,
-    WRITTEN_TIMES,
     LakeTables,
     ReplicaTable,
     has_deletion_vectors,
@@ -450,7 +450,7 @@ def _rewrite(
     table_sql, columns = lake.table_sql(plan.table), plan.typed.columns
     there = lake.table(plan.table).properties().items()
     kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
-    listed = property_list({**kept, **WRITTEN_TIMES})
+    listed = property_list({**kept, **MICROSECOND_TIMESTAMPS})
     reader = arrow_settings(plan.largest_bytes)
     with transaction(lake.spark, *fence, metadata, reader), plan_source(lake, plan) as source:
         rows = written_sql(source, plan, table_sql)

@@ -23,10 +23,14 @@ PATHS: Final = frozenset(
 """The settings that are paths: section and key."""
 
 
-def placed(value: str, folder: Path) -> str:
-    """Return a setting's path as that of ``folder``, if it is relative; anything else as it is."""
+def placed(name: str, value: str, folder: Path) -> str:
+    """Return the path of setting ``name`` as that of ``folder``, if it is relative.
+
+    Anything else is returned as it is.
+    """
     path = local_root(value)
-    if path is None or not value or value == INSTALLED_SUITE or value.startswith("file:"):
+    is_suite = name == "quality.gate" and value == INSTALLED_SUITE
+    if path is None or not value or is_suite or value.startswith("file:"):
         return value
     return str(folder / path)
 
@@ -35,7 +39,7 @@ def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, o
     """Return values by the names of their settings (``section.key``), their paths as ``placed``."""
     paths = {".".join(path) for path in PATHS}
     return {
-        name: placed(value, folder) if name in paths and isinstance(value, str) else value
+        name: placed(name, value, folder) if name in paths and isinstance(value, str) else value
         for name, value in values.items()
     }
 
@@ -46,7 +50,11 @@ def require_no_lake_here(written: str, root: str, file: Path) -> None:
     Else a run would read the bucket into a second lake, and a report would know of none.
     """
     here = Path.cwd() / written
-    if not written or Path(written).is_absolute() or placed(written, Path.cwd()) != str(here):
+    if (
+        not written
+        or Path(written).is_absolute()
+        or placed("lake.root", written, Path.cwd()) != str(here)
+    ):
         return
     if _is_lake(here) and not _is_lake(Path(root)):
         raise ConfigError(

@@ -73,7 +73,7 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
     content = read_toml(path, "configuration")
     for section, key in PATHS:
         if default := getattr(SECTIONS[section](), key):
-            given[section][key] = _path_of_file(default, path)
+            given[section][key] = _path_of_file(f"{section}.{key}", default, path)
     for section, keys in content.items():
         if section not in SECTIONS or not isinstance(keys, dict):
             raise ConfigError(
@@ -84,12 +84,14 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
             _require_known(section, key, f"{path}: {section}.{key}")
             is_path = (section, key) in PATHS and isinstance(value, str)
             given[section][key] = (
-                _path_of_file(value, path) if is_path else _Given(value, str(path))
+                _path_of_file(f"{section}.{key}", value, path)
+                if is_path
+                else _Given(value, str(path))
             )
 
 
-def _path_of_file(written: str, file: Path) -> _Given:
-    return _Given(placed(written, file.absolute().parent), str(file), written=written)
+def _path_of_file(name: str, written: str, file: Path) -> _Given:
+    return _Given(placed(name, written, file.absolute().parent), str(file), written=written)
 
 
 def _take_environment(environment: Mapping[str, str], given: dict[str, dict[str, _Given]]) -> None:

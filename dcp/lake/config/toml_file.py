@@ -32,13 +32,17 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def _hint(text: str, message: str) -> str:
-    """Return the form of a text for a line that has one without its quotes, or with backslashes.
+    """Return a hint for a line whose text lacks quotes or has backslashes; empty for other lines.
 
     A value may be a secret, so none is shown.
     """
-    lines = text.rstrip().splitlines() or [""]
+    # TOML knows one end of a line; others that Python knows are characters of a line.
+    lines = text.split("\n")
     found = _LINE.search(message)
-    line = lines[int(found[1]) - 1 if found else -1]
+    if found is None:  # "at end of document"
+        line = next((each for each in reversed(lines) if each.strip()), "")
+    else:
+        line = "".join(lines[int(found[1]) - 1 : int(found[1])])
     setting = _SETTING.fullmatch(line)
     if setting is None:  # of a list over several lines
         return '; texts stand in quotes: "…"' if message.startswith("Invalid value") else ""

@@ -21,7 +21,7 @@ from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
 from dcp.lake.tables.sql import property_list
-from dcp.lake.tables.tables import LEDGERS, WRITTEN_TIMES, LakeTables
+from dcp.lake.tables.tables import LEDGERS, MICROSECOND_TIMESTAMPS, LakeTables
 from dcp.lake.tables.transaction import described
 
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
@@ -43,31 +43,31 @@ def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
 
 def _optimize(work: MaintenanceWork, table: str) -> StepReport:
     lake, spark, table_sql = work.lake, work.lake.spark, work.lake.table_sql(table)
-    is_anew = _may_hold_int96(work, table)
+    rewrites_all = _may_hold_int96(work, table)
     if work.dry_run:
         detail = spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()[0]
         files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
         told = f"would look at {files:,} files, {size:,} bytes"
-        if is_anew:
+        if rewrites_all:
             told = f"would write {files:,} files, {size:,} bytes, anew: {_INT96}"
         return StepReport("optimize", table, told, figures={"files": files, "bytes": size})
-    if not is_anew:
+    if not rewrites_all:
         return optimize_table(lake, table)
-    report = optimize_table(lake, table, is_whole=True)
-    listed = property_list(WRITTEN_TIMES)
+    report = optimize_table(lake, table, full=True)
+    listed = property_list(MICROSECOND_TIMESTAMPS)
     spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
     return replace(report, summary=f"{report.summary}: {_INT96}")
 
 
 def _may_hold_int96(work: MaintenanceWork, table: str) -> bool:
-    """Return whether a replica has files from before `WRITTEN_TIMES`.
+    """Return whether a replica has files from before `MICROSECOND_TIMESTAMPS`.
 
     ``changes`` has no timestamps. Those of the ledgers are when a row was written: every reader
     takes INT96 of such years for the same times.
     """
     if table not in {replica.name for replica in work.replicas}:
         return False
-    return not WRITTEN_TIMES.items() <= work.lake.table(table).properties().items()
+    return not MICROSECOND_TIMESTAMPS.items() <= work.lake.table(table).properties().items()
 
 
 def optimize_table(
@@ -75,15 +75,15 @@ def optimize_table(
     table: str,
     settings: Mapping[str, str] | None = None,
     *,
-    is_whole: bool = False,
+    full: bool = False,
 ) -> StepReport:
     """Put the rows of a table's small files into larger ones, sorted for its queries.
 
-    ``settings`` are those of the session for this statement. With ``is_whole`` all files are
+    ``settings`` are those of the session for this statement. With ``full`` all files are
     written anew.
     """
     named = described(lake.spark, maintenance_metadata(lake, "optimize"), settings)
-    whole = " FULL" if is_whole else ""
+    whole = " FULL" if full else ""
     with commits_to(lake.table(table).folder), named:
         [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}{whole}").collect()
     metrics = done["metrics"]

@@ -18,7 +18,7 @@ from dcp.lake.tables.transaction import is_conflict, transaction
 
 def newest_commit_time(lake: LakeTables, table: str) -> datetime:
     """Return the time from which the horizon counts the age of a table's newest version."""
-    return history(lake.table(table), 1)[0].aged_from
+    return history(lake.table(table), 1)[0].horizon_time
 
 
 def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:

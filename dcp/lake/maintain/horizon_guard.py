@@ -65,9 +65,9 @@ class HorizonGuard:
         refuse_tampered_log(lake, commits)
         statuses = {each.name: replica_status(lake, each, LOOK_BACK) for each in replicas}
         refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
-        self._newest["changes"] = commits[0].aged_from
+        self._newest["changes"] = commits[0].horizon_time
         for table, status in statuses.items():
-            self._newest[table] = status.lineage.commits[0].aged_from
+            self._newest[table] = status.lineage.commits[0].horizon_time
             for vacuum in short_vacuums(table, status.lineage.commits, self._horizon, now):
                 _LOG.warning("%s: %s", lake.location, vacuum)
         keep_retention(lake, replicas, self._horizon)

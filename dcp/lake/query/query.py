@@ -82,7 +82,7 @@ def open_for_queries(
     theirs = replace(lake, start_spark=lambda: user)
     with _NAMING, session_settings_for_a_while(user, REQUIRED_SPARK):
         name_tables_in_views(theirs, replicas)
-        register_views(theirs, replicas, keeps_catalog=True)
+        register_views(theirs, replicas, temporary=True)
     return theirs
 
 

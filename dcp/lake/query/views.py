@@ -44,17 +44,17 @@ from dcp.lake.tables.typed_columns import VIOLATIONS
 
 
 def register_views(
-    lake: LakeTables, replicas: Sequence[ReplicaTable] = (DOCS,), *, keeps_catalog: bool = False
+    lake: LakeTables, replicas: Sequence[ReplicaTable] = (DOCS,), *, temporary: bool = False
 ) -> list[str]:
     """Make or renew all views and the function ``vbucket_of(key)``; return the views' names.
 
-    With ``keeps_catalog`` they are temporary views of the session in a catalog schema, too.
+    With ``temporary``, the views of a lake in a catalog schema are temporary views of the session.
 
     The replica tables must exist (`dcp.lake.tables.tables.ensure_replica`).
     """
     views = lake_views(lake, replicas)
     for name, query in views.items():
-        if lake.location.schema is not None and not keeps_catalog:
+        if lake.location.schema is not None and not temporary:
             view = f"{dotted(lake.location.schema)}.{quoted(name)}"
             lake.spark.sql(f"CREATE OR REPLACE VIEW {view} AS {query}")
         else:

@@ -17,17 +17,19 @@ from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
-from dcp.lake.receive.known_nodes import KnownNodes
+from dcp.lake.receive.remembered_nodes import RememberedNodes
 from dcp.lake.task_monitor.live_place import LivePlace
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 
 SEEDS: Final = "source.seeds"
 """What users know the seeds of a lake by."""
-Remembered = Callable[[], KnownNodes | None]
+Remembered = Callable[[], RememberedNodes | None]
 """Tells the nodes that the lake remembers, if there are any."""
 FindSeeds = Callable[[Sequence[str], ConnectionSettings, Credentials], FoundSeeds]
-AskNode = Callable[[NodeAddress, ConnectionSettings, Credentials, KnownNodes | None], SeedAnswer]
+AskNode = Callable[
+    [NodeAddress, ConnectionSettings, Credentials, RememberedNodes | None], SeedAnswer
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def ask_node(
     node: NodeAddress,
     settings: ConnectionSettings,
     credentials: Credentials,
-    known: KnownNodes | None,
+    known: RememberedNodes | None,
     on_step: Callable[[SetUpStep], None] | None = None,
 ) -> SeedAnswer:
     """Ask a seed, or one of the ``known`` nodes, which must have the lake's bucket.
@@ -155,7 +157,7 @@ def ask_cluster(
     settings, credentials = access.consumer.connection, access.source.credentials()
 
     def first(
-        places: Sequence[str], how: ConnectionSettings, known: KnownNodes | None, named: str
+        places: Sequence[str], how: ConnectionSettings, known: RememberedNodes | None, named: str
     ) -> SeedAnswer:
         nodes = find(places, how, credentials)
         return first_answer(nodes, lambda node: ask(node, how, credentials, known), named)
@@ -168,8 +170,9 @@ def ask_cluster(
         if known is None or theirs is None:
             raise
         try:
-            return first([known.place], theirs, known, SEEDS)
+            return first([known.connection_string], theirs, known, "")
         except (SourceError, RemoteProtocolError) as other:
-            raise_refusal([failure, other])
+            # A node that left the cluster refuses, too: only a seed's refusal is the user's error.
+            raise_refusal([failure])
             told = f"{failure}; nor do the nodes that the lake remembers: {other}"
             raise NodeUnavailableError(told) from other

@@ -2,7 +2,8 @@
 
 ``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
 vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
-round and no commit. So it is where all that are behind may wait (`dcp.lake.rounds.empty_rounds`).
+round and no commit. ``Idle`` also means that every vbucket that is behind may wait
+(`dcp.lake.rounds.empty_rounds`).
 
 Vbuckets that no node can serve at that moment (there is none, it does not answer, or does not tell
 what it holds) are left out, and do not make a round. Where there is one, its tasks await them: as
@@ -56,8 +57,8 @@ class LakePosition:
 
     ``epoch_starts`` has, for vbuckets that must begin a new epoch, its first state, or why they
     cannot; ``backfill`` what a backfill reads now; ``document_filter`` is the lake's. ``waiting``
-    are vbuckets that make no round because of their high seqnos alone, as they last brought no rows
-    (`dcp.lake.rounds.empty_rounds`); a round that there is streams them, too.
+    has the vbuckets whose last rounds brought no rows (`dcp.lake.rounds.empty_rounds`). A higher
+    seqno of theirs alone starts no round; a round for another vbucket streams them, too.
     """
 
     lake_id: str

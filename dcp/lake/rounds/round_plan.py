@@ -318,7 +318,9 @@ def idle_text(idle: Idle) -> str:
 
 def pause_lines(paused: str) -> list[str]:
     """Return a line for who paused a lake; none where nobody did."""
-    return [f"the lake is {paused}: no further round begins until dcplake resume"] * bool(paused)
+    if not paused:
+        return []
+    return [f"the lake is {paused}: no further round begins until dcplake resume"]
 
 
 def _outlook_lines(outlook: Outlook | None) -> list[str]:

@@ -15,7 +15,7 @@ from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
-from dcp.lake.receive.known_nodes import KnownNodes
+from dcp.lake.receive.remembered_nodes import RememberedNodes
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.openlineage_events import sending_lineage
@@ -57,7 +57,7 @@ def apply_pending(
         ) as applier:
             applier.know(replicas_in(lake))
             persistence = PersistenceGate(
-                lake, settings, source_access(settings), lambda: KnownNodes.of(lake)
+                lake, settings, source_access(settings), lambda: RememberedNodes.of(lake)
             )
             newest = latest_round(lake)
             may = persistence.lets_pass(applier.applied_round, newest, waits=True)

@@ -17,7 +17,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.known_nodes import known_nodes
+from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.backfill_plan import BackfillRequest
 from dcp.lake.rounds.backfill_report import BackfillReport
@@ -147,7 +147,7 @@ def _drive(
         settings, spark, is_long=lambda: wish.is_large(high_seqnos), stop=stopped
     )
     cluster = query_cluster(
-        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+        access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
     )
     high_seqnos.update(cluster.high_seqnos)
     refuse_wrong(settings, wish, cluster)  # before a lake is made for it

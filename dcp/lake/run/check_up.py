@@ -21,7 +21,7 @@ from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.lake.config.settings import Settings, SourceSettings
-from dcp.lake.receive.known_nodes import KnownNodes, known_nodes
+from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
 from dcp.lake.receive.source_access import (
     Remembered,
     SourceAccess,
@@ -80,7 +80,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
         )
     location = lake_location(settings)
     found, manifest = _ask_cluster(
-        access, lambda: known_nodes(refuse_to_start, location, source.bucket), tell
+        access, lambda: remembered_nodes(refuse_to_start, location, source.bucket), tell
     )
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
@@ -118,7 +118,7 @@ def _look_up(
     tell: Tell,
 ) -> FoundSeeds:
     """Find the nodes to begin with; a step of its own where DNS or HTTP is asked for them."""
-    place = ConnectionString.parse(written)
+    place = ConnectionString.parse(written, tls=connection.tls is not None)
     name = "HTTP" if place.over_http else "DNS SRV" if place.srv_name else ""
     if not name:
         return find_seeds(written, connection, credentials)
@@ -164,7 +164,7 @@ def _ask_cluster(access: SourceAccess, remembered: Remembered, tell: Tell) -> Se
         node: NodeAddress,
         connection: ConnectionSettings,
         credentials: Credentials,
-        known: KnownNodes | None,
+        known: RememberedNodes | None,
     ) -> SeedAnswer:
         set_up = SetUpCheck(node, told, is_first=True)
         try:

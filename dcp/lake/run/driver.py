@@ -30,7 +30,7 @@ from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
-from dcp.lake.receive.known_nodes import KnownNodes, connection_string
+from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.empty_rounds import EmptyRounds
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
@@ -113,7 +113,7 @@ class Driver:
         self.writer_id = secrets.token_hex(8)
         self._settings = settings
         self._access = access
-        self._known = KnownNodes.of(lake)
+        self._nodes = RememberedNodes.of(lake)
         if settings.policy.dropped_collections:
             self._know(collections_in(lake))
         self._observer = observer
@@ -147,9 +147,9 @@ class Driver:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
 
         Backfills that were asked for are carried out, too. Once it ``is_enough``, what is there is
-        applied, and that is all. The cluster took us when it told ``cluster``: where a node refuses
-        us afterwards, or an executor's file of a secret is missing, the run waits five minutes for
-        that to end.
+        applied, and that is all. The cluster accepted the login before ``cluster`` was read. If
+        a node refuses it later, or an executor lacks a secret's file, the run tries again for five
+        minutes.
 
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
@@ -248,8 +248,6 @@ class Driver:
         except _REFUSALS as error:
             reason = self._outlast(error)
             applying.hand_over(self.received())
-            return reason
-        self._refused_at = None
         return reason
 
     def _await_access(self, error: DcplakeError, stop: threading.Event) -> None:
@@ -286,6 +284,7 @@ class Driver:
             report = self.round(plan)
             self._empty_rounds.learn(report.vbuckets, monotonic())
             newest = report.round
+        self._refused_at = None
         applying.hand_over(newest)
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
@@ -345,13 +344,13 @@ class Driver:
     def _remember(self, cluster: ClusterView) -> None:
         """Know the nodes of the newest map from here on, as do drivers that come after this one."""
         is_encrypted = self._access.consumer.connection.tls is not None
-        nodes = connection_string(cluster.map, tls=is_encrypted)
-        if nodes and (self._known is None or nodes != self._known.place):
+        nodes = remembered_text(cluster.map, tls=is_encrypted)
+        if nodes and (self._nodes is None or nodes != self._nodes.connection_string):
             remember_nodes(self.lake, nodes)
-            self._known = KnownNodes(nodes, self.lake.identity)
+            self._nodes = RememberedNodes(nodes, self.lake.identity)
 
-    def _remembered(self) -> KnownNodes | None:
-        return self._known
+    def _remembered(self) -> RememberedNodes | None:
+        return self._nodes
 
     def received(self) -> int:
         """Return the newest round; it can be applied, though no round was planned yet."""

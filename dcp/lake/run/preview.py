@@ -16,7 +16,7 @@ from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
-from dcp.lake.receive.known_nodes import known_nodes
+from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.backfill_plan import copy_to_read
 from dcp.lake.rounds.backfill_report import BackfillEstimate
@@ -64,7 +64,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     access = source_access(settings)
     start_spark, location = spark_of(settings, spark), lake_location(settings)
     cluster = query_cluster(
-        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+        access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
     )
     persist_to = settings.policy.persist_to
     without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
@@ -176,7 +176,7 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
     access = source_access(settings)
     start_spark, location = spark_of(settings), lake_location(settings)
     cluster = query_cluster(
-        access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+        access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
     )
     lake = find_lake(start_spark, location)
     request = refuse_wrong(settings, wish, cluster)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import RoundSettings, Settings
-from dcp.lake.receive.known_nodes import connection_string, known_nodes
+from dcp.lake.receive.remembered_nodes import remembered_nodes, remembered_text
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
@@ -74,7 +74,7 @@ def run(
             stop=stopped,
         )
         cluster = query_cluster(
-            access, lambda: known_nodes(start_spark, location, settings.source.bucket)
+            access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
         )
         high_seqnos.update(cluster.high_seqnos)
         lake = open_or_create(start_spark, settings, location, cluster)
@@ -99,7 +99,7 @@ def open_or_create(
         identity,
         horizon_hours=settings.lake.horizon_hours,
         deletion_vectors=settings.lake.deletion_vectors,
-        nodes=connection_string(cluster.map, tls=settings.source.connection_string().tls),
+        nodes=remembered_text(cluster.map, tls=settings.source.connection_string().tls),
     )
 
 

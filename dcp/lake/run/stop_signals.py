@@ -1,7 +1,7 @@
 """Turns SIGTERM and SIGINT into a stop after the round under way; a second signal stops at once.
 
-While Spark starts no round is under way: then the first one stops at once, too. What is under way
-may hang on a JVM that does not answer: after a while the run gets the second signal by itself.
+While Spark starts, the first signal ends the run at once. A JVM that does not answer can hang a
+round: after a limit the run sends itself the second signal.
 """
 
 import logging
@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType
 from typing import Final
 
@@ -16,7 +17,7 @@ from dcp.lake.spark.session import is_starting
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _TELL_SECONDS: Final = 1.0
-"""A run that ends sooner than that after a signal says nothing of what it waits for."""
+"""A run that ends within this time after a signal logs nothing."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -33,12 +34,18 @@ def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
         return
     before = {each: signal.getsignal(each) for each in _SIGNALS}
     has_ended = threading.Event()
+    # The handler may interrupt whoever holds the lock of an event or of a log: it takes neither.
+    heard: SimpleQueue[int | None] = SimpleQueue()
 
     def put_back() -> None:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    def follow(number: int) -> None:
+    def follow() -> None:
+        number = heard.get()
+        if number is None:
+            return
+        event.set()
         if has_ended.wait(_TELL_SECONDS):
             return
         _LOG.warning(
@@ -57,20 +64,18 @@ def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
             assert main.ident is not None
             signal.pthread_kill(main.ident, number)  # it ends a wait for an answer of the JVM, too
 
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        event.set()
+    def ask_to_stop(number: int, _: FrameType | None) -> None:
+        heard.put(number)
         put_back()
-        handler = before[signal.Signals(number)]
-        if is_starting() and callable(handler):
-            handler(number, frame)
-            return
-        # A handler may interrupt a log record half way: another thread writes.
-        threading.Thread(target=follow, args=(number,), name="dcplake-stop", daemon=True).start()
+        if is_starting():
+            signal.raise_signal(number)
 
+    threading.Thread(target=follow, name="dcplake-stop", daemon=True).start()
     for each in _SIGNALS:
         signal.signal(each, ask_to_stop)
     try:
         yield event
     finally:
         has_ended.set()
+        heard.put(None)
         put_back()

@@ -37,9 +37,10 @@ def note_settings(spark: SparkSession) -> None:
 
 
 def session_beside(spark: SparkSession) -> SparkSession:
-    """Return a new session, with the settings that were noted of this one, or that it has.
+    """Return a new session with the noted settings of ``spark``, or else its present ones.
 
-    A statement may be under way in it, for which some are others (`dcp.lake.tables.transaction`).
+    A running statement changes the present ones (`dcp.lake.tables.transaction`), so they are noted
+    before.
     """
     theirs: Any = spark  # Spark Connect has a class of its own
     beside: SparkSession = theirs.cloneSession() if is_connect(spark) else spark.newSession()

@@ -37,7 +37,10 @@ _LANGUAGE_OPTIONS: Final = (
 """Java takes them from the machine otherwise."""
 
 _VARIABLES_OF_OPTIONS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Every Java reads them, the one that reads Spark's command line too; the last wins over that."""
+"""Every Java reads these, also the one that parses Spark's command line.
+
+``_JAVA_OPTIONS`` wins over that line.
+"""
 
 _LIBRARY_FOLDERS: Final = (
     "ZstdTempFolder",

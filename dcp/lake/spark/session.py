@@ -93,8 +93,9 @@ def build_session(
     theirs: SparkSession | None = None,
     on_s3: bool = False,
 ) -> SparkSession:
-    """Return a session that is ready for the lake: one that `build_session` started, or a new one
-    beside the session of a user that is there.
+    """Return a session that is ready for the lake.
+
+    It is one that `build_session` started, or a new one beside the user's.
 
     Args:
         app_name: shown in Spark's UI and logs.
@@ -160,7 +161,7 @@ def _session_that_is_there() -> SparkSession | None:
 
 @contextmanager
 def active_session_kept() -> Iterator[None]:
-    """Let the session that is there be so afterwards, too, whatever becomes active meanwhile."""
+    """Make the session that is active now active again at the end."""
     before = _session_that_is_there()
     try:
         yield
@@ -451,7 +452,7 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
                 popen_kwargs={"stdout": output, "stderr": output}
             )
         watch_jvm(gateway.proc)
-        set_language(gateway.jvm)
+        set_language(gateway.jvm)  # the user's options may have replaced ours
         theirs = gateway.jvm.java.lang.System.getProperty  # spark-defaults.conf is in it, too
         for key, value in (warehouse_settings() | log_store_settings(theirs)).items():
             if theirs(key) is None:

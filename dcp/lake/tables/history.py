@@ -75,7 +75,7 @@ class TableCommit:
         return f"version {self.version} ({self.operation}, {self.time:%Y-%m-%d %H:%M:%S} UTC)"
 
     @property
-    def aged_from(self) -> datetime:
+    def horizon_time(self) -> datetime:
         """The time from which the horizon counts its age: the earlier of both."""
         return self.time if self.file_time is None else min(self.time, self.file_time)
 

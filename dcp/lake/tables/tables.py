@@ -72,7 +72,7 @@ _NODES: Final = "dcplake.nodes"
 
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
-WRITTEN_TIMES: Final = {"dcplake.timestamps": "micros"}
+MICROSECOND_TIMESTAMPS: Final = {"dcplake.timestamps": "micros"}
 """Property of replicas all of whose files have timestamps as 64-bit microseconds.
 
 Lakes that are older than it may have INT96 in files that Spark wrote: `maintain` writes them anew.
@@ -391,7 +391,7 @@ def ensure_replica(
     properties = Horizon.of_hours(horizon_hours).properties() | {
         "delta.dataSkippingStatsColumns": ",".join(REPLICA_STATISTICS),
         **_deletion_vectors(deletion_vectors),
-        **WRITTEN_TIMES,
+        **MICROSECOND_TIMESTAMPS,
         **ours,
     }
     _create(table, _columns_sql(REPLICA, ", ".join(REPLICA_CLUSTERING)), properties)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.known_nodes import known_nodes
+from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.rounds.planning import LakePosition
@@ -81,7 +81,7 @@ def verify(
     begin = monotonic()
     start_spark, location = spark_of(settings, spark), lake_location(settings)
     access = metadata_access(source_access(settings))
-    remembered = partial(known_nodes, start_spark, location, settings.source.bucket)
+    remembered = partial(remembered_nodes, start_spark, location, settings.source.bucket)
     cluster = query_cluster(access, remembered)
     lake = open_lake(start_spark, location)
     require_same_bucket(lake, cluster, settings.source.bucket)

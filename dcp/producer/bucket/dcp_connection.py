@@ -142,7 +142,7 @@ class DcpConnection:
         settings, options = self._shared.settings, self.options
         scans_by_key = settings.bucket_type.scans_by_key and not options.change_streams
         return StreamSettings(
-            flavour_of(self.client, options, makes_up_keys=settings.makes_up_keys),
+            flavour_of(self.client, options, makes_up_metadata=settings.makes_up_metadata),
             options.change_streams,
             options.marker_v2,
             tells_durability=options.acknowledges,

@@ -93,7 +93,7 @@ class WritePath:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Let ``flush``, now or in a later turn, write what is written inside to a disk in memory.
+        """Leave the writes inside to ``flush``, at the end of this turn or of a later one.
 
         Each command still makes a disk snapshot of its own. What is written outside of turns is
         flushed at once.

@@ -193,7 +193,10 @@ def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
 
 @cache
 def _datatypes_of(features: frozenset[int]) -> int:
-    """Return the datatype bits of what was negotiated: of what a server grants, a few sets."""
+    """Return the datatype bits that the features of a connection allow.
+
+    Servers grant few sets of features, so the cache stays small.
+    """
     return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in features)
 
 

@@ -12,7 +12,7 @@ from typing import Final, get_args
 from dcp.errors import ConfigError
 from dcp.producer.model.bucket_type import BucketType
 from dcp.producer.model.resume_rules import Rules
-from dcp.protocol.negotiation import MAKES_UP_KEYS, Release
+from dcp.protocol.negotiation import MAKES_UP_METADATA, Release
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
@@ -301,12 +301,12 @@ class ClusterSettings:
         return "{}.{}.0-0000".format(*self.release)
 
     @property
-    def makes_up_keys(self) -> bool:
+    def makes_up_metadata(self) -> bool:
         """True if keys that are read from disk alone come with made-up metadata.
 
         As from real servers of 7.6 to 8.0; an ephemeral bucket has no disk.
         """
-        is_faulty = self.rules == "server" and self.release >= MAKES_UP_KEYS
+        is_faulty = self.rules == "server" and self.release >= MAKES_UP_METADATA
         return is_faulty and self.bucket_type is BucketType.COUCHBASE
 
     @property

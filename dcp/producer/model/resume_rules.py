@@ -21,7 +21,7 @@ from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
 Rules = Literal["document", "server"]
 """Whose rules: the published documents', or those of kv_engine's code.
 
-Of flow control too, of streams without values (`ClusterSettings.makes_up_keys`), and of
+Of flow control too, of streams without values (`ClusterSettings.makes_up_metadata`), and of
 GET_ALL_VB_SEQNOS (`ClusterSettings.tells_high_seqnos`).
 """
 

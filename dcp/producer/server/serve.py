@@ -16,7 +16,10 @@ from dcp.producer.server.stop_signals import stop_signals
 
 _EXPIRY_PAGER_SECONDS: Final = 1.0
 _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
-"""When Python looks for cycles: what is stored has none, and a look at all of it takes long."""
+"""Thresholds of Python's cycle collector.
+
+Stored documents have no cycles, and a full collection takes long.
+"""
 
 
 def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
@@ -37,7 +40,7 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
     )
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     cluster = _cluster(settings)
-    with stop_signals() as is_stopped, cluster:
+    with stop_signals() as wait_for_stop, cluster:
         ready: dict[str, object] = {
             "seeds": _reachable(cluster.seeds),
             "http_seeds": _reachable(cluster.http_seeds),
@@ -51,7 +54,7 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
         stream = ready_to or sys.stdout
         stream.write(json.dumps(ready) + "\n")
         stream.flush()
-        while not is_stopped():
+        while not wait_for_stop():
             pass
 
 

@@ -16,20 +16,20 @@ _LOOK_SECONDS: Final = 0.2
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Give a function that waits a little, and returns whether a signal has come.
+    """Give a function that waits a little for a signal, and returns whether one has come.
 
     Call it from the main thread.
     """
     come: list[int] = []
     before = {each: signal.signal(each, lambda number, _: come.append(number)) for each in _STOPS}
 
-    def has_come() -> bool:
+    def wait_for_stop() -> bool:
         if not come:
             time.sleep(_LOOK_SECONDS)
         return bool(come)
 
     try:
-        yield has_come
+        yield wait_for_stop
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

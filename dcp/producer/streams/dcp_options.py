@@ -84,12 +84,12 @@ class DcpOptions:
         return self.sync_writes and bool(self.consumer_name)
 
 
-def flavour_of(client: DcpClient, options: DcpOptions, *, makes_up_keys: bool = False) -> int:
+def flavour_of(client: DcpClient, options: DcpOptions, *, makes_up_metadata: bool = False) -> int:
     """Return which bytes items have on a connection.
 
-    ``makes_up_keys``: a scan of keys alone yields made-up metadata.
+    ``makes_up_metadata``: a scan of keys alone yields made-up metadata.
     """
-    flavour = Flavour.MADE_UP if makes_up_keys else Flavour(0)
+    flavour = Flavour.MADE_UP if makes_up_metadata else Flavour(0)
     for flag, bit in _FLAVOUR_OF_OPEN.items():
         if client.flags & flag:
             flavour |= bit

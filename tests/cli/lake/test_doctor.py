@@ -206,6 +206,12 @@ def test_for_people_a_step_is_a_line(
             "for the answer to HELLO, expected it within 0.3 s of connecting; expected the port",
         ),
         (["--set", "source.seeds=TLS"], "HELLO", 4, "expected the port of the data service"),
+        (
+            ["--set", "source.seeds=127.0.0.1:18091", "--set", "source.tls=true"],
+            "HTTP",
+            4,
+            "127.0.0.1:18091",
+        ),
         (["--set", "source.username=streamless"], "DCP", 4, "Data DCP Reader"),
         (["--set", "source.receiver_group_tag=7"], "DCP", 4, "expected a relay"),
     ],
@@ -232,6 +238,7 @@ def test_the_first_step_that_fails_ends_it(
     assert found == code
     assert said in error
     assert (steps[-1]["step"], steps[-1]["state"]) == (step, "failed")
+    assert steps[-1]["found"]
     assert steps[-1]["found"] in error
     assert {each["state"] for each in steps[:-1]} <= {"ok"}
 

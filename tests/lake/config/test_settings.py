@@ -117,6 +117,7 @@ def test_a_path_of_a_file_is_relative_to_its_folder(
 
 def test_a_word_that_is_no_path_stays_as_it_is(tmp_path: Path) -> None:
     assert load(tmp_path, "[quality]\ngate = 'installed'").quality.gate == "installed"
+    assert load(tmp_path, "[lake]\nroot = 'installed'").lake.root == str(tmp_path / "installed")
     assert load(tmp_path, "[lake]\nschema = 'main.travel'").lake.schema == "main.travel"
 
 
@@ -150,6 +151,7 @@ def test_a_lake_of_the_current_folder_is_told_where_the_file_has_none(
         ("root = lake", 'root = "…"'),
         ("root = 2024/lake   # of 2024", 'root = "…"'),
         ("root =", 'root = "…"'),
+        ("root = lake # \f \u2028", 'root = "…"'),
         ("root = \u201c/data\u201d", 'root = "…"'),
         ('root = "/data', 'root = "…"'),
         ('root = "C:\\data"', "root = '…'"),
@@ -171,11 +173,20 @@ def test_a_text_without_quotes_is_told_of_them_but_not_shown(
     assert "hunter2" not in told
 
 
-@pytest.mark.parametrize("text", ["[round\n", "tasks = 1\ntasks = 2\n", "[a]\n[a]\n", "a b = 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["[round\n", "tasks = 1\ntasks = 2\n", "[a]\n[a]\n", "a b = 1"],
+)
 def test_what_lacks_no_quotes_is_told_of_none(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no valid TOML") as refused:
         load(tmp_path, text)
     assert "stand" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a = [\n\u00a0", "a = [\n\v\n", "\u2028\u00a0", "\f"])
+def test_white_space_that_toml_does_not_know_is_no_toml(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no valid TOML"):
+        load(tmp_path, text)
 
 
 def test_file_then_environment_then_option(tmp_path: Path) -> None:

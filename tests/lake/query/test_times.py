@@ -251,7 +251,7 @@ def test_maintenance_writes_the_files_of_an_older_dcplake_anew(
     bucket.put("a")
     with monkeypatch.context() as older:
         older.setitem(REQUIRED_SPARK, "spark.sql.parquet.outputTimestampType", "INT96")
-        older.setattr("dcp.lake.tables.tables.WRITTEN_TIMES", {})
+        older.setattr("dcp.lake.tables.tables.MICROSECOND_TIMESTAMPS", {})
         bucket.run()
     column = "doc.at" if has_contract else "modified_at"
     assert "INT96 None 0" in physical_types(Path(bucket.docs))[column]

@@ -368,7 +368,7 @@ def test_a_run_that_goes_on_may_be_refused_for_a_while(
     assert driver.rounds == [{0}]
     assert driver.handed_over == 3, "what was received before is applied meanwhile"
     monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.1)
-    looks[:] = [refusal]
+    looks[:] = [refusal, NodeUnavailableError("gone for a moment")] * 50 + [refusal]
     began = monotonic()
     with pytest.raises(type(refusal)):
         driver.continuously(threading.Event())

@@ -281,7 +281,7 @@ def test_a_signal_while_spark_starts_stops_at_once(monkeypatch: pytest.MonkeyPat
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
-            assert event.is_set()
+            assert event.wait(90)
 
 
 def test_a_stop_that_waits_for_an_answer_that_never_comes_is_interrupted(
@@ -290,11 +290,26 @@ def test_a_stop_that_waits_for_an_answer_that_never_comes_is_interrupted(
     ours, silent = socket.socketpair()
     with ours, silent, pytest.raises(KeyboardInterrupt), stop_on_signals(0.2) as event:
         signal.raise_signal(signal.SIGINT)
-        assert event.is_set()
+        assert event.wait(90)
         ours.recv(1)
     asked, given_up = caplog.messages
     assert asked.startswith("SIGINT: the round or apply under way ends first")
     assert "is given up, the next run does it again" in given_up
+
+
+LOOKING = """\
+import os, signal, threading
+from dcp.lake.run.stop_signals import stop_on_signals
+for _ in range(30):
+    with stop_on_signals(90) as event:
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        while not event.wait(0):
+            pass
+"""
+
+
+def test_a_signal_that_interrupts_a_look_at_the_stop_itself_is_heard() -> None:
+    subprocess.run([sys.executable, "-c", LOOKING], check=True, timeout=120)
 
 
 def test_a_stop_that_ends_in_time_is_neither_interrupted_nor_told(
@@ -302,7 +317,7 @@ def test_a_stop_that_ends_in_time_is_neither_interrupted_nor_told(
 ) -> None:
     with stop_on_signals(0.2) as event:
         signal.raise_signal(signal.SIGINT)
-        assert event.is_set()
+        assert event.wait(90)
     time.sleep(1.5)
     assert caplog.messages == []
 

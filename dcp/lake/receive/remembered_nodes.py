@@ -15,27 +15,27 @@ from dcp.seeds import AUTO_NETWORK, ConnectionString
 
 
 @dataclass(frozen=True, slots=True)
-class KnownNodes:
+class RememberedNodes:
     """The nodes of a lake's bucket in the newest map that a driver of the lake met.
 
-    ``place`` is a connection string; it has the network and the encryption of their addresses.
+    ``connection_string`` has the network and the encryption of their addresses.
     """
 
-    place: str
+    connection_string: str
     identity: LakeIdentity
 
     @classmethod
-    def of(cls, lake: LakeTables) -> "KnownNodes | None":
+    def of(cls, lake: LakeTables) -> "RememberedNodes | None":
         """Return the nodes that the lake remembers, or None."""
         return cls(lake.nodes, lake.identity) if lake.nodes else None
 
     def connection_settings(self, settings: ConnectionSettings) -> ConnectionSettings | None:
         """Return how to connect to them; None where settings want other addresses."""
-        place = ConnectionString.parse([self.place])
-        is_same_kind = place.tls == (settings.tls is not None)
-        if not is_same_kind or settings.network not in (AUTO_NETWORK, place.network):
+        parsed = ConnectionString.parse([self.connection_string])
+        is_same_kind = parsed.tls == (settings.tls is not None)
+        if not is_same_kind or settings.network not in (AUTO_NETWORK, parsed.network):
             return None
-        return replace(settings, network=place.network)
+        return replace(settings, network=parsed.network)
 
     def require_same_bucket(self, found: ClusterMap) -> None:
         """Refuse the answer of a node that is not of the lake's cluster.
@@ -52,12 +52,14 @@ class KnownNodes:
         )
         if difference := self.identity.difference(theirs):
             raise NodeUnavailableError(
-                f"{self.place}, which the lake remembers: found {difference} "
+                f"{self.connection_string}, which the lake remembers: found {difference} "
                 f"{getattr(theirs, difference)!r}, expected {getattr(self.identity, difference)!r}"
             )
 
 
-def known_nodes(start_spark: StartSpark, location: LakeLocation, bucket: str) -> KnownNodes | None:
+def remembered_nodes(
+    start_spark: StartSpark, location: LakeLocation, bucket: str
+) -> RememberedNodes | None:
     """Return the nodes that the lake at a place remembers; None also where it cannot be read.
 
     Raises:
@@ -71,10 +73,10 @@ def known_nodes(start_spark: StartSpark, location: LakeLocation, bucket: str) ->
     if lake is None:
         return None
     lake.identity.require_same(replace(lake.identity, bucket=bucket), str(location))
-    return KnownNodes.of(lake)
+    return RememberedNodes.of(lake)
 
 
-def connection_string(found: ClusterMap, *, tls: bool) -> str:
+def remembered_text(found: ClusterMap, *, tls: bool) -> str:
     """Return the nodes of a map as a lake remembers them; empty where it has none."""
     if not found.addresses:
         return ""
