@@ -143,6 +143,7 @@ def s3a_settings(
 
 
 def options_of_delta_rs(
+    root: str,
     given: Mapping[str, str],
     spark: Mapping[str, str],
     environment: Mapping[str, str] | None = None,
@@ -168,6 +169,13 @@ def options_of_delta_rs(
         for name, value in profile.items():
             options.setdefault(name, value)
     options.setdefault("region", _REGION_ELSEWHERE)
+    scheme, _, host = options.get("endpoint", "").partition("://")
+    bucket = urlsplit(root).netloc
+    is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
+    if host and is_by_host and not host.startswith(f"{bucket}."):
+        options["endpoint"] = f"{scheme}://{bucket}.{host}"
+    if scheme == "http":  # of an option it was allowed; of the environment S3A takes it, too
+        options["allow_http"] = "true"
     return {**_PATIENCE, **options}
 
 

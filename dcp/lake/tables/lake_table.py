@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -484,7 +485,7 @@ def _commits(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]
 
 
 def _commit_info(commit_file: bytes) -> dict[str, Any]:
-    for line in commit_file.splitlines():
+    for line in BytesIO(commit_file):
         if b'"commitInfo"' in line and (found := json.loads(line).get("commitInfo")):
             return dict(found)
     return {}

@@ -33,7 +33,7 @@ def lake_location(settings: Settings) -> LakeLocation:
         return LakeLocation(schema=settings.lake.schema)
     lake, options = settings.lake, None
     if lake.on_s3:
-        options = options_of_delta_rs(lake.storage_options, settings.spark.conf)
+        options = options_of_delta_rs(lake.root, lake.storage_options, settings.spark.conf)
     return LakeLocation(root=lake.root, options=options)
 
 

@@ -7,7 +7,11 @@ import pytest
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.settings import LakeSettings
 from dcp.lake.config.settings_load import load_settings
-from dcp.lake.config.storage_options import checked_options, s3a_settings
+from dcp.lake.config.storage_options import (
+    checked_options,
+    options_of_delta_rs,
+    s3a_settings,
+)
 
 ROOT = "s3://bucket/lake"
 SECRET = "secret/of+a/key"
@@ -78,6 +82,70 @@ def test_each_scheme_has_the_connector_and_keys_go_before_the_usual_chain() -> N
         "SimpleAWSCredentialsProvider",
     ]
     assert last.endswith(".DefaultCredentialsProvider")
+
+
+def read_without_spark(
+    options: dict[str, str], spark: dict[str, str], **environment: str
+) -> dict[str, str] | None:
+    found = options_of_delta_rs(ROOT, options, spark, environment)
+    known = ("region", "endpoint", "allow_http", "access_key_id", "secret_access_key")
+    return None if found is None else {name: found[name] for name in known if name in found}
+
+
+KEYS = {"access_key_id": "k", "secret_access_key": SECRET}
+HTTP = {"endpoint": "http://h:9000", "allow_http": "true", "region": "us-east-1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "spark", "environment", "found"),
+    [
+        (KEYS, {}, {}, {**KEYS, "region": "us-east-1"}),
+        ({"region": "x"}, {}, {"AWS_ACCESS_KEY_ID": "k"}, {"region": "x"}),
+        ({}, {}, {"AWS_ENDPOINT_URL": "http://h:9000", "AWS_ACCESS_KEY_ID": "k"}, HTTP),
+        (
+            {"endpoint": "https://h", "virtual_hosted_style_request": "true", **KEYS},
+            {},
+            {},
+            {"endpoint": "https://bucket.h", "region": "us-east-1", **KEYS},
+        ),
+        ({}, {"spark.hadoop.fs.s3a.retry.limit": "2"}, {}, {"region": "us-east-1"}),
+        (KEYS, {"spark.hadoop.fs.s3a.endpoint": "h"}, {}, None),
+        (KEYS, {"spark.hadoop.fs.s3a.bucket.b.access.key": "k"}, {}, None),
+        (KEYS, {"spark.hadoop.fs.s3a.aws.credentials.provider": "P"}, {}, None),
+    ],
+)
+def test_delta_rs_gets_the_same_way_unless_only_spark_knows_it(
+    options: dict[str, str],
+    spark: dict[str, str],
+    environment: dict[str, str],
+    found: dict[str, str] | None,
+    tmp_path: Path,
+) -> None:
+    assert read_without_spark(options, spark, HOME=str(tmp_path), **environment) == found
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, {"access_key_id": "of default", "secret_access_key": SECRET, "region": "us-east-1"}),
+        ({"AWS_PROFILE": "other"}, {**KEYS, "region": "eu-west-3"}),
+        ({"AWS_PROFILE": "role"}, None),
+        ({"AWS_PROFILE": "none"}, None),
+        ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, {"region": "us-east-1"}),
+    ],
+)
+def test_delta_rs_gets_the_keys_of_a_profile(
+    tmp_path: Path, environment: dict[str, str], found: dict[str, str] | None
+) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(
+        "[profile other]\nregion = eu-west-3\n[profile role]\nrole_arn = arn:aws:iam::1:role/r\n"
+    )
+    (tmp_path / ".aws" / "credentials").write_text(
+        f"[default]\naws_access_key_id = of default\naws_secret_access_key = {SECRET}\n"
+        f"[other]\naws_access_key_id = k\naws_secret_access_key = {SECRET}\n"
+    )
+    assert read_without_spark({}, {}, HOME=str(tmp_path), **environment) == found
 
 
 def test_secrets_are_read_from_files(tmp_path: Path) -> None:
