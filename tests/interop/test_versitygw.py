@@ -13,6 +13,7 @@ import pytest
 from tests.interop.conftest import FOLDER
 from tests.lake.commit_race import require_that_only_ours_loses_nothing
 from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY
+from tests.lake.store_reads import require_reads_and_appends
 
 pytestmark = pytest.mark.interop
 
@@ -64,3 +65,7 @@ def test_two_drivers_that_commit_in_the_same_moment_lose_nothing(
     endpoint: str, tmp_path: Path
 ) -> None:
     require_that_only_ours_loses_nothing(endpoint, tmp_path)
+
+
+def test_a_table_is_made_appended_to_and_read_without_spark(endpoint: str) -> None:
+    require_reads_and_appends(endpoint)

@@ -1,0 +1,58 @@
+"""What every place of a table must do, tried on one in an object store."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dcp.lake.config.storage_options import options_of_delta_rs
+from dcp.lake.store.place import ObjectPlace
+from dcp.lake.tables.lake_table import LakeTable
+from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WRITERS = 4
+
+
+def require_reads_and_appends(endpoint: str) -> None:
+    """Make a table on the server, append to it from several threads at once, and read it."""
+    given = {
+        "endpoint": endpoint,
+        "allow_http": "true",
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+    }
+    options = options_of_delta_rs(f"s3://{BUCKET}", given, {}, {})
+    assert options is not None
+    place = ObjectPlace(f"s3://{BUCKET}/reads/a table, ü", options)
+    assert SECRET_KEY not in repr(place)
+    table = LakeTable("delta.`t`", "t", place, _no_spark)
+    assert not place.has_log()
+    assert not table.exists()
+    rows = pa.table({"id": ["a"]})
+    table.create_by_delta_rs(rows.schema, {"dcplake.a": "1"})
+    assert table.properties()["dcplake.a"] == "1"
+    assert place.has_log()
+    assert not place.has_data()
+    created = place.newest_commit(0)
+    assert created is not None
+
+    def append(_: int) -> bool:
+        return replace(table, remembered={}).append_by_delta_rs(rows, '{"by": "tests"}')
+
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        assert all(pool.map(append, range(_WRITERS)))
+    assert place.has_data()
+    assert place.newest_commit(0) is None, "later commits are there"
+    assert len(table.rows("id", "true")) == _WRITERS, "what was remembered is not the newest"
+    commits = table.commits(_WRITERS + 10)
+    assert [each["version"] for each in commits] == list(range(_WRITERS, -1, -1))
+    assert commits[0]["userMetadata"] == '{"by": "tests"}'
+    assert len(table.commits(2)) == 2
+
+
+def _no_spark() -> "SparkSession":
+    raise AssertionError("Spark was started")
