@@ -1,5 +1,6 @@
 """Tables as plain text, laid out by rich: the same on a terminal, in a pipe and in a log."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Final
@@ -48,8 +49,15 @@ def _cell(value: object) -> str:
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "backslashreplace")
     if isinstance(value, tuple | list | Mapping):
-        return json_text(value, ascii_only=False)
+        return _without_hidden(json_text(value, ascii_only=False))
     return str(value)
+
+
+def _without_hidden(text: str) -> str:
+    """Return JSON in which characters that are not printable are escaped as JSON does."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def _is_number(text: str) -> bool:

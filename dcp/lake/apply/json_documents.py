@@ -7,6 +7,7 @@ of a surrogate pair is no character: it is read as U+FFFD. Numbers are kept as t
 
 import json
 import re
+from datetime import date
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -23,7 +24,14 @@ TIMESTAMP: Final = re.compile(
     r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?)?"
     r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?"
 )
-"""Texts that a column for days or times takes, if the calendar has them."""
+"""Texts that a column for days or times takes, if the calendar has them (`day_of`, `micros_of`)."""
+
+FIRST_SECOND: Final = -62_135_596_800
+LAST_SECOND: Final = 253_402_300_799
+"""The years 1 to 9999, in seconds since 1970."""
+
+DAY_SECONDS: Final = 86_400
+_UNIX_EPOCH: Final = date(1970, 1, 1)
 
 _ESCAPES: Final = re.compile(
     r"\\\\"
@@ -74,6 +82,43 @@ def text_of(value: Any) -> str:
     parts: list[str] = []
     _write(value, parts)
     return "".join(parts)
+
+
+def day_of(text: str) -> date:
+    """Return the day that a text names.
+
+    Raises:
+        ValueError: it names none, or one that the calendar does not have.
+
+    """
+    return date.fromisoformat(_match(DATE, text)[0])
+
+
+def micros_of(text: str) -> int:
+    """Return the time that a text names, in microseconds since 1970.
+
+    Raises:
+        ValueError: it names none, or one that the calendar, the clock or a column does not have.
+
+    """
+    found = _match(TIMESTAMP, text)
+    hour, minute, second, zone_hour, zone_minute = (
+        int(found[group] or 0) for group in (2, 3, 4, 7, 8)
+    )
+    days = (date.fromisoformat(found[1]) - _UNIX_EPOCH).days
+    ahead = (zone_hour * 60 + zone_minute) * (-60 if found[6] == "-" else 60)
+    seconds = days * DAY_SECONDS + hour * 3600 + minute * 60 + second - ahead
+    is_clock = max(hour, zone_hour) <= 23 and max(minute, second, zone_minute) <= 59
+    if not is_clock or not FIRST_SECOND <= seconds <= LAST_SECOND:
+        raise ValueError("a time beyond the type")
+    return seconds * 1_000_000 + int((found[5] or "").ljust(6, "0")[:6])
+
+
+def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise ValueError("another text")
+    return found
 
 
 def holds_value(value: Any) -> bool:

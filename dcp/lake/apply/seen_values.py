@@ -1,15 +1,17 @@
 """Looks at JSON documents: which values there are at which path. No Spark."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, DecimalException
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from dcp.lake.apply.json_documents import DATE, TIMESTAMP
+from dcp.lake.apply.json_documents import day_of, micros_of
 from dcp.lake.config.column_names import same_name_key
 from dcp.lake.config.contracts import MOST_LEVELS
 
@@ -24,6 +26,9 @@ NUMBERS: Final = ("int", "bigint", "decimal(38,0)", "double")
 
 NUMERIC_TEXT: Final = "number in a text"
 """The kind of a text that is a number as JSON has them: `00501` and `+49` are other texts."""
+
+BEYOND_DOUBLE: Final = "number beyond a double"
+"""The kind of a number that only a text or a decimal holds."""
 
 _NUMERIC_TEXT: Final = re.compile(
     r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,99})?(?:[eE][+-]?[0-9]{1,3})?"
@@ -146,19 +151,31 @@ class Seen:
             self.fraction_text_digits = max(self.fraction_text_digits, fraction)
             self.kinds[NUMERIC_TEXT] += 1
             return
-        is_day, is_time = DATE.fullmatch(text), TIMESTAMP.fullmatch(text)
-        self.kinds["date" if is_day else "timestamp" if is_time else "string"] += 1
+        self.kinds[_text_kind(text)] += 1
 
     def _add_number(self, text: bytes) -> None:
         try:
             number, whole, fraction = _digits(Decimal(text.decode()))
         except DecimalException:
-            self.kinds["double"] += 1
+            self.kinds[_fraction_kind(text)] += 1
             return
         self.whole_digits = max(self.whole_digits, whole)
         self.fraction_digits = max(self.fraction_digits, fraction)
         is_whole = whole <= MOST_DIGITS and text.lstrip(b"-").isdigit()
-        self.kinds[_whole_kind(int(number)) if is_whole else "double"] += 1
+        self.kinds[_whole_kind(int(number)) if is_whole else _fraction_kind(text)] += 1
+
+
+def _text_kind(text: str) -> str:
+    if text[:4].isdecimal():  # as each day and time begins
+        for kind, read in (("date", day_of), ("timestamp", micros_of)):
+            with suppress(ValueError):
+                read(text)
+                return kind
+    return "string"
+
+
+def _fraction_kind(text: bytes) -> str:
+    return "double" if math.isfinite(float(text)) else BEYOND_DOUBLE
 
 
 def _digits(given: Decimal) -> tuple[Decimal, int, int]:

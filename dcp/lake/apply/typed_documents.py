@@ -11,7 +11,6 @@ that gives the same. Where it says no, fewer are tried together, and in the end 
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date
 from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -22,10 +21,13 @@ import pyarrow.json as pj
 
 from dcp.lake.apply.evolution import grown
 from dcp.lake.apply.json_documents import (
-    DATE,
-    TIMESTAMP,
+    DAY_SECONDS,
+    FIRST_SECOND,
+    LAST_SECOND,
+    day_of,
     holds_value,
     looks_like_object,
+    micros_of,
     parse_object,
     text_of,
 )
@@ -47,11 +49,7 @@ _ONE_BY_ONE: Final = 16
 """So few documents are read one by one where they do not all fit."""
 _PARTS: Final = 4
 
-_UNIX_EPOCH: Final = date(1970, 1, 1)
-_FIRST_SECOND: Final = -62_135_596_800
-_LAST_SECOND: Final = 253_402_300_799
 """The years 1 to 9999: few readers of the tables take others."""
-_DAY: Final = 86_400
 _LARGEST: Final = sys.float_info.max
 
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -269,10 +267,10 @@ def _fitted(found: pa.Array, kind: pa.DataType) -> pa.Array:
         return _all_within(found, found, -_LARGEST, _LARGEST)
     if pa.types.is_date(kind):
         found = found.cast(kind)
-        days = (_FIRST_SECOND // _DAY, _LAST_SECOND // _DAY)
+        days = (FIRST_SECOND // DAY_SECONDS, LAST_SECOND // DAY_SECONDS)
         return _all_within(found, found.view(pa.int32()), *days)
     if pa.types.is_timestamp(kind):
-        micros = (_FIRST_SECOND * 1_000_000, _LAST_SECOND * 1_000_000 + 999_999)
+        micros = (FIRST_SECOND * 1_000_000, LAST_SECOND * 1_000_000 + 999_999)
         return _all_within(found, found.view(pa.int64()), *micros)
     return found
 
@@ -388,7 +386,7 @@ def _scalar(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_boolean(kind):
         return lambda value: _a(bool, value)
     if pa.types.is_date(kind):
-        return lambda value: date.fromisoformat(_match(DATE, value)[0])
+        return lambda value: day_of(_a(str, value))
     return _micros if pa.types.is_timestamp(kind) else text_of
 
 
@@ -419,15 +417,5 @@ def _decimal_text(value: Any) -> str:
 def _micros(value: Any) -> int:
     """Return a time in microseconds since 1970."""
     if isinstance(value, bytes):
-        return _within(_FIRST_SECOND, int(value), _LAST_SECOND) * 1_000_000
-    found = _match(TIMESTAMP, value)
-    hour, minute, second, zone_hour, zone_minute = (
-        int(found[group] or 0) for group in (2, 3, 4, 7, 8)
-    )
-    _within(0, max(hour, zone_hour), 23)
-    _within(0, max(minute, second, zone_minute), 59)
-    days = (date.fromisoformat(found[1]) - _UNIX_EPOCH).days
-    ahead = (zone_hour * 60 + zone_minute) * (-60 if found[6] == "-" else 60)
-    seconds = days * _DAY + hour * 3600 + minute * 60 + second - ahead
-    micros = int((found[5] or "").ljust(6, "0")[:6])
-    return _within(_FIRST_SECOND, seconds, _LAST_SECOND) * 1_000_000 + micros
+        return _within(FIRST_SECOND, int(value), LAST_SECOND) * 1_000_000
+    return micros_of(_a(str, value))

@@ -160,8 +160,13 @@ def first_rows(found: DataFrame, count: int) -> list[Row]:
     """
     with errors_on_one_line():
         kinds = found.schema
-        rows = with_times_as_texts(found.limit(count)).collect()
-        return [told_times(row, kinds) for row in rows]
+        try:
+            rows = with_times_as_texts(found.limit(count)).collect()
+            return [told_times(row, kinds) for row in rows]
+        except TypeError:  # "unhashable": a map becomes a dict
+            raise ConfigError(
+                f"SQL: found a map whose keys hold arrays or maps{_AS_STRING}"
+            ) from None
 
 
 @contextmanager

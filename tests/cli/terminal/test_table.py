@@ -27,3 +27,4 @@ def test_structs_lists_and_maps_are_shown_as_json() -> None:
     [row] = table(["v", "w"], [(struct, [struct])]).splitlines()[2:]
     text = '{"a":1,"a_2":{"k":[null,"x\\ny"]},"größe":1.50}'
     assert row.split() == [text, f"[{text}]"]
+    assert table(["v"], [({"\xa0": "\xad"},)]).splitlines()[-1] == r'{"\u00a0":"\u00ad"}'

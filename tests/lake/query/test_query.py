@@ -91,6 +91,7 @@ def test_nothing_is_made_in_a_catalog_that_stays(
             id="brackets",
         ),
         ("SELECT interval 1 month", r"YearMonthIntervalType.*; this type .* cast it to STRING$"),
+        ("SELECT map(array(1), 2)", r"a map whose keys hold arrays or maps; .* cast it to STRING$"),
     ],
 )
 def test_each_error_is_one_line(
