@@ -74,7 +74,7 @@ class TablePlace(ABC):
         """
 
     @abstractmethod
-    def commit_files(self, versions: Iterable[int]) -> Iterator[CommitFile]:
+    def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
         """Yield the files of commits, up to the first that is gone."""
 
     def open(self, version: int | None = None) -> StoredTable:
@@ -119,7 +119,7 @@ class FolderPlace(TablePlace):
             return None
         return found.st_ino, found.st_mtime_ns
 
-    def commit_files(self, versions: Iterable[int]) -> Iterator[CommitFile]:
+    def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
         """Yield the files of commits, up to the first that is gone."""
         for version in versions:
             try:
@@ -195,7 +195,7 @@ class ObjectPlace(TablePlace):
             return None
         return commits[0]["e_tag"], commits[0]["last_modified"]
 
-    def commit_files(self, versions: Iterable[int]) -> Iterator[CommitFile]:
+    def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
         """Yield the files of commits, up to the first that is gone.
 
         Some are asked for at once.

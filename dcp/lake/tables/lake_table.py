@@ -479,7 +479,7 @@ def _commits(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]
     versions = range(newest, max(newest - limit, -1), -1)
     told = [
         ({**_commit_info(file.content), "version": file.version}, file.milliseconds)
-        for file in place.commit_files(versions)
+        for file in place.read_commits(versions)
     ]
     return _in_time((commit, commit.get("timestamp"), of_file) for commit, of_file in told)
 

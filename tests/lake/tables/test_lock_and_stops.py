@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,15 @@ def _commits(name: str, tree: ast.Module) -> dict[str, bool]:
     return found
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let SIGINT interrupt, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_a_signal_while_spark_starts_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     starting = threading.Event()
     starting.set()
@@ -284,6 +294,7 @@ def test_a_signal_while_spark_starts_stops_at_once(monkeypatch: pytest.MonkeyPat
             assert event.wait(90)
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_a_stop_that_waits_for_an_answer_that_never_comes_is_interrupted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -312,6 +323,7 @@ def test_a_signal_that_interrupts_a_look_at_the_stop_itself_is_heard() -> None:
     subprocess.run([sys.executable, "-c", LOOKING], check=True, timeout=120)
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_a_stop_that_ends_in_time_is_neither_interrupted_nor_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
