@@ -18,7 +18,7 @@ from typer import Option
 
 from dcp.cli.demo.demo_data import Changes, Document, airports, changes, documents
 from dcp.cli.demo.demo_producer import USER, DemoProducer
-from dcp.cli.demo.demo_rollback import second_act
+from dcp.cli.demo.demo_rollback import say_in_order, second_act
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.progress import progress
 from dcp.cli.terminal.table import table
@@ -78,7 +78,7 @@ def run(
             before, after = first.applied[-1].version, second.applied[-1].version
             lake = open_for_queries(settings)
             _ask(lake, before, after)
-            second_act(producer, settings, lake, source, sound=after, seed=seed)
+            second_act(producer, settings, lake, day.untouched(source), sound=after, seed=seed)
     _close(folder, time.monotonic() - begin)
     return 0
 
@@ -133,22 +133,32 @@ def _change(client: "KvClient", day: Changes) -> None:
 
 
 def _ask(lake: "LakeTables", before: int, after: int) -> None:
-    from dcp.lake.query.query import answer
     from dcp.lake.query.views_sql import documents_variant_sql
 
-    for title, source in (
-        (f"Airports by country, now (docs version {after})", "documents_variant"),
-        (
-            f"The same before the changes (docs VERSION AS OF {before})",
-            f"({documents_variant_sql(f'docs VERSION AS OF {before}')})",
-        ),
-    ):
-        found = answer(lake.spark, _QUESTION.format(source=source))
-        say()
-        say(title)
-        say(table(found.columns, [tuple(row) for row in found.collect()]))
-    say()
-    say("Versions of docs")
+    old = f"({documents_variant_sql(f'docs VERSION AS OF {before}')})"
+    say_in_order(
+        [
+            lambda: _by_country(
+                lake, f"Airports by country, now (docs version {after})", "documents_variant"
+            ),
+            lambda: _by_country(
+                lake, f"The same before the changes (docs VERSION AS OF {before})", old
+            ),
+            lambda: _versions(lake),
+        ]
+    )
+
+
+def _by_country(lake: "LakeTables", title: str, source: str) -> str:
+    from dcp.lake.query.query import answer
+
+    found = answer(lake.spark, _QUESTION.format(source=source))
+    return f"{title}\n{table(found.columns, [tuple(row) for row in found.collect()])}"
+
+
+def _versions(lake: "LakeTables") -> str:
+    from dcp.lake.query.query import answer
+
     history = answer(lake.spark, "DESCRIBE HISTORY docs").orderBy("version")
     shown = history.selectExpr(
         "version",
@@ -157,7 +167,7 @@ def _ask(lake: "LakeTables", before: int, after: int) -> None:
         "coalesce(operationMetrics['numTargetRowsUpdated'], '') AS updated",
         "coalesce(operationMetrics['numTargetRowsDeleted'], '') AS deleted",
     )
-    say(table(shown.columns, [tuple(row) for row in shown.collect()]))
+    return f"Versions of docs\n{table(shown.columns, [tuple(row) for row in shown.collect()])}"
 
 
 def _close(folder: Path, seconds: float) -> None:

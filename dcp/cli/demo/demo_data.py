@@ -28,6 +28,13 @@ class Changes:
     deleted: tuple[bytes, ...]
     expiring: tuple[bytes, ...]
 
+    def untouched(
+        self, source: Mapping[str, Mapping[str, object]]
+    ) -> dict[str, Mapping[str, object]]:
+        """Return the airports that none of these changes."""
+        changed = {key for key, _ in self.updated} | {*self.deleted, *self.expiring}
+        return {icao: each for icao, each in source.items() if _key(icao) not in changed}
+
 
 def airports() -> dict[str, dict[str, object]]:
     """Return the airports by ICAO code.
@@ -81,17 +88,15 @@ class LostWrites:
 
 def lost_writes(
     source: Mapping[str, Mapping[str, object]],
-    untouched: Callable[[bytes], bool],
     is_there: Callable[[bytes], bool],
     *,
     seed: int,
 ) -> LostWrites:
     """Pick writes that only one node gets (seeded).
 
-    ``is_there`` says which keys that node holds, ``untouched`` which airports are as ``source``
-    has them.
+    ``source`` has airports as they are stored, ``is_there`` says which keys that node holds.
     """
-    codes = [icao for icao in sorted(source) if is_there(_key(icao)) and untouched(_key(icao))]
+    codes = [icao for icao in sorted(source) if is_there(_key(icao))]
     chosen = Random(seed).sample(codes, _LOST_UPDATES + _LOST_DELETES + _KEPT)
     updated, rest = chosen[:_LOST_UPDATES], chosen[_LOST_UPDATES:]
     imagined = (f"PHANTOM{number}" for number in count(1))

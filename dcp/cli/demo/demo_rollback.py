@@ -4,7 +4,8 @@ It shows them in SQL, fails over, writes on the new branch, runs again, and show
 are gone and only they.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from dcp.cli.demo.demo_data import LostWrites, lost_writes
@@ -36,13 +37,16 @@ def second_act(
     sound: int,
     seed: int,
 ) -> None:
-    """Show a failover with a lost tail; ``sound`` is the version of docs before it."""
+    """Show a failover with a lost tail; ``sound`` is the version of docs before it.
+
+    ``source`` has airports as they are stored.
+    """
     from dcp.producer.clients.admin_client import AdminClient
     from dcp.producer.clients.kv_client import KvClient
 
     account = (producer.seeds, USER, producer.password, producer.bucket)
     with KvClient(*account) as client, AdminClient(*account) as admin:
-        writes = _writes_to_lose(lake, source, seed)
+        writes = lost_writes(source, _is_on_lost_node, seed=seed)
         say()
         say(f"Second act. Node {_LOST_NODE} gets writes that its replica has not seen yet:")
         admin.pause_replication()
@@ -53,7 +57,8 @@ def second_act(
             f"{len(writes.deleted)} deleted, and replicated into the tables at once:"
         )
         third = replicate_aloud("third replication", settings).applied[-1].version
-        _show_keys(lake, "Rows of a history that is about to end", writes)
+        say()
+        say(_keys(lake, "Rows of a history that is about to end", writes))
         admin.kill(_LOST_NODE)
         admin.failover(_LOST_NODE)
         say()
@@ -63,26 +68,32 @@ def second_act(
         client.set(writes.kept)
     say(f"meanwhile: {len(writes.kept)} airports updated, on the new branch, at the same seqnos")
     fourth = replicate_aloud("fourth replication", settings).applied[-1].version
-    _show_keys(lake, "The same rows now", writes)
-    _show_differences(lake, sound, third, fourth)
-    _show_audit(lake)
-    _verify(settings)
+    had_changed = f"What the lost writes had changed (docs version {sound} -> {third})"
+    is_left = f"What is left of that (docs version {sound} -> {fourth})"
+    say_in_order(
+        [
+            lambda: _keys(lake, "The same rows now", writes),
+            lambda: _differences(lake, had_changed, sound, third),
+            lambda: _differences(lake, is_left, sound, fourth),
+            lambda: _audit(lake),
+            lambda: _verified(settings),
+        ]
+    )
 
 
-def _writes_to_lose(
-    lake: "LakeTables", source: Mapping[str, Mapping[str, object]], seed: int
-) -> LostWrites:
-    """Pick airports of the node that will be lost, as they were stored at first."""
-    rows = lake.spark.sql("SELECT key FROM docs WHERE rev = 1").collect()
-    untouched = {str(row["key"]).encode() for row in rows}
-    return lost_writes(source, untouched.__contains__, _is_on_lost_node, seed=seed)
+def say_in_order(parts: Iterable[Callable[[], str]]) -> None:
+    """Say what some questions find, in their order; two of them are asked at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        for text in pool.map(lambda part: part(), parts):
+            say()
+            say(text)
 
 
 def _is_on_lost_node(key: bytes) -> bool:
     return vbucket_of(key, VBUCKETS) >= VBUCKETS // 2  # the second of two nodes
 
 
-def _show_keys(lake: "LakeTables", title: str, writes: LostWrites) -> None:
+def _keys(lake: "LakeTables", title: str, writes: LostWrites) -> str:
     from dcp.lake.tables.sql import string_list
 
     keys = [key for key, _ in (*writes.new, *writes.updated)] + list(writes.deleted)
@@ -94,42 +105,27 @@ def _show_keys(lake: "LakeTables", title: str, writes: LostWrites) -> None:
         (row["key"], row["vbucket"], row["seqno"], f"{int(row['vb_uuid']):016x}", row["document"])
         for row in found.collect()
     ]
-    say()
-    say(f"{title} (of {len(keys)} keys)")
-    say(table(("key", "vbucket", "seqno", "branch", "document"), rows))
+    heads = ("key", "vbucket", "seqno", "branch", "document")
+    return f"{title} (of {len(keys)} keys)\n{table(heads, rows)}"
 
 
-def _show_differences(lake: "LakeTables", sound: int, third: int, fourth: int) -> None:
-    for title, after in (
-        (f"What the lost writes had changed (docs version {sound} -> {third})", third),
-        (f"What is left of that (docs version {sound} -> {fourth})", fourth),
-    ):
-        found = lake.spark.sql(_DIFFERENCES.format(before=sound, after=after)).collect()
-        say()
-        say(title)
-        say(table(("key", "what"), _rows(found)))
+def _differences(lake: "LakeTables", title: str, before: int, after: int) -> str:
+    found = lake.spark.sql(_DIFFERENCES.format(before=before, after=after)).collect()
+    return f"{title}\n{table(('key', 'what'), [tuple(row) for row in found])}"
 
 
-def _rows(found: Iterable[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    return [tuple(row) for row in found]
-
-
-def _show_audit(lake: "LakeTables") -> None:
+def _audit(lake: "LakeTables") -> str:
     from dcp.cli.lake.rollbacks import undone_table
     from dcp.lake.query.rollbacks import undone_keys
 
     keys, total = undone_keys(lake)
-    say()
-    say(f"dcplake rollbacks: {total} keys taken back")
-    say(undone_table(keys))
+    return f"dcplake rollbacks: {total} keys taken back\n{undone_table(keys)}"
 
 
-def _verify(settings: "Settings") -> None:
+def _verified(settings: "Settings") -> str:
     from dcp.lake.verify.verify import verify
 
     report = verify(settings)
-    say()
-    say("dcplake verify:")
-    say(str(report))
     if (error := report.error()) is not None:
         raise error
+    return f"dcplake verify:\n{report}"
