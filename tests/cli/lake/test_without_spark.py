@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -80,9 +81,10 @@ def idle(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
             "source.username": settings.source.username,
             "source.password_file": settings.source.password_file,
         }
-        store.take_copy(Path(settings.lake.root), "lake")
+        prefix = uuid4().hex  # moto's buckets outlive their server
+        store.take_copy(Path(settings.lake.root), prefix)
         there = {
-            "lake.root": f"s3://{BUCKET}/lake",
+            "lake.root": f"s3://{BUCKET}/{prefix}",
             "lake.storage_options": ",".join(f"{k}={v}" for k, v in store.options.items()),
         }
         yield Idle(_sets(source), _sets({"lake.root": settings.lake.root}), _sets(there), store)
