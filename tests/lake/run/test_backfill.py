@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 VBUCKETS = 6
-RATE = 0.05
+RATE = 0.03
 """Megabytes per second: what one vbucket of the tests takes a second for."""
 
 
