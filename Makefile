@@ -7,6 +7,8 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS   += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
+# A suite starts hundreds of Pythons: without compiled modules each takes two seconds of CPU more.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
@@ -38,7 +40,7 @@ demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="
 # Dozens of JVMs start in them, each with a quarter less CPU where set-up has archived Spark's classes.
 test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 	@! command -v flock >/dev/null || flock $(VENV)-classes.lock true
-	@$(PYTHON) -m pytest -n 3 --dist worksteal --durations=40 --durations-min=5 $(ARGS)
+	@$(PYTHON) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --durations=40 --durations-min=5 $(ARGS)
 
 # The drivers of the official clients, built where their sources changed.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class

@@ -43,24 +43,46 @@ _LONGEST: Final = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let long tests begin first: of several processes none is left alone with one at the end."""
+    """Let long tests begin first: of several processes none is left alone with one at the end.
+
+    Tests that share what takes long to make run in one process, which makes it once.
+    """
 
     def place(item: pytest.Item) -> int:
         name = getattr(item, "originalname", item.name)
         if name in _LONGEST:
             return _LONGEST.index(name)
-        return len(_LONGEST) + (item.get_closest_marker("slow") is None)
+        if item.get_closest_marker("slow") is None:
+            return len(_LONGEST) + 2
+        return len(_LONGEST) + (_group_of(item) is None)
 
     items.sort(key=place)
+    for item in items:
+        if (group := _group_of(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group_of(item: pytest.Item) -> str | None:
+    """Return the module, or the folder, whose tests share a fixture of this test."""
+    if not isinstance(item, pytest.Function):
+        return None
+    fixtures = [defined[-1] for defined in item._fixtureinfo.name2fixturedefs.values()]
+    folders = {each.baseid for each in fixtures if each.scope == "session"} - {"", "tests"}
+    if folders:
+        return min(folders)
+    is_of_module = any(each.scope == "module" for each in fixtures)
+    return item.nodeid.partition("::")[0] if is_of_module else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say with each failure the one command that repeats it."""
+    """Name a test without its group, and say with each failure the one command that repeats it."""
     report = yield
+    report.nodeid = report.nodeid.removesuffix(f"@{_group_of(item)}")
     if report.failed:
         names = ("DCPLAKE_TEST_SEED", "DCPLAKE_TEST_SCALE")
         given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
@@ -68,7 +90,7 @@ def pytest_runtest_makereport(
         examples = item.config.getoption("--hypothesis-seed", None)
         if examples is not None:
             chosen.append(f"--hypothesis-seed={examples}")
-        command = " ".join([*given, ".venv/bin/python -m pytest", *chosen, f"'{item.nodeid}'"])
+        command = " ".join([*given, ".venv/bin/python -m pytest", *chosen, f"'{report.nodeid}'"])
         report.sections.append(("repeat it with", command))
     return report
 

@@ -16,8 +16,11 @@ from dcp.errors import DcplakeError
 from dcp.lake.config.settings_load import load_settings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+GENERATED: Final = pages()
 WRITTEN_BY_HAND: Final = sorted(
-    page for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")) if page.name not in pages()
+    page
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    if page.name not in GENERATED
 )
 PLACEHOLDERS: Final = ("…", "...", "[", "|--")
 """What stands for words that the reader puts there: such lines are no commands yet."""
@@ -29,10 +32,10 @@ JOBS: Final = {"replicate": "run", "backfill": "backfill", "maintain": "maintain
 """The Spark jobs that are commands, and which."""
 
 
-@pytest.mark.parametrize("name", pages())
+@pytest.mark.parametrize("name", GENERATED)
 def test_a_reference_page_is_what_the_code_says(name: str) -> None:
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    assert page == pages()[name], "run `python -m conf.reference`"
+    assert page == GENERATED[name], "run `python -m conf.reference`"
 
 
 def test_the_page_of_operations_lists_the_exit_codes_that_there_are() -> None:
