@@ -179,6 +179,9 @@ CLASSIC_ONLY = frozenset(
 )
 STARTS_SPARK = Path("dcp/lake/spark/session.py")
 
+# What reads rows of a table of a lake.
+QUERIES = frozenset({"rows", "take_rows", "query", "bounded_query"})
+
 JOBS_MAY_IMPORT = frozenset({"lake", "cli", "errors"})
 API_MAY_IMPORT = frozenset({"lake", "errors", "installation", "__version__"})
 OURS = frozenset({"dcp", "dcplake", "jobs", "tests", "benchmarks"})
@@ -242,6 +245,17 @@ def classic_only_names(path: Path, root: Path, tree: ast.Module) -> Iterator[str
                 yield f"{where} uses {name}: Spark Connect has none"
 
 
+def queries_of_changes(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
+    """Queries of the change log by others than `dcp.lake.log`, which knows its rows."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="changes"), attr=name)) if (
+                name in QUERIES
+            ):
+                where = f"{path.relative_to(root)}:{node.lineno}"
+                yield f"{where} asks changes: dcp.lake.log does"
+
+
 def code_in_init(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
     """Anything in an `__init__.py` beyond docstring, imports, `__all__` and `__version__`."""
     for node in tree.body:
@@ -267,6 +281,8 @@ def violations(root: Path) -> list[str]:
             found += wrong_imports(path, root, tree)
             if in_part == "lake" and relative != STARTS_SPARK:
                 found += classic_only_names(path, root, tree)
+            if in_part == "lake" and path.parent.name != "log":
+                found += queries_of_changes(path, root, tree)
             if path.name == "__init__.py":
                 found += code_in_init(path, root, tree)
                 if folder == "airflow":
@@ -558,6 +574,7 @@ def test_planted_import_is_found(tmp_path: Path, path: str, source: str, importe
         ("dcp/common/strings.py", "", "dcp/common/strings.py: dcp.common is in no layer"),
         ("dcp/lake/a.py", "x = s.sparkContext", "dcp/lake/a.py:1 uses sparkContext"),
         ("dcp/lake/a.py", "DeltaTable.forPath(s, p)", "dcp/lake/a.py:1 uses DeltaTable"),
+        ("dcp/lake/a.py", "lake.changes.rows('key', 'true')", "dcp/lake/a.py:1 asks changes"),
     ],
 )
 def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message: str) -> None:
@@ -576,6 +593,7 @@ def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message:
         ),
         ("dcp/protocol/flow.py", "from dcp.wire.messages import Noop\nfrom dcp.errors import E"),
         ("dcp/client/a.py", "import socket, threading, time\nimport dcp.protocol.stream"),
+        ("dcp/lake/log/a.py", "lake.changes.rows('key', 'true')"),
         ("dcp/lake/spark/session.py", "session.sparkContext.setLogLevel('ERROR')"),
         ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import server"),
         ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run.run import run\n__all__ = ["run"]'),

@@ -27,17 +27,12 @@ from dcp.lake.apply.apply_plan import (
     ROW_BUDGET,
     TABLE_BYTES_BY_NAMED_KEY,
     ApplyPlan,
-    Keys,
     RowBudget,
 )
 from dcp.lake.apply.apply_rows import (
     LARGE_DOCUMENT_BYTES,
-    SOURCE,
     deletions,
     old_rows,
-    touched_keys,
-    vbuckets_without_repeats,
-    winning_rows,
     with_held_keys,
 )
 from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
@@ -59,6 +54,8 @@ from dcp.lake.log.applied import (
 )
 from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.round_records import largest_document_bytes
+from dcp.lake.log.slice_keys import Keys
+from dcp.lake.log.slice_rows import SOURCE, touched_keys, vbuckets_without_repeats, winning_rows
 from dcp.lake.log.stop_points import reached
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lineage import Lineage

@@ -11,6 +11,7 @@ import pyarrow as pa
 from dcp.lake.apply.typed_plan import UNTYPED, TypedPlan
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
 from dcp.lake.log.log_slice import LogSlice
+from dcp.lake.log.slice_keys import Keys
 from dcp.printable import number_ranges
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
@@ -34,48 +35,6 @@ class RowBudget:
 
 
 ROW_BUDGET: Final = RowBudget()
-
-
-@dataclass(frozen=True, slots=True)
-class Winner:
-    """The newest live row of one key: where it is in the log."""
-
-    key: str
-    round: int
-    vbucket: int
-    epoch: int
-    seqno: int
-
-
-@dataclass(frozen=True, slots=True)
-class LostKey:
-    """A key without a live row in the slice: it becomes what it was in the base version."""
-
-    key: str
-    vbucket: int
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Every key that an apply touches: with a newest live row, or without."""
-
-    winners: tuple[Winner, ...] = ()
-    lost: tuple[LostKey, ...] = ()
-
-    def __len__(self) -> int:
-        """Return the number of keys."""
-        return len(self.winners) + len(self.lost)
-
-    @property
-    def names(self) -> list[str]:
-        """The keys."""
-        return [*(each.key for each in self.winners), *(each.key for each in self.lost)]
-
-    @property
-    def vbuckets(self) -> tuple[int, ...]:
-        """The vbuckets that they are in, in order."""
-        won = {each.vbucket for each in self.winners}
-        return tuple(sorted(won | {each.vbucket for each in self.lost}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """Builds the SQL of an apply: from a plan to one MERGE statement. No Spark."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from dcp.lake.apply.apply_plan import ApplyPlan, Winner
+from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.log.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
-from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, TYPED, RowKind, is_kind
-from dcp.lake.tables.sql import i64, integer_list, quoted, string, string_list, u64
+from dcp.lake.log.slice_sql import rows_sql, won_rows_sql
+from dcp.lake.tables.schema import REPLICA, TYPED, RowKind
+from dcp.lake.tables.sql import integer_list, quoted, string, string_list
 
 # The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
 # h times 65,536 nanoseconds are h * 8192 / 125 microseconds, rounded down; each part of this is
@@ -37,45 +38,6 @@ def touched_sql(changes_sql: str, collection_id: int, log_slice: LogSlice) -> st
 SELECT c.vbucket, c.key, {newest} AS newest
 {rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}
 GROUP BY c.vbucket, c.key{touched}"""
-
-
-def rows_sql(
-    changes_sql: str, collection_id: int, log_slice: LogSlice, ranges: Iterable[RowRange]
-) -> str:
-    """Return the clauses that choose the document rows of some ranges (c, with the range b)."""
-    chosen = list(ranges)
-    # BIGINT is compared in a fraction of the time of DECIMAL. A seqno beyond it is above them all.
-    fits = all(each.high < 2**63 for each in chosen)
-    seqno, number = ("try_cast(c.seqno AS BIGINT)", i64) if fits else ("c.seqno", u64)
-    values = ", ".join(
-        f"({each.vbucket}, {each.epoch}, {number(each.low)}, {number(each.high)}, "
-        f"{string(each.role)})"
-        for each in chosen
-    )
-    vbuckets = integer_list(sorted({each.vbucket for each in chosen}))
-    if not chosen:
-        values, vbuckets = f"(-1, -1, {number(0)}, {number(0)}, '')", "-1"
-    return f"""FROM {changes_sql} c
-JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
-  ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
-WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
-  AND c.{is_kind(*ITEM_KINDS)}
-  AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
-
-
-def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner]) -> str:
-    """Return the query for some rows of the log, named one by one."""
-    values = ", ".join(
-        f"({each.round}, {each.vbucket}, {each.epoch}, {u64(each.seqno)})" for each in winners
-    )
-    return _won_rows(
-        changes_sql,
-        collection_id,
-        f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
-        [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
-        rounds=(min(each.round for each in winners), max(each.round for each in winners)),
-        vbuckets=(each.vbucket for each in winners),
-    )
 
 
 def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
@@ -139,7 +101,7 @@ def _newest_parts(
     """Return the queries that look for the newest row of each key."""
     touched = touched_sql(changes_sql, plan.collection_id, log_slice)
     parts = [
-        _won_rows(
+        won_rows_sql(
             changes_sql,
             plan.collection_id,
             f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w",
@@ -162,24 +124,6 @@ def _single_rows(changes_sql: str, plan: ApplyPlan, ranges: Iterable[RowRange]) 
     """Return the rows of ranges in which each key has one, without looking for its newest."""
     rows = rows_sql(changes_sql, plan.collection_id, plan.log_slice, ranges)
     return f"SELECT {', '.join(_log_columns())}, c.kind <> '{RowKind.MUTATION}' AS deleted {rows}"
-
-
-def _won_rows(
-    changes_sql: str,
-    collection_id: int,
-    winners: str,
-    columns: Iterable[str],
-    *,
-    rounds: tuple[int, int],
-    vbuckets: Iterable[int],
-) -> str:
-    """Return the newest live rows, with their documents joined on."""
-    return f"""
-SELECT {", ".join(columns)}, c.kind <> '{RowKind.MUTATION}' AS deleted
-FROM {changes_sql} c JOIN {winners}
-  ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
-WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.{is_kind(*ITEM_KINDS)}
-  AND c.collection_id = {collection_id} AND c.vbucket IN ({_listed(vbuckets)})"""
 
 
 def _lost_part(table_sql: str, plan: ApplyPlan, lost: str) -> str:

@@ -22,13 +22,16 @@ from dcp.lake.apply.apply_rows import old_rows
 from dcp.lake.apply.replica_facts import is_missing_version
 from dcp.lake.log.applied import AppliedVersion, ReplicaStatus
 from dcp.lake.log.log_slice import REPLACED
+from dcp.lake.log.round_records import states_left
+from dcp.lake.log.slice_rows import deletions_between
+from dcp.lake.log.slice_sql import deletions_sql
 from dcp.lake.log.stop_points import reached
 from dcp.lake.tables.memory_views import memory_view
-from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA, RowKind, is_kind
+from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_audit
 from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, FEW_ROWS, is_conflict, transaction
-from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
 def write_audit(
@@ -56,7 +59,7 @@ def write_audit(
         applied,
         commit.time,
         int(commit.ours.get("first", 1)),
-        _states_before(lake, applied.from_round),
+        states_left(lake, applied.from_round),
         keys,
     )
     for is_last in (False, True):
@@ -78,12 +81,6 @@ def write_audit(
         else:
             return
         # Another driver wrote in the same moment: if it was this audit, Delta skips the next try.
-
-
-def _states_before(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
-    """Return the vbuckets' states in a round, as far as cleaning has left them."""
-    condition = f"{is_kind(RowKind.POSITION)} AND round = {round_number}"
-    return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +127,11 @@ def _sources(
             f"WHERE {_chosen(audited, string)})"
             for version in versions
         )
+        deleted = deletions_sql(
+            lake.changes_sql, *_deletion_rounds(audited), _chosen(audited, string)
+        )
         yield (
-            AuditSources(before, after, f"({_deletions_sql(lake.changes_sql, audited, string)})"),
+            AuditSources(before, after, f"({deleted})"),
             {},
         )
         return
@@ -157,19 +157,14 @@ def _few_rows(lake: LakeTables, audited: Audited) -> list[pa.Table] | None:
         return None
     return [
         *(each.select(_COMPARED.names) for each in found if each is not None),
-        lake.changes.query(
-            lambda name, text: _deletions_sql(name, audited, text),
-            pa.schema([CHANGES.field(name) for name in _OF_DELETIONS]),
+        deletions_between(
+            lake.changes, *_deletion_rounds(audited), lambda text: _chosen(audited, text)
         ),
     ]
 
 
-def _deletions_sql(changes_sql: str, audited: Audited, text: Callable[[str], str]) -> str:
-    return (
-        f"SELECT {', '.join(_OF_DELETIONS)} FROM {changes_sql} "
-        f"WHERE round BETWEEN {audited.first_round} AND {audited.applied.from_round} "
-        f"AND {is_kind(RowKind.DELETION, RowKind.EXPIRATION)} AND {_chosen(audited, text)}"
-    )
+def _deletion_rounds(audited: Audited) -> tuple[int, int]:
+    return audited.first_round, audited.applied.from_round
 
 
 def _chosen(audited: Audited, text: Callable[[str], str]) -> str:
@@ -262,7 +257,6 @@ _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]
 _COMPARED: Final = pa.schema(
     [REPLICA.field(name) for name in ("vbucket", "key", "key_bytes", *_STATE_NAMES)]
 )
-_OF_DELETIONS: Final = ("vbucket", "epoch", "key", "seqno")
 
 
 def _state(side: str) -> str:

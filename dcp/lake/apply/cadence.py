@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dcp.lake.apply.apply import slice_to_publish
-from dcp.lake.apply.apply_sql import rows_sql
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, round_time
+from dcp.lake.log.slice_rows import count_rows
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
@@ -71,12 +71,11 @@ def pending_of(
         return Pending(0, 0, 0.0)
     if log_slice.undone or log_slice.cleared or log_slice.stale != status.held.stale:
         return Pending(0, 0, 0.0, takes_back=True)
-    published = rows_sql(lake.changes_sql, replica.collection_id, log_slice, log_slice.ranges)
-    row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]
-    if not row["rows"]:
+    pending_rows, first_round = count_rows(lake.changes, replica.collection_id, log_slice)
+    if first_round is None:
         return Pending(0, 0, 0.0)
-    counted = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
-    time = round_time(lake, row["first"], newest_commits)
+    [counted] = lake.table(replica.name).rows("count(*) AS found", "true")
+    time = round_time(lake, first_round, newest_commits)
     now = now or datetime.now(UTC)
     age_seconds = _NO_AGE if time is None else (now - time).total_seconds()
-    return Pending(int(row["rows"]), int(counted[0][0]), age_seconds)
+    return Pending(pending_rows, counted["found"], age_seconds)

@@ -7,9 +7,9 @@ would cost some queries a table.
 from collections.abc import Set
 from dataclasses import dataclass
 
+from dcp.lake.log.collection_log import changed_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.history import history
-from dcp.lake.tables.schema import ITEM_KINDS, is_kind
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 
@@ -78,9 +78,4 @@ def _touched(lake: LakeTables, after_round: int, to_round: int) -> _Touched:
             or (state.last_collection_round or 0) > after_round
         ):
             return _Touched(after_round, to_round, None)
-    rows = lake.changes.rows(
-        "DISTINCT collection_id",
-        f"round > {after_round} AND round <= {to_round} AND {is_kind(*ITEM_KINDS)}",
-    )
-    ids = frozenset(row["collection_id"] for row in rows)
-    return _Touched(after_round, to_round, ids)
+    return _Touched(after_round, to_round, changed_collections(lake, after_round, to_round))

@@ -7,14 +7,14 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from dcp.lake.log.applied import ReplicaStatus, applied_at
+from dcp.lake.log.collection_log import collection_events
 from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.log_slice import EMPTY_TABLE, CollectionEvent, HeldVersion
-from dcp.lake.log.round_records import round_records
-from dcp.lake.receive.system_events import kept_collection
+from dcp.lake.log.round_records import round_records, rounds_left
 from dcp.lake.tables.epochs import Fork
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.schema import REPLICA, RowKind, is_kind
+from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -53,25 +53,7 @@ class LakeFacts:
     ) -> Sequence[CollectionEvent]:
         """Return what became of the replica's collection in some vbuckets, in these rounds."""
         own = self._replica.collection_id
-        rows = self._lake.changes.rows(
-            "DISTINCT kind, vbucket, epoch, seqno, round, collection_id, detail",
-            f"{is_kind(RowKind.SYSTEM_EVENT, RowKind.BACKFILL)} "
-            f"AND round BETWEEN {int(from_round)} AND {int(to_round)} "
-            f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
-            f"AND (collection_id = {own} OR collection_id IS NULL)",
-        )
-        return [
-            CollectionEvent(
-                row["vbucket"],
-                row["epoch"],
-                int(row["seqno"]),
-                row["round"],
-                keeps=row["collection_id"] is None,
-                brings_anew=row["kind"] == RowKind.BACKFILL,
-            )
-            for row in rows
-            if row["collection_id"] == own or kept_collection(row["detail"]) == own
-        ]
+        return collection_events(self._lake, own, from_round, to_round, vbuckets)
 
     def older_versions(self) -> Sequence[HeldVersion]:
         """Return the newest version of each older state of the table, newest first.
@@ -98,11 +80,7 @@ class LakeFacts:
         rounds = {number for each in versions for number in (each.round, *each.stale.values())}
         if not rounds:
             return versions
-        rows = self._lake.changes.rows(
-            "DISTINCT round",
-            f"{is_kind(RowKind.POSITION)} AND round IN ({integer_list(sorted(rounds))})",
-        )
-        known = {row["round"] for row in rows}
+        known = rounds_left(self._lake, rounds)
         return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
 
     def is_readable(self, version: int, vbucket: int) -> bool:

@@ -1,7 +1,7 @@
 """Reads epochs from the change log: recorded forks, and snapshot ends on the live history."""
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -30,6 +30,24 @@ def forks_between(
     )
     forks = (Fork(row["vbucket"], row["epoch"], int(row["seqno"]), row["round"]) for row in rows)
     return sorted(forks, key=lambda fork: (fork.vbucket, fork.epoch))
+
+
+def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
+    """Return all ``rollback`` rows, oldest first: orders, and where epochs begin."""
+    return lake.changes.rows(
+        "vbucket, epoch, round, seqno, detail, rollback",
+        f"{is_kind(RowKind.ROLLBACK)} ORDER BY round",
+    )
+
+
+def count_orders(lake: LakeTables, after_round: int, to_round: int) -> int:
+    """Return how often the producer ordered a rollback in the rounds after one."""
+    [row] = lake.changes.rows(
+        "count(*) AS orders",
+        f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NULL AND "
+        f"round > {int(after_round)} AND round <= {int(to_round)}",
+    )
+    return int(row["orders"])
 
 
 def live_complete_seqnos(

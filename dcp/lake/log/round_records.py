@@ -57,6 +57,39 @@ def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
     return max((each.largest_bytes for each in reports), default=DOCUMENT_BYTES)
 
 
+def rounds_left(lake: LakeTables, rounds: Collection[int]) -> frozenset[int]:
+    """Return those of some rounds of which cleaning has left the positions."""
+    rows = lake.changes.rows(
+        "DISTINCT round",
+        f"{is_kind(RowKind.POSITION)} AND round IN ({integer_list(sorted(rounds))})",
+    )
+    return frozenset(row["round"] for row in rows)
+
+
+def oldest_round_left(lake: LakeTables) -> int:
+    """Return the oldest round of which cleaning has left the positions; there must be one."""
+    [row] = lake.changes.rows("min(round) AS oldest", is_kind(RowKind.POSITION))
+    return int(row["oldest"])
+
+
+def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
+    """Return the vbuckets' states after a round, as far as cleaning has left them."""
+    condition = f"{is_kind(RowKind.POSITION)} AND round = {int(round_number)}"
+    return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
+
+
+def reports_since(lake: LakeTables, first_round: int) -> dict[int, list[VbucketReport]]:
+    """Return the reports of the rounds from one on, by round; without those that were cleaned."""
+    rows = lake.changes.rows(
+        "round, vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round >= {int(first_round)}"
+    )
+    reports: dict[int, list[VbucketReport]] = {}
+    for row in rows:
+        told = VbucketReport.parse(row["vbucket"], row["detail"])
+        reports.setdefault(row["round"], []).append(told)
+    return reports
+
+
 def _read(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
     rows = lake.changes.rows(
         "round, kind, vbucket, epoch, position, detail",

@@ -11,21 +11,19 @@ from typing import Final
 
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.log.changes import newest_round, round_time
-from dcp.lake.log.epoch_log import forks_between
-from dcp.lake.log.round_records import round_record, round_records
+from dcp.lake.log.collection_log import first_rounds_after
+from dcp.lake.log.epoch_log import count_orders, forks_between
+from dcp.lake.log.round_records import reports_since, round_record, round_records
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.lake_table import TableSize
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
-from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, audit_exists, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 ROUNDS_SHOWN: Final = 30
 """The newest rounds whose figures are told one by one."""
-
-_LACKING: Final = is_kind(*ITEM_KINDS, RowKind.SYSTEM_EVENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +179,11 @@ class FiguresReader:
         first = max(1, newest - ROUNDS_SHOWN + 1)
         missing = [number for number in range(first, newest + 1) if number not in self._rounds]
         if missing:
-            rows = self._lake.changes.rows(
-                "round, vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round >= {missing[0]}"
-            )
+            reports = reports_since(self._lake, missing[0])
             times = {each.round: each.time for each in commits if each.round is not None}
-            reports: dict[int, list[VbucketReport]] = {number: [] for number in missing}
-            for row in rows:
-                if (number := row["round"]) in reports:
-                    reports[number].append(VbucketReport.parse(row["vbucket"], row["detail"]))
             self._rounds |= {
-                number: _of_round(number, times.get(number), told)
-                for number, told in reports.items()
+                number: _of_round(number, times.get(number), reports.get(number, ()))
+                for number in missing
             }
         self._rounds = {number: each for number, each in self._rounds.items() if number >= first}
         return tuple(self._rounds[number] for number in range(newest, first - 1, -1))
@@ -212,12 +204,7 @@ class FiguresReader:
     def _count_rollbacks(self, states: Collection[VbucketProgress], newest: int) -> int:
         """Count the orders in the log; a lake without any is known by its positions."""
         if any(state.epoch or state.order is not None for state in states):
-            [row] = self._lake.changes.rows(
-                "count(*) AS orders",
-                f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NULL AND "
-                f"round > {self._rollbacks_up_to} AND round <= {newest}",
-            )
-            self._rollbacks += row["orders"]
+            self._rollbacks += count_orders(self._lake, self._rollbacks_up_to, newest)
         self._rollbacks_up_to = newest
         return self._rollbacks
 
@@ -262,7 +249,8 @@ def _replica_figures(
     waiting = [state.first_pending_round for state in now.values() if state.first_pending_round]
     if any(highs[vb] > max(_reached(state), state.position.seqno) for vb, state in now.items()):
         waiting.append(newest)  # what its plan knew of and it did not read
-    lacking = _first_rounds_lacking(lake, statuses, newest)
+    held = {each.collection_id: status.round for each, status in statuses.items()}
+    lacking = first_rounds_after(lake, held, newest)
     for replica, status in statuses.items():
         first = lacking.get(replica.collection_id)
         reached = {vb: _reached(state) for vb, state in now.items()}
@@ -279,25 +267,6 @@ def _replica_figures(
             None if since is None else round_time(lake, since, commits),
             tuple(sorted(shown_stale(status, now))),
         )
-
-
-def _first_rounds_lacking(
-    lake: LakeTables, statuses: Mapping[ReplicaTable, ReplicaStatus], newest: int
-) -> dict[int, int]:
-    """Return the first round with rows of a collection that its table lacks; without any: none."""
-    held = {each.collection_id: status.round for each, status in statuses.items()}
-    behind = " OR ".join(
-        f"(collection_id = {collection_id} AND round > {number})"
-        for collection_id, number in held.items()
-        if number < newest
-    )
-    if not behind:
-        return {}
-    rows = lake.changes.rows(
-        "collection_id, min(round) AS first",
-        f"round > {min(held.values())} AND {_LACKING} AND ({behind}) GROUP BY collection_id",
-    )
-    return {row["collection_id"]: row["first"] for row in rows}
 
 
 def _reached_at(

@@ -25,19 +25,16 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.log_slice import HeldVersion
+from dcp.lake.log.round_records import states_left
 from dcp.lake.quality.quality_engine import run_suite
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import PassedCheck, last_passed
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
-from dcp.lake.tables.schema import CHANGES, POSITION, REPLICA, RowKind, is_kind
-from dcp.lake.tables.sql import integer_list, quoted, u64
+from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.sql import quoted, u64
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])
-_COMPLETE: Final = pa.schema(
-    [*(CHANGES.field(name) for name in ("vbucket", "epoch")), POSITION.field("complete_seqno")]
-)
-
 _CACHED_BYTES: Final = 256 * MEBIBYTE
 """More rows are read from the table once more for each statement; in files they are smaller."""
 
@@ -146,8 +143,13 @@ def complete_positions(lake: LakeTables, held: HeldVersion) -> dict[int, tuple[i
 
     None of a round whose positions were cleaned: then all rows count as changed.
     """
-    found = lake.changes.query(lambda name, _: complete_sql(name, held), _COMPLETE).to_pylist()
-    return {row["vbucket"]: (row["epoch"], int(row["complete_seqno"])) for row in found}
+    states = {number: states_left(lake, number) for number in {held.round, *held.stale.values()}}
+    return {
+        vbucket: (state.epoch, state.complete_seqno)
+        for number, of_round in states.items()
+        for vbucket, state in of_round.items()
+        if held.round_of(vbucket) == number
+    }
 
 
 def unchanged_seqnos(
@@ -162,24 +164,6 @@ def unchanged_seqnos(
         for vbucket, (epoch, seqno) in then.items()
         if vbucket in now and epoch == now[vbucket][0] and seqno <= now[vbucket][1]
     }
-
-
-def complete_sql(changes_sql: str, held: HeldVersion) -> str:
-    """Return the query for `complete_positions`; those of a stale vbucket are of an older round."""
-    positions = (
-        "SELECT vbucket, epoch, position.complete_seqno AS complete_seqno "
-        f"FROM {changes_sql} WHERE {is_kind(RowKind.POSITION)}"
-    )
-    at_rounds: dict[int, list[int]] = {}
-    for vbucket, number in sorted(held.stale.items()):
-        at_rounds.setdefault(number, []).append(vbucket)
-    fresh = f" AND vbucket NOT IN ({integer_list(sorted(held.stale))})" if held.stale else ""
-    queries = [f"{positions} AND round = {held.round}{fresh}"]
-    queries += [
-        f"{positions} AND round = {number} AND vbucket IN ({integer_list(vbuckets)})"
-        for number, vbuckets in at_rounds.items()
-    ]
-    return " UNION ALL ".join(queries)
 
 
 def check_version(

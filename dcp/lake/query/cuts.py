@@ -19,15 +19,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.apply.apply_plan import Keys
-from dcp.lake.apply.apply_rows import touched_keys
 from dcp.lake.apply.replica_facts import LakeFacts, is_missing_version
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.log_slice import EMPTY_TABLE, HeldVersion
+from dcp.lake.log.round_records import oldest_round_left
+from dcp.lake.log.slice_keys import Keys
+from dcp.lake.log.slice_rows import touched_keys
 from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creation
-from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
+from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.printable import Shown, number_ranges
@@ -164,7 +165,7 @@ def _last_round(
     elif as_of is not None:
         by_then = (each.round for each in commits if each.time <= as_of)
         last = next((number for number in by_then if number is not None), None)
-    kept = lake.changes.rows("min(round) AS oldest", is_kind(RowKind.POSITION))[0]["oldest"]
+    kept = oldest_round_left(lake)
     if last is None or not kept <= last <= newest:
         found = f"round {last}" if as_of is None else f"no round at {as_of:%Y-%m-%d %H:%M:%S} UTC"
         raise ConfigError(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dcp.lake.log.epoch_log import rollback_rows
 from dcp.lake.query.views_sql import RESTREAM
-from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, audit_exists
 
 NEWEST: Final = 100
@@ -72,13 +72,9 @@ class UndoneKey:
 
 def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
     """Return the newest rollbacks, newest first."""
-    rows = lake.changes.rows(
-        "vbucket, epoch, round, seqno, detail, rollback",
-        f"{is_kind(RowKind.ROLLBACK)} ORDER BY round",
-    )
     orders: dict[tuple[int, int], Mapping[str, Any]] = {}  # the newest of each vbucket and epoch
     epochs = []
-    for row in rows:
+    for row in rollback_rows(lake):
         vbucket, epoch = row["vbucket"], row["epoch"]
         if row["seqno"] is None:
             orders[vbucket, epoch] = row["rollback"]

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from dcp.lake.log.changes import latest_round
-from dcp.lake.tables.schema import ITEM_KINDS, is_kind
+from dcp.lake.log.item_log import newest_item_counts, take_items
 from dcp.lake.tables.tables import LakeTables
 
 _SHOWN_BYTES = 4096
@@ -35,16 +35,12 @@ def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
     Two queries, however many rounds it takes: how many changes the rounds brought, then the rows.
     """
     newest = latest_round(lake)
-    per_round = lake.changes.rows(
-        "round, count(*) AS found",
-        f"round <= {newest} AND {is_kind(*ITEM_KINDS)} "
-        f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}",
-    )
+    per_round = newest_item_counts(lake, newest, count)
     if not per_round:
         return newest, []
-    counts = itertools.accumulate(row["found"] for row in per_round)
+    counts = itertools.accumulate(found for _, found in per_round)
     enough = sum(1 for rows in counts if rows < count)
-    first = per_round[min(enough, len(per_round) - 1)]["round"]
+    first, _ = per_round[min(enough, len(per_round) - 1)]
     return newest, _changes(lake, first, newest, count)
 
 
@@ -63,11 +59,7 @@ def _changes(lake: LakeTables, first: int, last: int, count: int | None) -> list
             return sorted(changes, key=_ORDER)
         return heapq.nlargest(count, changes, key=_ORDER)[::-1]
 
-    return lake.changes.take_rows(
-        "round, kind, vbucket, seqno, cas, key, value",
-        f"round BETWEEN {first} AND {last} AND {is_kind(*ITEM_KINDS)}",
-        newest,
-    )
+    return take_items(lake, first, last, newest)
 
 
 def _change(row: Mapping[str, Any]) -> Change:

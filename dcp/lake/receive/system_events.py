@@ -7,7 +7,6 @@ from typing import Any
 
 from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
 from dcp.protocol.events import SystemEventReceived
-from dcp.wire.json_tree import json_tree
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
 from dcp.wire.vocabulary import SystemEventKind
 
@@ -35,18 +34,6 @@ def _policy_of(event: SystemEventReceived, dropped: DroppedPolicies) -> DroppedP
     if isinstance(event.meaning, CollectionEnded):
         return dropped.of(event.meaning.collection_id)
     return None
-
-
-def kept_collection(text: str) -> int | None:
-    """Return the collection whose drop a `system_event_text` tells; None for other events.
-
-    Where such a row of ``changes`` names no collection, the drop ended none of its documents.
-    """
-    told = json_tree(text)
-    if told["event"] != SystemEventKind.END_COLLECTION.name:
-        return None
-    collection_id: int | None = told.get("collection_id")
-    return collection_id
 
 
 def system_event_text(event: SystemEventReceived, dropped: DroppedPolicies, now: datetime) -> str:

@@ -15,6 +15,7 @@ from dcp.client.probe import ClusterView, VbucketHolder, collection_seqnos, prob
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.collection_log import backfilled_collections
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.round_records import positions_at
@@ -41,7 +42,6 @@ from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.collections import ManifestCollection, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.epochs import is_live
-from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
@@ -344,17 +344,14 @@ def _brought(
     newest: int,
 ) -> dict[int, set[int]]:
     """Return the collections that vbuckets got since a request began, and did not lose again."""
-    rows = lake.changes.rows(
-        "DISTINCT vbucket, epoch, seqno, collection_id",
-        f"{is_kind(RowKind.BACKFILL)} AND round > {request.begun_round} AND round <= {newest}",
-    )
+    brought = backfilled_collections(lake, request.begun_round, newest)
     found: dict[int, set[int]] = {}
-    forks = forks_between(lake, request.begun_round, newest, request.vbuckets) if rows else []
-    for row in rows:
-        vbucket = row["vbucket"]
-        own = [fork for fork in forks if fork.vbucket == vbucket]
-        if is_live(row["epoch"], int(row["seqno"]), states[vbucket].epoch, own):
-            found.setdefault(vbucket, set()).add(row["collection_id"])
+    forks = forks_between(lake, request.begun_round, newest, request.vbuckets) if brought else []
+    for collection_id, events in brought.items():
+        for event in events:
+            own = [fork for fork in forks if fork.vbucket == event.vbucket]
+            if is_live(event.epoch, event.seqno, states[event.vbucket].epoch, own):
+                found.setdefault(event.vbucket, set()).add(collection_id)
     return found
 
 

@@ -22,14 +22,13 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round, newest_round
+from dcp.lake.log.collection_log import kept_drops
 from dcp.lake.log.epoch_log import live_complete_seqnos
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.system_events import kept_collection
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.opening import lake_locked, spark_of
-from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
-from dcp.lake.tables.sql import integer_list
+from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.tables import (
     LakeTables,
     ReplicaTable,
@@ -205,18 +204,12 @@ def _start_up_to(state: VbucketProgress, seqno: int) -> int:
 
 def _refuse_kept_drops(lake: LakeTables, found: Mapping[int, int]) -> None:
     """Refuse to go back below a drop whose rows are kept: the source sends them no more."""
-    rows = lake.changes.rows(
-        "DISTINCT vbucket, seqno, detail",
-        f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id IS NULL "
-        f"AND vbucket IN ({integer_list(sorted(found))})",
-    )
-    for row in rows:
-        vbucket, dropped, at = row["vbucket"], kept_collection(row["detail"]), int(row["seqno"])
-        if dropped is not None and at > found[vbucket]:
+    for drop in kept_drops(lake, found):
+        if drop.seqno > found[drop.vbucket]:
             raise ConfigError(
-                f"seqno: vbucket {vbucket} would go back to {found[vbucket]}, and keeps rows of a "
-                f"collection (id {dropped}) that was dropped at seqno {at}: expected that or "
-                "more, since the bucket has them no more"
+                f"seqno: vbucket {drop.vbucket} would go back to {found[drop.vbucket]}, and keeps "
+                f"rows of a collection (id {drop.collection_id}) that was dropped at seqno "
+                f"{drop.seqno}: expected that or more, since the bucket has them no more"
             )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.collection_log import kept_vbuckets
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -29,9 +30,7 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.opening import lake_location, spark_of
-from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.tables import (
-    LakeTables,
     ReplicaTable,
     open_lake,
     refuse_lost_replica,
@@ -48,7 +47,6 @@ from dcp.lake.verify.verify_pins import (
 from dcp.lake.verify.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
 from dcp.lake.verify.verify_source import SourceReader, VerifyObserver
 from dcp.lake.verify.verify_stream import StreamEnding, metadata_access
-from dcp.wire.vocabulary import SystemEventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,26 +124,6 @@ def _ordered_back(position: LakePosition) -> list[LeftOut]:
         for state in position.states.values()
         if state.order is not None
     ]
-
-
-def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
-    """Return the vbuckets of dropped collections in which the lake keeps the rows, by collection.
-
-    The newest drop that was received decides.
-    """
-    rows = lake.spark.sql(
-        f"""
-SELECT id, vbucket FROM (
-  SELECT CAST(get_json_object(detail, '$.collection_id') AS BIGINT) AS id, vbucket, round, seqno,
-    collection_id IS NULL AS keeps
-  FROM {lake.changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)}
-    AND get_json_object(detail, '$.event') = '{SystemEventKind.END_COLLECTION.name}')
-GROUP BY id, vbucket HAVING max_by(keeps, struct(round, seqno))"""
-    ).collect()
-    kept: dict[int, set[int]] = {}
-    for row in rows:
-        kept.setdefault(row["id"], set()).add(row["vbucket"])
-    return {collection_id: frozenset(vbuckets) for collection_id, vbuckets in kept.items()}
 
 
 def _look(

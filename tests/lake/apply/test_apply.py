@@ -8,8 +8,9 @@ import random
 import pytest
 
 from dcp.lake.apply.apply import plan_apply, run_apply
-from dcp.lake.apply.apply_plan import Keys, RowBudget
+from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.log.applied import replica_status, unindexed_applied
+from dcp.lake.log.slice_keys import Keys
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.tables import DOCS, ReplicaTable, ensure_replica
 from tests.lake.conftest import NewLake

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.apply.apply_plan import LostKey, Winner
-from dcp.lake.apply.apply_rows import keys_of
 from dcp.lake.log.log_slice import Role
+from dcp.lake.log.slice_keys import LostKey, Winner, keys_of
 
 rows = st.lists(
     st.tuples(st.integers(0, 1), st.sampled_from("abc"), st.sampled_from(list(Role))), max_size=40

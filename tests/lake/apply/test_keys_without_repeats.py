@@ -10,7 +10,7 @@ import pytest
 from dcp.lake.apply import applier
 from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
-from dcp.lake.apply.apply_sql import rows_sql
+from dcp.lake.log.slice_sql import rows_sql
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake

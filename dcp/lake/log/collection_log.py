@@ -1,0 +1,147 @@
+"""Reads from the change log what became of collections, and which of them rounds touched."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from dcp.lake.log.log_slice import CollectionEvent
+from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
+from dcp.lake.tables.sql import integer_list
+from dcp.lake.tables.tables import LakeTables
+from dcp.wire.json_tree import json_tree
+from dcp.wire.vocabulary import SystemEventKind
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDrop:
+    """A drop of a collection after which the lake kept the rows of a vbucket."""
+
+    vbucket: int
+    seqno: int
+    collection_id: int
+
+
+def collection_events(
+    lake: LakeTables,
+    collection_id: int,
+    from_round: int,
+    to_round: int,
+    vbuckets: Collection[int],
+) -> list[CollectionEvent]:
+    """Return what became of a collection in some vbuckets, in these rounds (both included)."""
+    rows = lake.changes.rows(
+        "DISTINCT kind, vbucket, epoch, seqno, round, collection_id, detail",
+        f"{is_kind(RowKind.SYSTEM_EVENT, RowKind.BACKFILL)} "
+        f"AND round BETWEEN {int(from_round)} AND {int(to_round)} "
+        f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
+        f"AND (collection_id = {int(collection_id)} OR collection_id IS NULL)",
+    )
+    return [
+        CollectionEvent(
+            row["vbucket"],
+            row["epoch"],
+            int(row["seqno"]),
+            row["round"],
+            keeps=row["collection_id"] is None,
+            brings_anew=row["kind"] == RowKind.BACKFILL,
+        )
+        for row in rows
+        if row["collection_id"] == collection_id
+        or dropped_collection(row["detail"]) == collection_id
+    ]
+
+
+def backfilled_collections(
+    lake: LakeTables, after_round: int, to_round: int
+) -> dict[int, list[CollectionEvent]]:
+    """Return the backfills of collections in the rounds after one, by the collection's id."""
+    rows = lake.changes.rows(
+        "DISTINCT vbucket, epoch, seqno, round, collection_id",
+        f"{is_kind(RowKind.BACKFILL)} AND round > {int(after_round)} AND round <= {int(to_round)}",
+    )
+    found = defaultdict[int, list[CollectionEvent]](list)
+    for row in rows:
+        event = CollectionEvent(
+            row["vbucket"], row["epoch"], int(row["seqno"]), row["round"], brings_anew=True
+        )
+        found[row["collection_id"]].append(event)
+    return dict(found)
+
+
+def kept_drops(lake: LakeTables, vbuckets: Collection[int]) -> list[KeptDrop]:
+    """Return the drops after which some vbuckets kept the collection's rows."""
+    rows = lake.changes.rows(
+        "DISTINCT vbucket, seqno, detail",
+        f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id IS NULL "
+        f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
+    )
+    told = ((row, dropped_collection(row["detail"])) for row in rows)
+    return [
+        KeptDrop(row["vbucket"], int(row["seqno"]), dropped)
+        for row, dropped in told
+        if dropped is not None
+    ]
+
+
+def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
+    """Return the vbuckets in which the lake keeps the rows of a dropped collection, by its id.
+
+    The newest drop of a collection that the lake received in a vbucket decides.
+    """
+    rows = lake.changes.rows(
+        "vbucket, round, seqno, collection_id, detail", is_kind(RowKind.SYSTEM_EVENT)
+    )
+    newest: dict[tuple[int, int], tuple[int, int, bool]] = {}
+    for row in rows:
+        if (dropped := dropped_collection(row["detail"])) is not None:
+            place = dropped, row["vbucket"]
+            this = row["round"], int(row["seqno"]), row["collection_id"] is None
+            newest[place] = max(this, newest.get(place, this))
+    kept = defaultdict[int, set[int]](set)
+    for (collection_id, vbucket), (_, _, keeps) in newest.items():
+        if keeps:
+            kept[collection_id].add(vbucket)
+    return {collection_id: frozenset(vbuckets) for collection_id, vbuckets in kept.items()}
+
+
+def changed_collections(lake: LakeTables, after_round: int, to_round: int) -> frozenset[int]:
+    """Return the collections with document rows in the rounds after one, up to another."""
+    rows = lake.changes.rows(
+        "DISTINCT collection_id",
+        f"round > {int(after_round)} AND round <= {int(to_round)} AND {is_kind(*ITEM_KINDS)}",
+    )
+    return frozenset(row["collection_id"] for row in rows)
+
+
+def first_rounds_after(
+    lake: LakeTables, held: Mapping[int, int], newest_round: int
+) -> dict[int, int]:
+    """Return the first round above ``held`` in which a collection has rows, by its id.
+
+    ``held`` is a round by a collection's id. Collections without such rows are left out.
+    """
+    behind = " OR ".join(
+        f"(collection_id = {int(collection_id)} AND round > {int(number)})"
+        for collection_id, number in held.items()
+        if number < newest_round
+    )
+    if not behind:
+        return {}
+    rows = lake.changes.rows(
+        "collection_id, min(round) AS first",
+        f"round > {min(held.values())} AND {is_kind(*ITEM_KINDS, RowKind.SYSTEM_EVENT)} "
+        f"AND ({behind}) GROUP BY collection_id",
+    )
+    return {row["collection_id"]: row["first"] for row in rows}
+
+
+def dropped_collection(system_event: str) -> int | None:
+    """Return the collection that a system event dropped; None for other events.
+
+    ``system_event`` is the JSON of `dcp.lake.receive.system_events.system_event_text`.
+    """
+    told = json_tree(system_event)
+    if told["event"] != SystemEventKind.END_COLLECTION.name:
+        return None
+    collection_id: int | None = told.get("collection_id")
+    return collection_id

@@ -1,0 +1,152 @@
+"""Reads the rows of a slice of the change log: keys in narrow columns, and documents by key."""
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dcp.lake.log.log_slice import LogSlice, Role
+from dcp.lake.log.slice_keys import Keys, Winner, keys_of
+from dcp.lake.log.slice_sql import DELETION_COLUMNS, deletions_sql, rows_sql, winners_sql
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
+from dcp.lake.tables.sql import integer_list
+from dcp.wire.vocabulary import REPEATING
+
+SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
+"""The columns of a replica, and whether its row of that key goes."""
+
+_NARROW: Final = pa.schema(
+    [
+        ("vbucket", pa.int32()),
+        ("key", pa.string()),
+        ("round", pa.int64()),
+        ("epoch", pa.int32()),
+        ("seqno", REPLICA.field("seqno").type),
+        ("role", pa.string()),
+    ]
+)
+_COUNT: Final = pa.schema([("found", pa.int64()), ("first", pa.int64())])
+_MARKER: Final = pa.schema(
+    [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
+)
+_DELETION: Final = pa.schema([CHANGES.field(name) for name in DELETION_COLUMNS])
+_MOST_MARKERS: Final = 100_000
+"""With more of them, snapshots are too small to be worth it."""
+_WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
+
+
+def count_rows(
+    changes: LakeTable, collection_id: int, log_slice: LogSlice
+) -> tuple[int, int | None]:
+    """Return how many document rows a slice has, and the first round with one."""
+    found = changes.query(
+        lambda name, _: (
+            "SELECT count(*) AS found, min(c.round) AS first "
+            f"{rows_sql(name, collection_id, log_slice, log_slice.ranges)}"
+        ),
+        _COUNT,
+    )
+    [counted] = found.to_pylist()
+    return counted["found"], counted["first"]
+
+
+def touched_keys(
+    changes: LakeTable, version: int, collection_id: int, log_slice: LogSlice, most: int
+) -> Keys | None:
+    """Return the keys that the log names in a slice; None where they are too many.
+
+    Reads narrow columns only, of a ``version`` of ``changes``.
+    """
+    if not log_slice.ranges:
+        return Keys()
+    columns = ", ".join(f"b.{name}" if name == "role" else f"c.{name}" for name in _NARROW.names)
+    found = changes.query(
+        lambda name, _: (
+            f"SELECT {columns} {rows_sql(name, collection_id, log_slice, log_slice.ranges)} "
+            f"LIMIT {most + 1}"
+        ),
+        _NARROW,
+        version,
+    )
+    return None if found.num_rows > most else keys_of(found.to_pylist())
+
+
+def vbuckets_without_repeats(
+    changes: LakeTable, version: int, log_slice: LogSlice
+) -> frozenset[int]:
+    """Return the vbuckets of which no key has two rows in a slice, as far as that is known.
+
+    A snapshot holds each key once, unless its marker says otherwise (change streams). So it is
+    where all rows of a vbucket are of one snapshot, also one that was received in parts. Each part
+    begins with a marker of its own, and all of them end at the same seqno: had a key of an earlier
+    part changed since, then its row would lie beyond it. That is so on one branch, and it is one:
+    where a node's history differs below a snapshot's end, it refuses to go on inside of it
+    (`dcp.protocol.position`), and another epoch begins.
+    """
+    ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
+    only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)
+    if not only_adds or len(ranges) != len(log_slice.ranges):
+        return frozenset()
+    found = changes.query(
+        lambda name, _: (
+            f"SELECT {', '.join(_MARKER.names)} FROM {name} "
+            f"WHERE {is_kind(RowKind.SNAPSHOT_MARKER)} "
+            f"AND round BETWEEN {log_slice.first_round} AND {log_slice.to_round} "
+            f"AND vbucket IN ({integer_list(ranges)}) LIMIT {_MOST_MARKERS}"
+        ),
+        _MARKER,
+        version,
+    )
+    if found.num_rows == _MOST_MARKERS:
+        return frozenset()
+    snapshots: dict[int, set[tuple[int, int, bool]]] = {}
+    for marker in found.to_pylist():
+        snapshot = marker["epoch"], int(marker["snap_end"]), bool(marker["snap_flags"] & REPEATING)
+        snapshots.setdefault(marker["vbucket"], set()).add(snapshot)
+    return frozenset(
+        vbucket
+        for vbucket, of_it in snapshots.items()
+        if len(of_it) == 1
+        and all(epoch == ranges[vbucket].epoch and not repeats for epoch, _, repeats in of_it)
+    )
+
+
+def winning_rows(
+    changes: LakeTable,
+    version: int,
+    collection_id: int,
+    winners: Collection[Winner],
+    most_bytes: int,
+) -> pa.Table | None:
+    """Return the rows of the log that win, as `SOURCE`; None: more than ``most_bytes``."""
+    if not winners:
+        return SOURCE.empty_table()
+    found = changes.bounded_query(
+        lambda name, _: winners_sql(name, collection_id, winners), _WON, version, most_bytes
+    )
+    if found is None:
+        return None
+    times = [_modified_at_micros(cas) for cas in found["cas"].to_pylist()]
+    at = SOURCE.get_field_index("modified_at")
+    return found.add_column(at, SOURCE.field(at), pa.array(times, SOURCE.field(at).type))
+
+
+def deletions_between(
+    changes: LakeTable,
+    first_round: int,
+    last_round: int,
+    condition: Callable[[Callable[[str], str]], str],
+) -> pa.Table:
+    """Return the deletions and expirations of some rounds (both included), narrow columns only.
+
+    ``condition`` makes SQL from what makes a literal of a text.
+    """
+    return changes.query(
+        lambda name, text: deletions_sql(name, first_round, last_round, condition(text)), _DELETION
+    )
+
+
+def _modified_at_micros(cas: Any) -> int:
+    """Return the time in a CAS: its upper 48 bits, in nanoseconds (`apply_sql.MODIFIED_AT_SQL`)."""
+    return (int(cas) >> 16 << 16) // 1000
