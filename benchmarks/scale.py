@@ -1,0 +1,216 @@
+"""Measures looks at a lake whose log lists many files, and at one with many collections.
+
+    make bench BENCH=scale ARGS="--files 1000 10000 100000 --collections 10 100 1000"
+
+A lake of 1,024 vbuckets, made by ``dcplake run``. Then the logs of ``changes`` and ``docs`` list
+files that nobody wrote, of other rounds and vbuckets: a command that opened one of them would fail.
+Then the lake gets copies of its replica, one for each collection. After each step commands run as
+processes of their own. Printed are the CPU seconds of each with all its processes, its wall
+seconds, and the resident memory of its Python; and the bytes that a round adds for each vbucket.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time
+from typing import Any, Final
+from uuid import uuid4
+
+import psutil
+from deltalake import DeltaTable
+
+from benchmarks._producer import PASSWORD, USER
+from benchmarks.start_up import adopt_orphans
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+
+_VBUCKETS: Final = 1024
+_DOCUMENTS: Final = 10_000
+_CHANGES: Final = 100
+_FILES_OF_A_COMMIT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one process took."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    resident_mib: float
+
+    def __str__(self) -> str:
+        """Return three columns."""
+        return f"{self.cpu_seconds:8.2f} {self.wall_seconds:7.2f} {self.resident_mib:7.0f}"
+
+
+def cost_of(words: list[str]) -> Cost:
+    """Run a command to its end, and all that it left; the memory is that of its first process."""
+    others = {child.pid for child in psutil.Process().children()}
+    began = monotonic()
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    wall_seconds, cpu_seconds = monotonic() - began, used.ru_utime + used.ru_stime
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words)
+    while left := {child.pid for child in psutil.Process().children()} - others:
+        _, _, of_child = os.wait4(left.pop(), 0)
+        cpu_seconds += of_child.ru_utime + of_child.ru_stime
+    return Cost(cpu_seconds, wall_seconds, used.ru_maxrss / 1024)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, nargs="*", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--collections", type=int, nargs="*", default=[10, 100, 1_000])
+    arguments = parser.parse_args()
+    adopt_orphans()
+    cluster_settings = ClusterSettings(vbuckets=_VBUCKETS, users={USER: PASSWORD})
+    with (
+        tempfile.TemporaryDirectory(prefix="dcplake-bench-") as name,
+        ProducerCluster(cluster_settings) as cluster,
+    ):
+        folder = Path(name)
+        (folder / "password").write_text(PASSWORD)
+        options = {
+            "source.seeds": ",".join(cluster.seeds),
+            "source.username": USER,
+            "source.password_file": str(folder / "password"),
+            "lake.root": str(folder / "lake"),
+        }
+        sets = [word for pair in options.items() for word in ("--set", "=".join(pair))]
+        ours = [sys.executable, "-m", "dcp.cli.main"]
+        commands = {
+            "status": [*ours, "status", *sets],
+            "plan": [*ours, "plan", *sets],
+            "run --once, idle": [*ours, "run", "--once", *sets],
+        }
+        with cluster.batch():
+            for number in range(_DOCUMENTS):
+                cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+        cost_of(commands["run --once, idle"])
+        cluster.set(b"key-0", b"{}")
+        cost_of(commands["run --once, idle"])
+        changes = folder / "lake" / "changes"
+        print(
+            f"a round with one change: {_bytes_of_newest_round(changes) / _VBUCKETS:.0f} bytes "
+            f"of data file for each of {_VBUCKETS} vbuckets"
+        )
+        print(f"{'':32}{'CPU s':>8} {'wall s':>7} {'MiB':>7}")
+        _measure("as it is", commands)
+        listed = 0
+        for files in arguments.files:
+            for table in (changes, folder / "lake" / "docs"):
+                _list_files(table, files - listed)
+            listed = max(listed, files)
+            _measure(f"{files:,} files", commands)
+            for number in range(_CHANGES):
+                cluster.set(b"key-%d" % number, b'{"files": %d}' % files)
+            cost = cost_of(commands["run --once, idle"])
+            print(f"  {f'run --once, {_CHANGES} changes':30}{cost}", flush=True)
+        made = 0
+        for collections in arguments.collections:
+            _add_collections(folder / "lake", range(made, collections))
+            made = max(made, collections)
+            _measure(f"{collections:,} collections", commands)
+
+
+def _measure(title: str, commands: dict[str, list[str]]) -> None:
+    print(title)
+    for name, words in commands.items():
+        print(f"  {name:30}{cost_of(words)}", flush=True)
+
+
+def _bytes_of_newest_round(changes: Path) -> int:
+    table = DeltaTable(str(changes))
+    newest = changes / "_delta_log" / f"{table.version():020d}.json"
+    adds = (json.loads(line).get("add") for line in newest.read_text("utf-8").splitlines())
+    return sum(each["size"] for each in adds if each)
+
+
+def _list_files(table: Path, count: int) -> None:
+    """List files in the log as OPTIMIZE would, then write a checkpoint.
+
+    They are of rounds and vbuckets that nobody asks for.
+    """
+    columns = ("vbucket",) if table.name == "docs" else ("round", "vbucket")
+    now = int(time() * 1000)
+    for first in range(0, count, _FILES_OF_A_COMMIT):
+        adds = (
+            {
+                "add": {
+                    "path": f"part-{uuid4()}.zstd.parquet",
+                    "partitionValues": {},
+                    "size": 1_000_000,
+                    "modificationTime": now,
+                    "dataChange": False,
+                    "stats": json.dumps(
+                        {
+                            "numRecords": 2_000,
+                            "minValues": dict.fromkeys(columns, -number),
+                            "maxValues": dict.fromkeys(columns, -number),
+                            "nullCount": dict.fromkeys(columns, 0),
+                        }
+                    ),
+                }
+            }
+            for number in range(first + 1, min(first + _FILES_OF_A_COMMIT, count) + 1)
+        )
+        _commit(table, adds, "OPTIMIZE")
+    DeltaTable(str(table)).create_checkpoint()
+
+
+def _add_collections(lake: Path, numbers: Iterable[int]) -> None:
+    """Copy ``docs`` under other names, and name the copies in the properties of ``changes``."""
+    identifiers = [0x1000 + number for number in numbers]
+    for identifier in identifiers:
+        copy = lake / f"docs__inventory__c{identifier}__{identifier:x}"
+        shutil.copytree(lake / "docs", copy)
+        (metadata,) = _actions(copy, "metaData")
+        properties = {
+            **metadata["configuration"],
+            "dcplake.collectionId": str(identifier),
+        }
+        _commit(
+            copy, [{"metaData": {**metadata, "configuration": properties}}], "SET TBLPROPERTIES"
+        )
+    if identifiers:
+        *_, metadata = _actions(lake / "changes", "metaData")
+        listed = {
+            f"dcplake.replica.docs__inventory__c{each}__{each:x}": f"{each} inventory.c{each}"
+            for each in identifiers
+        }
+        properties = {**metadata["configuration"], **listed}
+        _commit(
+            lake / "changes",
+            [{"metaData": {**metadata, "configuration": properties}}],
+            "SET TBLPROPERTIES",
+        )
+        DeltaTable(str(lake / "changes")).create_checkpoint()
+
+
+def _actions(table: Path, kind: str) -> Iterator[dict[str, Any]]:
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        for line in commit.read_text("utf-8").splitlines():
+            if (found := json.loads(line).get(kind)) is not None:
+                yield found
+
+
+def _commit(table: Path, actions: Iterable[dict[str, Any]], operation: str) -> None:
+    version = DeltaTable(str(table)).version() + 1
+    info = {"timestamp": int(time() * 1000), "operation": operation, "operationParameters": {}}
+    with (table / "_delta_log" / f"{version:020d}.json").open("x", encoding="utf-8") as file:
+        for action in ({"commitInfo": info}, *actions):
+            file.write(json.dumps(action) + "\n")
+
+
+if __name__ == "__main__":
+    main()
