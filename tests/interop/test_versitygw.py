@@ -67,5 +67,9 @@ def test_two_drivers_that_commit_in_the_same_moment_lose_nothing(
     require_that_only_ours_loses_nothing(endpoint, tmp_path)
 
 
-def test_a_table_is_made_appended_to_and_read_without_spark(endpoint: str) -> None:
-    require_reads_and_appends(endpoint)
+def test_a_table_is_made_appended_to_and_read_without_spark(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    require_reads_and_appends({"endpoint": endpoint, "allow_http": "true"})

@@ -4,6 +4,7 @@ It is moto's, over HTTP. Whoever has no right key is refused, as a store does an
 """
 
 import logging
+import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +18,9 @@ from moto.moto_server.werkzeug_app import (
     create_backend_app,
 )
 from werkzeug.serving import make_server
+
+from dcp.lake.config.storage_options import options_of_delta_rs
+from dcp.lake.store.object_place import ObjectPlace
 
 BUCKET: Final = "tables"
 ACCESS_KEY: Final = "AKIDOFTHETESTS"
@@ -56,6 +60,16 @@ class ObjectStore:
             allow_bucket_creation=True,
         )
         self.files.create_dir(BUCKET)
+        self._folder = tempfile.TemporaryDirectory(prefix="object-store-")
+        secret = Path(self._folder.name) / "secret"
+        secret.write_text(SECRET_KEY)
+        self.options = {
+            "endpoint": self.endpoint,
+            "allow_http": "true",
+            "access_key_id": ACCESS_KEY,
+            "secret_access_key_file": str(secret),
+        }
+        """The options by which a lake in it is opened."""
 
     def __enter__(self) -> Self:
         return self
@@ -69,16 +83,19 @@ class ObjectStore:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._folder.cleanup()
 
-    @property
-    def options(self) -> dict[str, str]:
-        """The options by which a lake in it is opened."""
-        return {
-            "endpoint": self.endpoint,
-            "allow_http": "true",
-            "access_key_id": ACCESS_KEY,
-            "secret_access_key": SECRET_KEY,
-        }
+    def place(self, table: str) -> ObjectPlace:
+        """Return the place of a table in it, which need not be there."""
+        way = options_of_delta_rs(f"s3://{BUCKET}", self.options, {}, {})
+        assert way is not None
+        return ObjectPlace(f"s3://{BUCKET}/{table}", way)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of all objects below a prefix."""
+        selector = pafs.FileSelector(f"{BUCKET}/{prefix}", recursive=True, allow_not_found=True)
+        found = self.files.get_file_info(selector)
+        return [each.path.removeprefix(f"{BUCKET}/{prefix}/") for each in found if each.is_file]
 
     def take_copy(self, folder: Path, prefix: str) -> None:
         """Put the files of a folder below a prefix of the bucket."""

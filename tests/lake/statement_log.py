@@ -54,7 +54,7 @@ def install() -> None:
 
     _wrap(SparkSession, "sql", lambda _, sql, *__: statement_name(sql))
     _wrap(DataFrameWriter, "save", lambda _, path: f"append {Path(path).name}")
-    _wrap(TaskFiles, "written", lambda files: f"append {files.folder.name}")
+    _wrap(TaskFiles, "written", lambda files: f"append {files.place.uri.rpartition('/')[2]}")
     for name in ("collect", "toArrow"):
         _wrap(DataFrame, name, None)
 

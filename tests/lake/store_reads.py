@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dcp.lake.config.storage_options import options_of_delta_rs
-from dcp.lake.store.place import ObjectPlace
+from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.tables.lake_table import LakeTable
-from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY
+from tests.lake.object_store import BUCKET, SECRET_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 _WRITERS = 4
 
 
-def require_reads_and_appends(endpoint: str) -> None:
+def require_reads_and_appends(given: dict[str, str]) -> None:
     """Make a table on the server, append to it from several threads at once, and read it."""
-    given = {
-        "endpoint": endpoint,
-        "allow_http": "true",
-        "access_key_id": ACCESS_KEY,
-        "secret_access_key": SECRET_KEY,
-    }
     options = options_of_delta_rs(f"s3://{BUCKET}", given, {}, {})
     assert options is not None
     place = ObjectPlace(f"s3://{BUCKET}/reads/a table, ü", options)

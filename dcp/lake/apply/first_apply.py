@@ -14,11 +14,11 @@ from dcp.lake.apply.apply_sql import source_sql
 from dcp.lake.apply.typed_rows import typed_batch
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.tables.data_file import FileContents
-from dcp.lake.tables.file_commit import Operation, commit_files, takes_files
+from dcp.lake.tables.file_commit import Operation, commit_files
 from dcp.lake.tables.schema import REPLICA, REPLICA_STATISTICS
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.task_files import TaskFiles
+from dcp.lake.tables.task_files import TaskFiles, place_of_files
 from dcp.lake.tables.transaction import session_settings_for_a_while
 
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
@@ -31,10 +31,9 @@ def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
     They are files where the table is empty and takes them, and the rows are too many for the
     driver to hold.
     """
-    table = lake.table(plan.table)
-    if not plan.is_first or plan.rows is not None or plan.typed.rewrites or table.folder is None:
+    if not plan.is_first or plan.rows is not None or plan.typed.rewrites:
         return None
-    if not takes_files(table.folder):
+    if (place := place_of_files(lake, plan.table)) is None:
         return None
     source, columns = (
         source_sql(lake.table_sql(plan.table), lake.changes_sql, plan),
@@ -50,7 +49,7 @@ def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
             known = batch.cast(REPLICA)  # elements of arrays have other names
             yield known if columns is None else typed_batch(known, columns)
 
-    return TaskFiles(rows, as_in_files, table.folder, contents)
+    return TaskFiles(rows, as_in_files, place, contents)
 
 
 def insert_rows(
@@ -68,5 +67,5 @@ def insert_rows(
     """
     with session_settings_for_a_while(lake.spark, arrow_settings(plan.largest_bytes)):
         written = files.written()
-    folder = files.folder
-    commit_files(folder, written, plan.base_version, transaction, user_metadata, Operation.MERGE)
+    place, version = files.place, plan.base_version
+    commit_files(place, written, version, transaction, user_metadata, Operation.MERGE)

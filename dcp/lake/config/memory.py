@@ -35,6 +35,12 @@ _LEAST_BATCH_ROWS: Final = 64
 """Below it reading row by row is as fast, and holds one document."""
 
 READ_BUFFER_BYTES: Final = 2 * MEBIBYTE
+
+UPLOAD_PART_BYTES: Final = 8 * MEBIBYTE
+"""A file that goes to an object store leaves in parts of that size; S3 takes 10,000 of them."""
+UPLOAD_PARTS: Final = 2
+"""How many of them are on their way at once."""
+
 _ROW_COPIES: Final = 5
 """A row on its way through Spark's operators: each may keep a buffer of the largest row so far."""
 _JVM_FIXED_HEAP_BYTES: Final = 320 * MEBIBYTE

@@ -6,6 +6,7 @@ says (``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for those two.
 
 import configparser
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,10 +18,21 @@ from dcp.lake.config.lake_root import S3_SCHEMES
 from dcp.lake.config.secret_files import read_secret
 from dcp.suggestions import did_you_mean
 
-_SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
-_FILES: Final = tuple(f"{name}_file" for name in _SECRETS)
+KEYS: Final = ("access_key_id", "secret_access_key", "session_token")
+"""What says who asks; all but the first are secrets."""
+_SECRETS: Final = KEYS[1:]
+_FILES: Final = tuple(f"{name}_file" for name in KEYS)
 _SWITCHES: Final = ("allow_http", "virtual_hosted_style_request")
-_NAMES: Final = (*_SECRETS, *_FILES, "region", "endpoint", *_SWITCHES)
+_PATIENCE: Final = MappingProxyType(
+    {"connect_timeout": "5s", "timeout": "30s", "max_retries": "8", "retry_timeout": "60s"}
+)
+"""How long delta-rs and obstore wait: for a connection, for an answer, and with how many further
+attempts, each after twice the time of the last one. So a store that is busy for half a minute
+delays a round, and one that is gone ends it in less than two.
+"""
+_RETRIES: Final = "max_retries"
+_NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
+_NAMES: Final = (KEYS[0], *_FILES, "region", "endpoint", *_SWITCHES, *_PATIENCE)
 
 _OTHER_NAMES: Final = MappingProxyType(
     {
@@ -68,9 +80,6 @@ _WAY: Final = (
 _NO_ROLE: Final = ("role_arn", "sso_session", "sso_start_url", "credential_process")
 """Keys of a profile that has no credentials of its own."""
 
-_PATIENCE: Final = MappingProxyType({"connect_timeout": "5s", "timeout": "30s", "max_retries": "3"})
-"""Where delta-rs fails, Spark is asked, which waits for minutes."""
-
 _REGION_ELSEWHERE: Final = "us-east-1"
 """A store that is not Amazon's has none, but signatures need one; delta-rs takes the same."""
 
@@ -88,6 +97,12 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
     for written, value in given.items():
         name = written.lower().removeprefix("aws_")
         name = _OTHER_NAMES.get(name, name)
+        if name in _SECRETS:
+            raise ConfigError(
+                f"storage_options: found {name}, expected {name}_file, the absolute path of a file "
+                f"that holds it, or AWS_{name.upper()} in the environment of the driver and of "
+                "executors: settings travel to where others can read them (docs/object-stores.md)"
+            )
         if name not in _NAMES:
             raise ConfigError(
                 f"storage_options: found {written!r}{did_you_mean(name, _NAMES)}, expected only "
@@ -97,6 +112,9 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"storage_options: found {name} twice, expected it once")
         if name in _SWITCHES and value.lower() not in ("true", "false"):
             raise ConfigError(f'storage_options: found {name} neither "true" nor "false"')
+        if name in _PATIENCE and not re.fullmatch(_NUMBERS[name == _RETRIES], value):
+            expected = "a number" if name == _RETRIES else 'a number of seconds, as "30s"'
+            raise ConfigError(f"storage_options: found {name} {value!r}, expected {expected}")
         if name in _FILES and not Path(value).expanduser().is_absolute():
             raise ConfigError(f"storage_options: found {name} relative, expected an absolute path")
         found[name] = value
@@ -122,11 +140,12 @@ def s3a_settings(
         SecretError: a file with a secret cannot be read, or is empty.
 
     """
-    options = _with_environment(given, os.environ if environment is None else environment)
+    around = os.environ if environment is None else environment
+    options = _read(_with_environment(given, around))
     settings = {f"spark.hadoop.fs.{scheme}.impl": _S3A_CLASS for scheme in ("s3", "s3n")}
     settings[f"{_S3A}aws.credentials.provider"] = ",".join(_PROVIDERS)
     keys = (f"{_S3A}{name}" for name in ("access.key", "secret.key", "session.token"))
-    for name, key in zip(_SECRETS, keys, strict=True):
+    for name, key in zip(KEYS, keys, strict=True):
         if name in options:
             settings[key] = options[name]
     if "region" in options:
@@ -148,26 +167,25 @@ def options_of_delta_rs(
     spark: Mapping[str, str],
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, str] | None:
-    """Return options by which delta-rs and obstore open the store; reads the files with secrets.
+    """Return options that lead delta-rs and obstore to the store, without secrets.
 
-    None where only Spark knows the way: settings of its connector say it, or a profile of AWS that
-    has no keys.
+    They may travel to tasks; whoever opens the store takes them `with_secrets`. None where only
+    Spark knows the way: settings of its connector say it, or a profile of AWS that has no keys.
 
     Raises:
         ConfigError: as `checked_options`.
-        SecretError: as `s3a_settings`.
 
     """
     around = os.environ if environment is None else environment
     if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
         return None
     options = _with_environment(given, around)
-    if "access_key_id" not in options and not around.get("AWS_ACCESS_KEY_ID"):
+    if not _names_keys(options, around):
         profile = _profile(around)
         if profile is None:
             return None
-        for name, value in profile.items():
-            options.setdefault(name, value)
+        if "region" in profile:
+            options.setdefault("region", profile["region"])
     options.setdefault("region", _REGION_ELSEWHERE)
     scheme, _, host = options.get("endpoint", "").partition("://")
     bucket = urlsplit(root).netloc
@@ -177,6 +195,35 @@ def options_of_delta_rs(
     if scheme == "http":  # of an option it was allowed; of the environment S3A takes it, too
         options["allow_http"] = "true"
     return {**_PATIENCE, **options}
+
+
+def with_secrets(
+    options: Mapping[str, str], environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the same with the keys that this machine has: of files, environment or profile.
+
+    Without any of them delta-rs and obstore ask for a web identity, or the machine's role, which
+    they renew by themselves.
+
+    Raises:
+        SecretError: a file with a secret cannot be read, or is empty.
+
+    """
+    around = os.environ if environment is None else environment
+    found = _read(options)
+    if not _names_keys(found, around):
+        keys = _profile(around) or {}
+    elif KEYS[0] in found:
+        keys = {}
+    else:
+        keys = {name: around.get(f"AWS_{name.upper()}", "") for name in KEYS}
+    return found | {name: keys[name] for name in KEYS if keys.get(name)}
+
+
+def _names_keys(options: Mapping[str, str], around: Mapping[str, str]) -> bool:
+    """Return whether options or the environment name a key: profiles count for nothing then."""
+    named = KEYS[0] in options or _FILES[0] in options
+    return named or bool(around.get(f"AWS_{KEYS[0].upper()}"))
 
 
 def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
@@ -195,7 +242,7 @@ def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
         if found.has_section(each)
         for key, value in found.items(each)
     }
-    keys = [f"aws_{each}" for each in _SECRETS]
+    keys = [f"aws_{each}" for each in KEYS]
     if keys[0] in section and keys[1] in section:
         told = {each.removeprefix("aws_"): section[each] for each in keys if each in section}
         return told | ({"region": section["region"]} if "region" in section else {})
@@ -204,16 +251,22 @@ def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
-    """Return options with what the environment says beside them, and with what their files hold."""
+    """Return options with what the environment says beside them."""
     options = checked_options(given)
     for name, variables in _VARIABLES:
         value = next(filter(None, map(around.get, variables)), None)
         if value is not None:
             options.setdefault(name, value)
-    for name in _SECRETS:
-        if (file := options.pop(f"{name}_file", None)) is not None:
-            options[name] = _secret_in(file, name)
     return options
+
+
+def _read(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options with what their files hold."""
+    found = dict(options)
+    for name in KEYS:
+        if (file := found.pop(f"{name}_file", None)) is not None:
+            found[name] = _secret_in(file, name)
+    return found
 
 
 def _secret_in(file: str, name: str) -> str:

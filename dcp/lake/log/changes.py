@@ -3,8 +3,9 @@
 An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
 consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
 
-Where the log is a folder of this machine, tasks write its files themselves, for a fraction of what
-handing the rows to Spark's JVM takes, and the commit needs no Spark. Elsewhere Spark appends.
+Tasks write the log's files themselves, for a fraction of what handing the rows to Spark's JVM
+takes, and the commit needs no Spark. Spark appends where only it can: to a log that delta-rs cannot
+read, or that asks more of its writers.
 """
 
 from collections.abc import Sequence
@@ -174,11 +175,11 @@ def _commit_files(
     lake: LakeTables, files: Sequence[DataFile], round_number: int, user_metadata: str
 ) -> None:
     """Commit on the version whose history says that the round is the next one."""
-    assert lake.changes.folder is not None
+    assert lake.changes.place is not None
     commits = history(lake.changes)
     refuse_wrong_round(newest_round(lake, commits), round_number, commits)
     transaction = lake.identity.lake_id, round_number
-    commit_files(lake.changes.folder, files, commits[0].version, transaction, user_metadata)
+    commit_files(lake.changes.place, files, commits[0].version, transaction, user_metadata)
 
 
 def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCommit]) -> None:

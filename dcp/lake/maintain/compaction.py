@@ -84,7 +84,7 @@ def optimize_table(
     """
     named = described(lake.spark, maintenance_metadata(lake, "optimize"), settings)
     whole = " FULL" if full else ""
-    with commits_to(lake.table(table).folder), named:
+    with commits_to(lake.table(table).place), named:
         [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}{whole}").collect()
     metrics = done["metrics"]
     added, removed = int(metrics["numFilesAdded"]), int(metrics["numFilesRemoved"])

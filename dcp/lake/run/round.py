@@ -17,11 +17,10 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.data_file import FileContents
-from dcp.lake.tables.file_commit import takes_files
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
-from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.task_files import BatchFunction, TaskFiles
+from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables
+from dcp.lake.tables.task_files import BatchFunction, TaskFiles, place_of_files
 from dcp.lake.tables.transaction import FEW_ROWS, session_settings_for_a_while
 
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
@@ -60,9 +59,9 @@ def run_round(
 
 def _rows(lake: LakeTables, tasks: int, receive: BatchFunction) -> DataFrame | TaskFiles:
     """Return what the tasks receive: in files of the log where they can write them themselves."""
-    each_task, folder = lake.spark.range(0, tasks, 1, tasks), lake.changes.folder
-    if folder is not None and takes_files(folder):
-        return TaskFiles(each_task, receive, folder, _FILES)
+    each_task = lake.spark.range(0, tasks, 1, tasks)
+    if (place := place_of_files(lake, CHANGES_TABLE)) is not None:
+        return TaskFiles(each_task, receive, place, _FILES)
     return each_task.mapInArrow(receive, spark_ddl(CHANGES))
 
 

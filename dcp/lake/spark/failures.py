@@ -16,7 +16,14 @@ from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from dcp.errors import REREAD_COMMAND, DcplakeError, LakeError, SetupError, StoppedError
+from dcp.errors import (
+    REREAD_COMMAND,
+    DcplakeError,
+    LakeError,
+    SecretError,
+    SetupError,
+    StoppedError,
+)
 from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
 
@@ -35,6 +42,20 @@ _REMEDIES: Final = {
     ("undone", True): _AUDIT,
 }
 """By table (each replica's name begins with ``docs``), and whether it is its Delta log."""
+
+_OVERWRITES: Final = (
+    "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so that "
+    "two drivers could overwrite each other's commits",
+    "keep the lake in a store with conditional writes (docs/object-stores.md has a list), or "
+    "update its server; nothing was committed",
+)
+UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
+"""What was found of a store that overwrites, and what to do."""
+
+_BY_OBSTORE: Final = r"Error performing [A-Z]+"
+"""How obstore and delta-rs begin to tell of a request that failed; the URL follows."""
+_CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
+"""How obstore tells of an error of ours, as it asked for keys."""
 
 _IN_PYTHON: Final = (
     r"(?:OSError|PermissionError): \[Errno \d+\] (?:[^\n]*\. Detail: \[errno \d+\] )?"  # pyarrow's
@@ -66,21 +87,38 @@ _CAUSES: Final = (
         "SDK there, too (docs/object-stores.md)",
     ),
     _Cause(
-        re.compile(r"NoAwsCredentialsException|NoAuthWithAWSException"),
+        re.compile(
+            r"NoAwsCredentialsException|NoAuthWithAWSException"
+            rf"|{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
+        ),
         SetupError,
         "found no credentials for the object store",
-        "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by a profile, by the machine's "
-        "role, or in lake.storage_options (docs/object-stores.md)",
+        "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the driver "
+        "and of executors, by a profile, by the machine's role, or by a file that "
+        "lake.storage_options names (docs/object-stores.md); nothing was committed",
     ),
     _Cause(
-        re.compile(r"\(Service: S3, Status Code: 40[13]\b"),
+        re.compile(
+            r"<Code>(?:ExpiredToken|ExpiredTokenException|TokenRefreshRequired)</Code>"
+            r"|The provided token has expired"
+        ),
+        SetupError,
+        "the credentials of the object store have ended",
+        "renew them and run again: nothing that is committed is lost. Files that "
+        "lake.storage_options names are read again while a round goes on, the environment is not",
+    ),
+    _Cause(
+        re.compile(
+            r"\(Service: S3, Status Code: 40[13]\b"
+            rf"|{_BY_OBSTORE} [^\n]* status code: 40[13]\b"
+        ),
         SetupError,
         "the object store refused the credentials, or what was done with them",
         "see that the key and its secret are right, and that it may read, write, list and delete "
         "below lake.root",
     ),
     _Cause(
-        re.compile(r"NoSuchBucketException|UnknownStoreException"),
+        re.compile(r"NoSuchBucketException|UnknownStoreException|<Code>NoSuchBucket</Code>"),
         SetupError,
         "found no such bucket",
         "make it (dcplake makes none), or name another in lake.root; see the endpoint in "
@@ -90,6 +128,7 @@ _CAUSES: Final = (
         re.compile(
             r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
             r"|\(Service: S3, (Status Code: 5\d\d)\b"
+            rf"|{_BY_OBSTORE} [^\n]*(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*)"
         ),
         SetupError,
         "the object store does not answer, or says that it cannot",
@@ -147,10 +186,7 @@ _CAUSES: Final = (
     _Cause(
         re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
         LakeError,
-        "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so "
-        "that two drivers could overwrite each other's commits",
-        "keep the lake in a store with conditional writes (docs/object-stores.md has a list), or "
-        "update its server; nothing was committed",
+        *_OVERWRITES,
     ),
     _Cause(
         re.compile(
@@ -240,6 +276,14 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
         f"{named}Spark's JVM has ended ({ended}), maybe for want of memory: run again, nothing "
         "that is committed is lost"
     )
+
+
+def store_error(failure: BaseException) -> DcplakeError | None:
+    """Return the error that a failure of obstore or delta-rs with a known cause means."""
+    told = "".join(traceback.format_exception_only(failure))
+    if (carried := _CARRIED.search(told)) is not None:
+        return SecretError(carried[1])
+    return _named_cause(told, "") if re.search(_BY_OBSTORE, told) else None
 
 
 def _named_cause(told: str, what: str) -> DcplakeError | None:

@@ -1,22 +1,25 @@
 """Data files of a Delta table, written by tasks with pyarrow instead of through Spark's JVM.
 
 A file is no part of the table before a commit names it (`dcp.lake.tables.file_commit`). A task that
-is killed leaves one that VACUUM removes, as Spark's own tasks do.
+is killed leaves one that VACUUM removes, as Spark's own tasks do; in an object store it may leave
+parts of an upload, which the bucket's lifecycle rule removes.
 """
 
 import json
+import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from dcp.lake.store.place import TablePlace
 
 DATA_FILE: Final = pa.schema(
     [
@@ -32,7 +35,7 @@ DATA_FILE: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A finished file in the table's folder, as a commit names it.
+    """A finished file at the table's place, as a commit names it.
 
     ``statistics`` is JSON by the Delta protocol, "Per-file Statistics".
     """
@@ -64,32 +67,23 @@ class FileContents:
 
 
 class DataFileWriter(AbstractContextManager["DataFileWriter"]):
-    """Writes one file; where the block ends by an error, the file is removed.
+    """Writes one file; where the block ends by an error, none of it stays.
 
     Holds less than ``row_group_bytes`` of rows and one batch, and while it writes them, the same
     encoded.
     """
 
-    def __init__(self, folder: Path, contents: FileContents) -> None:
-        """Open a new file in ``folder``."""
+    def __init__(self, place: TablePlace, contents: FileContents) -> None:
+        """Begin; without rows no file is made at ``place``."""
+        self._place = place
         self._contents = contents
-        self._path = folder / f"part-{uuid4()}.zstd.parquet"
+        self._name = f"part-{uuid4()}.zstd.parquet"
+        self._open = ExitStack()
+        self._file: pa.NativeFile | None = None
         self._footer: list[pq.FileMetaData] = []
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
-        self._writer = pq.ParquetWriter(
-            self._path,
-            contents.schema,
-            compression="zstd",
-            # Else documents of 20 MiB are held once more for a dictionary and their bounds.
-            use_dictionary=[
-                each.name for each in contents.schema if pa.types.is_integer(each.type)
-            ],
-            write_statistics=list(contents.statistics_columns),
-            store_decimal_as_integer=True,  # those of 18 digits or less, as Spark does
-            write_page_index=True,  # so that Spark reads the pages that it needs
-            metadata_collector=self._footer,
-        )
+        self._writer: pq.ParquetWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows."""
@@ -101,16 +95,16 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
     def finish(self) -> DataFile | None:
         """Close the file, and tell of it; None without rows."""
         self._write_row_group()
-        self._writer.close()
-        [footer] = self._footer
-        if not footer.num_rows:
-            self._path.unlink()
+        if self._writer is None or self._file is None:
             return None
-        found = self._path.stat()
+        self._writer.close()
+        size_bytes = self._file.tell()
+        self._open.close()
+        [footer] = self._footer
         return DataFile(
-            self._path.name,
-            found.st_size,
-            found.st_mtime_ns // 1_000_000,
+            self._name,
+            size_bytes,
+            time.time_ns() // 1_000_000,
             footer.num_rows,
             _statistics(footer, self._contents.statistics_columns),
         )
@@ -121,20 +115,40 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the file; remove it after an error."""
-        if kind is not None:
+        """Close the file; none of it stays after an error."""
+        if kind is not None and self._writer is not None:
             with suppress(Exception):  # a full disk fails this, too: the first failure says why
                 self._writer.close()
-            self._path.unlink(missing_ok=True)
+        self._open.__exit__(kind, error, trace)
+
+    def _opened(self) -> pq.ParquetWriter:
+        """Return what writes the file, which is made at the first call."""
+        if self._writer is None:
+            contents = self._contents
+            self._file = self._open.enter_context(self._place.writing(self._name))
+            self._writer = pq.ParquetWriter(
+                self._file,
+                contents.schema,
+                compression="zstd",
+                # Else documents of 20 MiB are held once more for a dictionary and their bounds.
+                use_dictionary=[
+                    each.name for each in contents.schema if pa.types.is_integer(each.type)
+                ],
+                write_statistics=list(contents.statistics_columns),
+                store_decimal_as_integer=True,  # those of 18 digits or less, as Spark does
+                write_page_index=True,  # so that Spark reads the pages that it needs
+                metadata_collector=self._footer,
+            )
+        return self._writer
 
     def _write_row_group(self) -> None:
         rows, self._gathered = self._gathered, []
         self._gathered_bytes = 0
-        if rows:
+        if sum(map(len, rows)):
             table = pa.Table.from_batches(rows)
             if self._contents.sorted_by:
                 table = table.sort_by([(name, "ascending") for name in self._contents.sorted_by])
-            self._writer.write_table(table)
+            self._opened().write_table(table)
 
 
 def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:

@@ -1,32 +1,32 @@
-"""Commits finished data files to a Delta table in a folder of this machine, without Spark.
+"""Commits finished data files to a Delta table, without Spark.
 
 delta-rs reads such tables, and writes their checkpoints; it refuses to write to those with liquid
 clustering. What an append needs of the Delta protocol is one file in the table's log ("Delta Log
-Entries", "Writer Version Requirements"): it is written beside its place and linked there, which
-fails where another writer's commit is. So of two of us on one version one wins. (Spark's own
-commits to a local folder look for a file and then rename theirs onto it: against a foreign Spark
-that writes to our tables in the same moment nothing helps, as between any two Sparks there.) Like
-Spark's, a commit survives the end of any process at once, and of the machine when it is on disk.
+Entries", "Writer Version Requirements"), written where none is: in a folder by a link, in an object
+store by a conditional write. So of two of us on one version one wins. (Spark's own commits to a
+local folder look for a file and then rename theirs onto it: against a foreign Spark that writes to
+our tables in the same moment nothing helps, as between any two Sparks there.) Like Spark's, a
+commit survives the end of any process at once, and of the machine when it is on disk.
 """
 
 import json
 import logging
-import os
 import re
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
-
 from dcp.errors import LakeError
+from dcp.lake.store.place import LOG, TablePlace, commit_name
 from dcp.lake.tables.data_file import DataFile
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 _WRITER_VERSION: Final = 7
 """The version of the protocol for writers in which a table lists its features."""
@@ -53,8 +53,6 @@ _LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
 """As we write it. What delta-rs does not understand it takes for 30 days."""
-_LEFT_OVER_SECONDS: Final = 24 * 3600.0
-"""After that time a commit that was not linked is one of a process that was killed."""
 
 
 class Operation(Enum):
@@ -81,20 +79,20 @@ _METRICS: Final = {
 _LOG = logging.getLogger(__name__)
 
 
-_commit_locks: Final[defaultdict[Path, threading.Lock]] = defaultdict(threading.Lock)
+_commit_locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
 
 
 @contextmanager
-def commits_to(folder: Path | None) -> Iterator[None]:
-    """Let no other thread of this process commit to the table in ``folder`` meanwhile.
+def commits_to(place: TablePlace | None) -> Iterator[None]:
+    """Let no other thread of this process commit to the table at ``place`` meanwhile.
 
     For statements of Spark beside ours: a lock of Spark's log store keeps its own commits apart.
-    None: the table is elsewhere, and only Spark commits to it.
+    None: only Spark commits to the table.
     """
-    if folder is None:
+    if place is None:
         yield
         return
-    with _commit_locks[folder]:
+    with _commit_locks[place.uri]:
         yield
 
 
@@ -102,19 +100,24 @@ class VersionTakenError(Exception):
     """Another commit came first: nothing was committed, and the files are there still."""
 
 
-def takes_files(folder: Path) -> bool:
-    """Return whether an append to the table in ``folder`` needs nothing that we do not do."""
+def takes_files(place: TablePlace) -> bool:
+    """Return whether an append to the table at ``place`` needs nothing that we do not do.
+
+    Raises:
+        LakeError: it is in a store that overwrites.
+
+    """
     try:
-        unknown = _unknown_features(StoredTable(str(folder)))
+        unknown = _unknown_features(place.open())
     except Exception as failure:  # of many classes, not all of them documented
-        _LOG.info("%s: delta-rs: %s; Spark writes to it", folder, failure)
+        _LOG.info("%s: delta-rs: %s; Spark writes to it", place, failure)
         return False
     if unknown:
-        _LOG.info("%s: found the Delta features %s; Spark writes to it", folder, unknown)
-    return not unknown and _has_hard_links(folder / "_delta_log")
+        _LOG.info("%s: found the Delta features %s; Spark writes to it", place, unknown)
+    return not unknown and place.can_commit()
 
 
-def _unknown_features(table: StoredTable) -> str:
+def _unknown_features(table: "StoredTable") -> str:
     """Return what the table asks of its writers that we do not do; empty if nothing."""
     protocol = table.protocol()
     if protocol.min_writer_version != _WRITER_VERSION:
@@ -122,24 +125,8 @@ def _unknown_features(table: StoredTable) -> str:
     return ", ".join(sorted(set(protocol.writer_features or ()) - _FEATURES))
 
 
-def _has_hard_links(folder: Path) -> bool:
-    """Return whether files can be linked here: on some mounted stores they cannot."""
-    first, second = (folder / f".{uuid4()}.tmp" for _ in range(2))
-    try:
-        first.touch()
-        os.link(first, second)
-    except OSError as failure:
-        _LOG.info("%s: %s; Spark writes to the table", folder, failure)
-        return False
-    finally:
-        for made in (first, second):
-            with suppress(OSError):
-                made.unlink(missing_ok=True)
-    return True
-
-
 def commit_files(
-    folder: Path,
+    place: TablePlace,
     files: Sequence[DataFile],
     read_version: int,
     transaction: tuple[str, int],
@@ -152,8 +139,8 @@ def commit_files(
     transaction, or a later one of its application: read the commit back.
 
     Args:
-        folder: the table's, which `takes_files`.
-        files: in that folder, of the table's columns; perhaps none.
+        place: the table's, which `takes_files`.
+        files: at that place, of the table's columns; perhaps none.
         read_version: the newest version that the caller has looked at.
         transaction: application id and version of Delta's transaction identifiers.
         user_metadata: what the table's history shows under that name.
@@ -162,22 +149,22 @@ def commit_files(
     Raises:
         VersionTakenError: another commit came first.
         LakeError: the table was given features that we do not know, or a file is not there.
-        OSError: the folder cannot be written; nothing was committed.
+        Exception: of the store or the disk; read back whether it was committed.
 
     """
     now_milliseconds = time.time_ns() // 1_000_000
     app_id, app_version = transaction
-    table = StoredTable(str(folder), version=read_version)
+    table = place.open(read_version)
     properties = table.metadata().configuration
     newest = table.transaction_version(app_id)
     if newest is not None and newest >= app_version:
         return
     if unknown := _unknown_features(table):
         raise LakeError(
-            f"{folder}: found the Delta features {unknown}, which it got since the files were "
+            f"{place}: found the Delta features {unknown}, which it got since the files were "
             "written, expected none; nothing was committed, run it again: Spark writes to it then"
         )
-    _refuse_missing(folder, files)
+    _refuse_missing(place, files)
     actions: list[dict[str, Any]] = [
         {
             "commitInfo": {
@@ -198,28 +185,22 @@ def commit_files(
     ]
     lines = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
     version = read_version + 1
-    place = folder / "_delta_log" / f"{version:020d}.json"
-    beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
     try:
-        beside.write_text(lines, encoding="utf-8")
-        with commits_to(folder):
-            os.link(beside, place)
+        with commits_to(place):
+            place.commit(version, lines.encode())
     except FileExistsError:
-        raise VersionTakenError(f"{place}: found a commit there, expected none") from None
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+        name = f"{place}/{LOG}/{commit_name(version)}"
+        raise VersionTakenError(f"{name}: found a commit there, expected none") from None
     interval = properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_CHECKPOINT_INTERVAL)
     if interval.isdigit() and version % int(interval) == 0:
-        _checkpoint(folder, version, properties)
+        _checkpoint(place, version, properties)
 
 
-def _refuse_missing(folder: Path, files: Sequence[DataFile]) -> None:
-    for file in files:
-        place = folder / file.name
-        if not place.exists() or place.stat().st_size != file.size_bytes:
+def _refuse_missing(place: TablePlace, files: Sequence[DataFile]) -> None:
+    for file, found in zip(files, place.sizes_of([each.name for each in files]), strict=True):
+        if found != file.size_bytes:
             raise LakeError(
-                f"{place}: found no such file, or one of another size, expected the "
+                f"{place}/{file.name}: found no such file, or one of another size, expected the "
                 f"{file.size_bytes} bytes that a Spark task wrote; executors on other machines "
                 "must have lake.root at the same path, and nobody may remove files from it"
             )
@@ -242,26 +223,17 @@ def _added(file: DataFile) -> dict[str, Any]:
     }
 
 
-def _checkpoint(folder: Path, version: int, properties: Mapping[str, str | None]) -> None:
+def _checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | None]) -> None:
     """Write a checkpoint, and remove what the log no longer needs.
 
     As Delta does after its own commits. The commit stands whatever comes of it.
     """
-    log = folder / "_delta_log"
     try:
-        # Hadoop's checksum of the file that is replaced now: Spark would take it for damaged.
-        (log / "._last_checkpoint.crc").unlink(missing_ok=True)
-        table = StoredTable(str(folder), version=version)
+        place.tidy_log()
+        table = place.open(version)
         table.create_checkpoint()
         is_wanted = properties.get(_LOG_CLEANUP, "true") == "true"
         if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(_LOG_RETENTION) or ""):
             table.cleanup_metadata()
-        _remove_leftovers(log)
     except Exception as failure:  # of many classes, not all of them documented
-        _LOG.warning("%s: version %d has no checkpoint: %s", folder, version, failure)
-
-
-def _remove_leftovers(log: Path) -> None:
-    for each in log.glob(".*.tmp"):
-        if time.time() - each.stat().st_mtime > _LEFT_OVER_SECONDS:
-            each.unlink(missing_ok=True)
+        _LOG.warning("%s: version %d has no checkpoint: %s", place, version, failure)

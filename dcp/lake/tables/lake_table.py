@@ -319,7 +319,7 @@ class LakeTable:
             return False
         properties = CommitProperties(custom_metadata={"userMetadata": user_metadata})
         try:
-            with commits_to(self.folder):
+            with commits_to(self.place):
                 write_deltalake(table, rows, mode="append", commit_properties=properties)
         except _NOT_COMMITTED as refusal:
             _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, refusal)

@@ -18,7 +18,9 @@ from dcp.lake.config.contracts import DEFAULT_COLLECTION
 from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
-from dcp.lake.store.place import FolderPlace, ObjectPlace, TablePlace
+from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -252,10 +254,11 @@ def create_lake(
 
     """
     changes = location.table(CHANGES_TABLE, start_spark)
-    needs_spark = changes.place is None or not changes.exists()
-    if location.root is not None and is_on_s3(location.root) and needs_spark:
+    if changes.place is None and location.root is not None and is_on_s3(location.root):
         _require_safe_store(start_spark(), location.root)
     if not changes.exists():
+        if isinstance(changes.place, ObjectPlace):
+            changes.place.can_commit()
         horizon = Horizon.of_hours(horizon_hours)
         also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
         _make_lake(changes, location, identity, horizon, also)
@@ -516,7 +519,7 @@ def _set_on_log(lake: LakeTables, properties: Mapping[str, str]) -> None:
 
 def _alter_log(lake: LakeTables, change: str) -> None:
     """Alter ``changes``, perhaps while a round is received: its commit waits."""
-    with commits_to(lake.changes.folder):
+    with commits_to(lake.changes.place):
         lake.spark.sql(f"ALTER TABLE {lake.changes_sql} {change}")
 
 

@@ -128,7 +128,7 @@ def test_a_command_starts_no_spark(
 def add_rounds(lake: LakeTables, count: int) -> None:
     """Commit rounds that brought nothing: their positions are those of the newest round."""
     table = lake.changes
-    assert table.folder is not None
+    assert table.place is not None
     newest = latest_round(lake)
     positions = table.query(
         lambda name, _: f"SELECT * FROM {name} WHERE kind = 'position' AND round = {newest}",
@@ -139,7 +139,7 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         numbers = pa.array([number] * len(positions), CHANGES.field("round").type)
         rows = positions.set_column(column, CHANGES.field("round"), numbers)
         contents = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-        with DataFileWriter(table.folder, contents) as writer:
+        with DataFileWriter(table.place, contents) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)
             file = writer.finish()
@@ -147,7 +147,7 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         version = history(table, 1)[0].version
         metadata = {"lake": lake.identity.lake_id, "round": number, "writer": "w", "base": version}
         fence = lake.identity.lake_id, number
-        commit_files(table.folder, [file], version, fence, metadata_json(metadata))
+        commit_files(table.place, [file], version, fence, metadata_json(metadata))
 
 
 def test_an_idle_look_at_a_lake_on_s3_asks_as_much_after_many_rounds(

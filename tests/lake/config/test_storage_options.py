@@ -1,5 +1,6 @@
 """Options of an object store, by the names of delta-rs and Polars, and Spark's settings of them."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dcp.lake.config.storage_options import (
     checked_options,
     options_of_delta_rs,
     s3a_settings,
+    with_secrets,
 )
 
 ROOT = "s3://bucket/lake"
@@ -59,11 +61,6 @@ def derived(options: dict[str, str], **environment: str) -> dict[str, str]:
                 "endpoint.region": "us-east-1",
             },
         ),
-        (
-            {"access_key_id": "k", "aws_secret_access_key": SECRET, "token": "t"},
-            {"AWS_ACCESS_KEY_ID": "other"},
-            {"access.key": "k", "secret.key": SECRET, "session.token": "t"},
-        ),
     ],
 )
 def test_names_of_delta_rs_become_settings_of_the_connector(
@@ -87,31 +84,35 @@ def test_each_scheme_has_the_connector_and_keys_go_before_the_usual_chain() -> N
 def read_without_spark(
     options: dict[str, str], spark: dict[str, str], **environment: str
 ) -> dict[str, str] | None:
-    found = options_of_delta_rs(ROOT, options, spark, environment)
-    known = ("region", "endpoint", "allow_http", "access_key_id", "secret_access_key")
-    return None if found is None else {name: found[name] for name in known if name in found}
+    way = options_of_delta_rs(ROOT, options, spark, environment)
+    if way is None:
+        return None
+    assert SECRET not in pickle.dumps(way).decode("latin-1"), "it travels to tasks"
+    found = with_secrets(way, environment)
+    known = ("region", "endpoint", "allow_http", *KEYS)
+    return {name: found[name] for name in known if name in found}
 
 
 KEYS = {"access_key_id": "k", "secret_access_key": SECRET}
+AROUND = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": SECRET}
 HTTP = {"endpoint": "http://h:9000", "allow_http": "true", "region": "us-east-1"}
 
 
 @pytest.mark.parametrize(
     ("options", "spark", "environment", "found"),
     [
-        (KEYS, {}, {}, {**KEYS, "region": "us-east-1"}),
-        ({"region": "x"}, {}, {"AWS_ACCESS_KEY_ID": "k"}, {"region": "x"}),
-        ({}, {}, {"AWS_ENDPOINT_URL": "http://h:9000", "AWS_ACCESS_KEY_ID": "k"}, HTTP),
+        ({"region": "x"}, {}, AROUND, {"region": "x", **KEYS}),
+        ({}, {}, AROUND | {"AWS_ENDPOINT_URL": "http://h:9000"}, HTTP | KEYS),
         (
-            {"endpoint": "https://h", "virtual_hosted_style_request": "true", **KEYS},
+            {"endpoint": "https://h", "virtual_hosted_style_request": "true"},
             {},
-            {},
+            AROUND,
             {"endpoint": "https://bucket.h", "region": "us-east-1", **KEYS},
         ),
         ({}, {"spark.hadoop.fs.s3a.retry.limit": "2"}, {}, {"region": "us-east-1"}),
-        (KEYS, {"spark.hadoop.fs.s3a.endpoint": "h"}, {}, None),
-        (KEYS, {"spark.hadoop.fs.s3a.bucket.b.access.key": "k"}, {}, None),
-        (KEYS, {"spark.hadoop.fs.s3a.aws.credentials.provider": "P"}, {}, None),
+        ({}, {"spark.hadoop.fs.s3a.endpoint": "h"}, AROUND, None),
+        ({}, {"spark.hadoop.fs.s3a.bucket.b.access.key": "k"}, AROUND, None),
+        ({}, {"spark.hadoop.fs.s3a.aws.credentials.provider": "P"}, AROUND, None),
     ],
 )
 def test_delta_rs_gets_the_same_way_unless_only_spark_knows_it(
@@ -153,6 +154,8 @@ def test_secrets_are_read_from_files(tmp_path: Path) -> None:
     file.write_text(f"{SECRET}\nmore\n")
     options = {"access_key_id": "k", "secret_access_key_file": str(file)}
     assert derived(options) == {"access.key": "k", "secret.key": SECRET}
+    around = {"AWS_ACCESS_KEY_ID": "other", "HOME": str(tmp_path)}
+    assert read_without_spark(options, {}, **around) == {**KEYS, "region": "us-east-1"}
     for path, found in ((tmp_path / "none", "No such file"), (file, "is empty")):
         file.write_text("\n")
         with pytest.raises(
@@ -168,9 +171,15 @@ def test_secrets_are_read_from_files(tmp_path: Path) -> None:
         ({"region": "a", "AWS_REGION": "b"}, "found region twice"),
         ({"access_key_id": SECRET}, "found one of access_key_id and secret_access_key"),
         (
-            {"secret_access_key": SECRET, "secret_access_key_file": "/f", "access_key_id": "k"},
-            "found secret_access_key_file twice",
+            {"access_key_id": SECRET, "access_key_id_file": "/f"},
+            "found access_key_id_file twice",
         ),
+        (
+            {"aws_secret_access_key": SECRET, "access_key_id": "k"},
+            "found secret_access_key, expected secret_access_key_file, the absolute path of a file "
+            "that holds it, or AWS_SECRET_ACCESS_KEY in the environment of the driver and of exec",
+        ),
+        ({"token": SECRET}, "found session_token, expected session_token_file"),
         ({"session_token_file": SECRET}, "found session_token_file relative"),
         ({"allow_http": SECRET}, "found allow_http neither"),
         ({"endpoint": "h:9000"}, "found an endpoint that is no URL"),
@@ -187,10 +196,10 @@ def test_a_wrong_option_is_named_and_no_value_is_told(
 
 
 def test_options_are_for_lakes_on_s3_and_stay_unseen() -> None:
-    secrets = f"access_key_id=k,secret_access_key={SECRET}"
+    secrets = f"access_key_id={SECRET},secret_access_key_file=/f"
     environment = {"DCPLAKE_LAKE_STORAGE_OPTIONS": secrets, "DCPLAKE_LAKE_ROOT": ROOT}
     lake = load_settings(None, environment).lake
-    assert lake.storage_options["secret_access_key"] == SECRET
+    assert lake.storage_options["access_key_id"] == SECRET
     assert SECRET not in repr(lake)
     assert lake.on_s3 and not LakeSettings(root="gs://bucket/lake").on_s3
     assert LakeSettings(schema="c.s", storage_options={"region": "x"}).on_s3

@@ -14,7 +14,8 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
 from dcp.errors import LakeError
-from dcp.lake.store.place import FolderPlace, TablePlace
+from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.place import TablePlace
 from dcp.lake.tables import lake_table
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity

@@ -6,4 +6,4 @@ from tests.lake.store_reads import require_reads_and_appends
 
 def test_a_table_on_s3_is_made_appended_to_and_read_without_spark() -> None:
     with ObjectStore() as store:
-        require_reads_and_appends(store.endpoint)
+        require_reads_and_appends(store.options)

@@ -191,10 +191,10 @@ def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> Non
 
 def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
     """Let tasks write the rows of a frame into files of the log."""
-    folder = lake.changes.folder
-    assert folder is not None
+    place = lake.changes.place
+    assert place is not None
     contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
-    return TaskFiles(frame, lambda batches: batches, folder, contents)
+    return TaskFiles(frame, lambda batches: batches, place, contents)
 
 
 Rows = Callable[["DataFrame", LakeTables], "DataFrame | TaskFiles"]

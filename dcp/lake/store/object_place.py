@@ -1,0 +1,195 @@
+"""A table in an object store, by obstore."""
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+
+from dcp.lake.config.storage_options import with_secrets
+from dcp.lake.store.conditional_writes import require_conditional_writes
+from dcp.lake.store.opened_store import opened_store
+from dcp.lake.store.place import LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.upload import Upload
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_COMMIT: Final = re.compile(r"\d{20}\.json")
+
+_AT_ONCE: Final = 16
+
+_Asked = TypeVar("_Asked")
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace(TablePlace):
+    """A prefix of an object store, by its URL; ``way`` are the options that lead there.
+
+    They name where secrets are, and hold none.
+    """
+
+    url: str
+    way: Mapping[str, str] = field(repr=False, compare=False)
+
+    @property
+    def uri(self) -> str:
+        """The place as delta-rs and Polars name it."""
+        return self.url
+
+    @property
+    def folder(self) -> None:
+        """None: it is on no machine."""
+        return
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options by which delta-rs and Polars open it; they hold secrets.
+
+        Raises:
+            SecretError: a file with a secret cannot be read, or is empty.
+
+        """
+        return with_secrets(self.way)
+
+    @property
+    def _store(self) -> "ObjectStore":
+        scheme, bucket, _ = self._parts
+        return opened_store(f"{scheme}://{bucket}", self.way)
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        """Scheme, bucket, and what the table's objects begin with."""
+        scheme, _, rest = self.url.partition("://")
+        bucket, _, prefix = rest.partition("/")
+        return scheme, bucket, prefix
+
+    def _path(self, *names: str) -> str:
+        return "/".join((self._parts[2], *names))
+
+    def _commit_path(self, version: int) -> str:
+        return self._path(LOG, commit_name(version))
+
+    def has_log(self) -> bool:
+        """Return whether there is a Delta log, perhaps a damaged one.
+
+        What connectors leave to mark a folder, an object without content, is none.
+        """
+        log = self._path(LOG)
+        return any(path != log for path in self._first_below(log))
+
+    def has_data(self) -> bool:
+        """Return whether there are files of rows, as far as a first look tells."""
+        return any(path.endswith(".parquet") for path in self._first_below(self._path()))
+
+    def newest_commit(self, version: int) -> Hashable | None:
+        """Return the identity of a commit's file; None where it is gone, or a later one is there.
+
+        A table that was made anew has others.
+        """
+        import obstore  # not where all is on this machine
+
+        path = self._commit_path(version)
+        listed = obstore.list(self._store, self._path(LOG), offset=path[:-1]).collect()
+        commits = [each for each in listed if _COMMIT.fullmatch(each["path"].rpartition("/")[2])]
+        if len(commits) != 1 or commits[0]["path"] != path:
+            return None
+        return commits[0]["e_tag"], commits[0]["last_modified"]
+
+    def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
+        """Yield the files of commits, up to the first that is gone.
+
+        Some are asked for at once.
+        """
+        rest = iter(versions)
+        while few := list(islice(rest, _AT_ONCE)):
+            for found in _at_once(self._read_commit, few):
+                if found is None:
+                    return
+                yield found
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[pa.NativeFile]:
+        """Give a new file of the table; where the block ends by an error, none of it stays."""
+        with Upload(self._store, self._path(name)) as upload:
+            yield upload.file
+            upload.file.close()
+
+    def sizes_of(self, names: Sequence[str]) -> list[int | None]:
+        """Return the bytes of files of the table; None for those that are not there."""
+        import obstore
+
+        def size(name: str) -> int | None:
+            try:
+                return obstore.head(self._store, self._path(name))["size"]
+            except FileNotFoundError:
+                return None
+
+        return _at_once(size, names)
+
+    def can_commit(self) -> bool:
+        """Return that the store refuses to overwrite, which is tried once in a process.
+
+        Raises:
+            LakeError: it overwrites.
+
+        """
+        scheme, bucket, _ = self._parts
+        where = f"{scheme}://{bucket}"
+        if "endpoint" in self.way:
+            where += f" at {self.way['endpoint']}"
+        require_conditional_writes(self._store, self._path(LOG), where)
+        return True
+
+    def commit(self, version: int, content: bytes) -> None:
+        """Write the file of a commit unless there is one: the store itself decides.
+
+        Raises:
+            FileExistsError: another commit has that version.
+
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            obstore.put(self._store, self._commit_path(version), content, mode="create")
+        except Exception as failure:
+            # The store may have refused our own content: where it heard no answer, obstore asks
+            # again. Each commit has an identifier of its own.
+            found = self._read_commit(version)
+            if found is not None and found.content == content:
+                return
+            if found is not None or isinstance(failure, AlreadyExistsError):
+                raise FileExistsError(f"{self.url}/{LOG}/{commit_name(version)}") from failure
+            raise
+
+    def tidy_log(self) -> None:
+        """Do nothing: here a commit is there or not, and Spark's connector keeps no checksums."""
+
+    def _read_commit(self, version: int) -> CommitFile | None:
+        import obstore
+
+        try:
+            found = obstore.get(self._store, self._commit_path(version))
+            written = found.meta["last_modified"].timestamp()
+            return CommitFile(version, int(written * 1000), bytes(found.bytes()))
+        except FileNotFoundError:
+            return None
+
+    def _first_below(self, prefix: str) -> list[str]:
+        import obstore
+
+        first = next(iter(obstore.list(self._store, prefix, chunk_size=1000)), ())
+        return [each["path"] for each in first]
+
+
+def _at_once(ask: Callable[[_Asked], _Found], of: Sequence[_Asked]) -> list[_Found]:
+    if len(of) == 1:
+        return [ask(of[0])]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(ask, of))

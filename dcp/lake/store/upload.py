@@ -1,0 +1,68 @@
+"""A file on its way into an object store, in parts as it is written."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PART_BYTES, UPLOAD_PARTS
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_GATHERED_BYTES: Final = MEBIBYTE
+
+
+class Upload:
+    """Uploads what is written to `file`; where its block ends by an error, it is given up.
+
+    Then the store is told to forget the parts that it has. Holds `UPLOAD_PARTS` parts and less than
+    a part more, and of what one write brings no copy.
+    """
+
+    def __init__(self, store: "ObjectStore", path: str) -> None:
+        """Begin; nothing is asked of the store before the first part is full, or the end."""
+        import obstore
+
+        self._writer = obstore.open_writer(
+            store, path, buffer_size=UPLOAD_PART_BYTES, max_concurrency=UPLOAD_PARTS
+        )
+        self._takes_more = True
+        # Pages of a file of Parquet may be small; each write takes obstore's lock, and Python's.
+        self.file = pa.BufferedOutputStream(pa.PythonFile(self, "w"), _GATHERED_BYTES)
+
+    def write(self, data: "bytes | pa.Buffer") -> int:
+        """Hand on bytes, as pyarrow calls it; waits where the store is slower.
+
+        What comes after the end, or a failure, is ignored: pyarrow writes what it has gathered
+        when it is closed, or freed.
+        """
+        view = memoryview(data)
+        if not self._takes_more:
+            return len(view)
+        self._takes_more = False
+        for begin in range(0, len(view), UPLOAD_PART_BYTES):
+            self._writer.write(view[begin : begin + UPLOAD_PART_BYTES])
+        self._takes_more = True
+        return len(view)
+
+    closed = False
+    """pyarrow asks; the end of the block is what counts."""
+
+    def flush(self) -> None:
+        """Do nothing: a part leaves when it is full."""
+
+    def close(self) -> None:
+        """Do nothing: the end of the block says whether the file is complete."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._takes_more = False
+        self._writer.__exit__(kind, error, trace)
