@@ -36,8 +36,8 @@ _LEAST_BATCH_ROWS: Final = 64
 
 READ_BUFFER_BYTES: Final = 2 * MEBIBYTE
 
-UPLOAD_PART_BYTES: Final = 8 * MEBIBYTE
-"""A file that goes to an object store leaves in parts of that size; S3 takes 10,000 of them."""
+UPLOAD_PART_BYTES: Final = 5 * MEBIBYTE
+"""A file goes to an object store in parts of that size or more: S3 takes no smaller ones."""
 UPLOAD_PARTS: Final = 2
 """How many of them are on their way at once."""
 
@@ -60,7 +60,8 @@ def worker_bytes(connections: int, window_bytes: int, batch_bytes: int) -> int:
 
     For each connection: what the window lets pass and one message more, the message that is being
     received and its copy while it grows, and the read buffer. Once: the batch that Spark is taking,
-    joined from its parts, and the same as an Arrow message.
+    joined from its parts, and the same as an Arrow message. What goes to an object store is held
+    when nothing grows, and is less than two such messages.
     """
     connection = window_bytes + 3 * DOCUMENT_BYTES + READ_BUFFER_BYTES
     return _WORKER_FIXED_BYTES + connections * connection + 2 * (batch_bytes + DOCUMENT_BYTES)

@@ -69,7 +69,7 @@ class FolderPlace(TablePlace):
             yield CommitFile(version, written // 1_000_000, content)
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[pa.NativeFile]:
+    def writing(self, name: str, part_bytes: int) -> Iterator[pa.NativeFile]:
         """Give a new file of the table; where the block ends by an error, none of it stays."""
         path = self.path / name
         try:

@@ -114,9 +114,9 @@ class ObjectPlace(TablePlace):
                 yield found
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[pa.NativeFile]:
+    def writing(self, name: str, part_bytes: int) -> Iterator[pa.NativeFile]:
         """Give a new file of the table; where the block ends by an error, none of it stays."""
-        with Upload(self._store, self._path(name)) as upload:
+        with Upload(self._store, self._path(name), part_bytes) as upload:
             yield upload.file
             upload.file.close()
 

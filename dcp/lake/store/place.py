@@ -73,10 +73,10 @@ class TablePlace(ABC):
         """Yield the files of commits, up to the first that is gone."""
 
     @abstractmethod
-    def writing(self, name: str) -> AbstractContextManager[pa.NativeFile]:
+    def writing(self, name: str, part_bytes: int) -> AbstractContextManager[pa.NativeFile]:
         """Give a new file of the table; where the block ends by an error, none of it stays.
 
-        It can be read when the block has ended.
+        It can be read when the block has ended. Into a store it goes in parts of ``part_bytes``.
         """
 
     @abstractmethod

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PART_BYTES, UPLOAD_PARTS
+from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PARTS
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -17,16 +17,17 @@ class Upload:
     """Uploads what is written to `file`; where its block ends by an error, it is given up.
 
     Then the store is told to forget the parts that it has. Holds `UPLOAD_PARTS` parts and less than
-    a part more, and of what one write brings no copy.
+    a part more, and what one write brings; of a large one, until its last part has left.
     """
 
-    def __init__(self, store: "ObjectStore", path: str) -> None:
+    def __init__(self, store: "ObjectStore", path: str, part_bytes: int) -> None:
         """Begin; nothing is asked of the store before the first part is full, or the end."""
         import obstore
 
         self._writer = obstore.open_writer(
-            store, path, buffer_size=UPLOAD_PART_BYTES, max_concurrency=UPLOAD_PARTS
+            store, path, buffer_size=part_bytes, max_concurrency=UPLOAD_PARTS
         )
+        self._part_bytes = part_bytes
         self._takes_more = True
         # Pages of a file of Parquet may be small; each write takes obstore's lock, and Python's.
         self.file = pa.BufferedOutputStream(pa.PythonFile(self, "w"), _GATHERED_BYTES)
@@ -41,8 +42,8 @@ class Upload:
         if not self._takes_more:
             return len(view)
         self._takes_more = False
-        for begin in range(0, len(view), UPLOAD_PART_BYTES):
-            self._writer.write(view[begin : begin + UPLOAD_PART_BYTES])
+        for begin in range(0, len(view), self._part_bytes):
+            self._writer.write(view[begin : begin + self._part_bytes])
         self._takes_more = True
         return len(view)
 

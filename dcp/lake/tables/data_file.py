@@ -19,6 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.store.place import TablePlace
 
 DATA_FILE: Final = pa.schema(
@@ -56,8 +57,9 @@ class FileContents:
     """The columns of a table's files, and those of which each file tells minimum and maximum.
 
     Batches of less than ``row_group_bytes`` are gathered: a row group costs some kilobytes of the
-    file's footer, and a reader a few seeks. The rows of each row group are ``sorted_by`` some
-    columns, so that a reader passes over pages of it.
+    file's footer, and a reader a few seeks. Parts of an upload are as large, of which S3 takes
+    10,000. The rows of each row group are ``sorted_by`` some columns, so that a reader passes over
+    pages of it.
     """
 
     schema: pa.Schema
@@ -125,7 +127,8 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         """Return what writes the file, which is made at the first call."""
         if self._writer is None:
             contents = self._contents
-            self._file = self._open.enter_context(self._place.writing(self._name))
+            part_bytes = max(UPLOAD_PART_BYTES, contents.row_group_bytes)
+            self._file = self._open.enter_context(self._place.writing(self._name, part_bytes))
             self._writer = pq.ParquetWriter(
                 self._file,
                 contents.schema,
