@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from dcp.lake.run.checked_step import CheckedStep, Finding, Tell
 
 EPILOG: Final = """\
-Takes the way of a run, with a run's connections, up to the first rows of one vbucket; writes
-nothing and starts no Spark, but for a lake on S3, whose store it tries. The first step that fails
-ends it, with what to do, and with the exit code of a run that fails there. docs/doctor.md says more
-of each step."""
+Takes the way of a run, with a run's connections, up to the first rows of one vbucket. It writes
+nothing, but for a small file in the object store of a lake, which it removes. The first step that
+fails ends it, with what to do, and with the exit code of a run that fails there. docs/doctor.md
+says more of each step."""
 
 _CLOCK_SECONDS: Final = 5.0
 _CLOCK_TIMEOUT_SECONDS: Final = 10.0

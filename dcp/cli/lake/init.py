@@ -57,7 +57,9 @@ def run(  # noqa: PLR0913  (an argument for each option)
         str | None,
         Option(metavar="FILE", help="PEM file of certificates to trust; encrypts connections"),
     ] = None,
-    root: Annotated[str | None, Option(metavar="PATH", help="the folder of the tables")] = None,
+    root: Annotated[
+        str | None, Option(metavar="PATH", help="the folder of the tables, or s3://bucket/path")
+    ] = None,
     overrides: Overrides = None,
 ) -> int:
     """Ask, look at the cluster, and write."""
@@ -112,6 +114,7 @@ def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object
         SourceError: the cluster cannot be asked, or the bucket is none of its buckets.
 
     """
+    from dcp.lake.config.lake_root import is_on_s3
     from dcp.lake.config.path_settings import placed
     from dcp.lake.config.settings import SourceSettings
     from dcp.lake.config.settings_load import load_settings
@@ -145,9 +148,32 @@ def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object
         raise BucketError(f"source.bucket: {error.message}") from None
     if "lake.schema" not in values:
         default = placed("lake.root", settings.lake.root, file.absolute().parent)
-        ask("lake.root", "Folder of the tables", default)
+        ask("lake.root", "Folder of the tables, or s3://bucket/path", default)
         values.setdefault("lake.root", default)
+        if is_on_s3(str(values["lake.root"])) and "lake.storage_options" not in values:
+            values |= _ask_way()
     return values, credentials
+
+
+def _ask_way() -> dict[str, object]:
+    """Ask how to reach the object store, and where its credentials are; they are not read."""
+    if not sys.stdin.isatty():
+        return {}
+    way = {}
+
+    def ask(name: str, question: str) -> str:
+        if answer := str(typer.prompt(question, default="", show_default=False)).strip():
+            way[name] = answer
+        return answer
+
+    endpoint = ask("endpoint", "URL of the object store's server (empty: Amazon's, or environment)")
+    if endpoint.startswith("http:"):
+        way["allow_http"] = "true"
+    question = "Access key (empty: environment, profile, web identity or role)"
+    if ask("access_key_id", question):
+        file = typer.prompt("File with its secret in the first line")
+        way["secret_access_key_file"] = str(Path(file).expanduser().absolute())
+    return {"lake.storage_options": way} if way else {}
 
 
 def _credentials(settings: "Settings") -> "Credentials":
@@ -206,5 +232,17 @@ def _say_next(file: Path, settings: "Settings") -> None:
     say(f"wrote {file}; next:")
     if source.username and not source.password_file and not os.environ.get(source.password_env):
         say(f"  export {source.password_env}=…    # the password of {source.username}")
+    if settings.lake.on_s3 and not _has_keys(settings.lake.storage_options):
+        say("  export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…    # or a profile, or a role")
     say(f"  dcplake doctor --config {quote(str(file))}")
     say(f"  dcplake run --config {quote(str(file))} --once")
+
+
+def _has_keys(options: Mapping[str, str]) -> bool:
+    """Return whether options or the environment say who asks the store."""
+    from dcp.lake.config.storage_options import KEYS
+
+    return "AWS_PROFILE" in os.environ or any(
+        name in options or f"{name}_file" in options or f"AWS_{name.upper()}" in os.environ
+        for name in KEYS
+    )

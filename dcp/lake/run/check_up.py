@@ -3,8 +3,8 @@
 The connections are those of the consumer: the first ones ask a seed and then all nodes, as every
 run does before it plans, and the last one opens DCP and streams a vbucket. So a step that is told
 as done is one that a run gets through. The first that fails ends it, with the error that a run
-would end with. No Spark is started, and nothing is written; but for a lake on S3, which is read by
-Spark, and whose store is tried (`dcp.lake.run.store_check`).
+would end with. Nothing is written, but for the small file by which an object store is tried
+(`dcp.lake.run.store_check`). Spark is started only where nothing else knows the way to that store.
 """
 
 import socket
@@ -39,7 +39,7 @@ from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.opening import lake_location, refuse_to_start, spark_of
-from dcp.lake.tables.tables import find_lake
+from dcp.lake.tables.tables import CHANGES_TABLE, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import bucket_cure
@@ -274,7 +274,7 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
     """Look if there is a lake at the configured place, of this bucket, and fit for the settings.
 
     Raises:
-        SetupError: Spark does not start for a lake on S3, or the store does not let us write.
+        SetupError: the store does not let us write, or Spark does not start where it is needed.
         LakeError: it holds another bucket, what is there is no lake, or the store overwrites.
         ConfigError: a run refuses the names of collections, or where the lake is to start.
 
@@ -285,10 +285,10 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
 
     settings, cluster = source.settings, source.cluster
     location = lake_location(settings)
-    start_spark = spark_of(settings) if settings.lake.on_s3 else refuse
+    place = location.table(CHANGES_TABLE, refuse).place
+    start_spark = spark_of(settings) if settings.lake.on_s3 and place is None else refuse
     if settings.lake.on_s3 and location.root is not None:
-        with checking("object store", tell) as finding:
-            try_store(start_spark(), location.root, finding)
+        try_store(place, start_spark, location.root, tell)
     with checking("lake", tell) as finding:
         try:
             lake = find_lake(start_spark, location)

@@ -1,18 +1,22 @@
-"""Tries an object store as a commit uses it: by Spark's connector, and dcplake's log store."""
+"""Tries an object store as a lake uses it; by Spark only where nothing else knows the way to it."""
 
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from dcp.lake.run.checked_step import Finding
+from dcp.lake.run.checked_step import Tell, checking
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
+from dcp.lake.store.object_place import ObjectPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dcp.lake.store.place import TablePlace
+    from dcp.lake.tables.lake_table import StartSpark
 
-def try_store(spark: "SparkSession", root: str, finding: Finding) -> None:
-    """Write a file below a root on S3, try to overwrite it, which the store must refuse, remove it.
+
+def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:
+    """List, write, read, try to overwrite, swap and remove a file, each as a step of its own.
 
     Raises:
         SetupError: the store cannot be reached, or does not let us.
@@ -20,11 +24,23 @@ def try_store(spark: "SparkSession", root: str, finding: Finding) -> None:
         ConfigError: the session is somebody else's, and commits to S3 without the store's refusal.
 
     """
+    if not isinstance(place, ObjectPlace):
+        with checking("object store", tell) as finding:
+            finding.say(_found_by_spark(start_spark(), root))
+        return
+    trial = place.trial()
+    with trial.cleaned():
+        for name, attempt in trial.all().items():
+            with checking(name, tell) as finding:
+                finding.say(attempt())
+
+
+def _found_by_spark(spark: "SparkSession", root: str) -> str:
+    """Write a file below a root on S3, try to overwrite it, and remove it; tell what was found."""
     bucket, chosen = urlsplit(root).netloc, log_store_of(spark, root)
     if chosen != LOG_STORE:
-        finding.say(f"{bucket}: not tried, the log store is {chosen}")
-        return
+        return f"{bucket}: not tried, the log store is {chosen}"
     with spark_errors(root):
         is_tried = try_conditional_writes(spark, root)
     found = "writes, removes, and refuses to overwrite" if is_tried else "the first run tries it"
-    finding.say(f"{bucket}: {found}")
+    return f"{bucket}: {found}"

@@ -374,9 +374,9 @@ def innermost(failure: BaseException) -> str:
 
 
 def _is_from_outside(failure: BaseException) -> bool:
-    """Return whether Spark, a disk or delta-rs failed (whose exceptions are of ``_internal``)."""
+    """Return whether Spark, a disk, a store or delta-rs failed (whose own are of ``_internal``)."""
     module = type(failure).__module__.partition(".")[0]
-    is_theirs = module in ("pyspark", "py4j", "delta", "deltalake", "_internal")
+    is_theirs = module in ("pyspark", "py4j", "delta", "deltalake", "_internal", "obstore")
     return is_theirs or isinstance(failure, OSError)
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 
 from dcp.lake.config.storage_options import with_secrets
-from dcp.lake.store.conditional_writes import require_conditional_writes
 from dcp.lake.store.opened_store import opened_store
 from dcp.lake.store.place import LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.trial import StoreTrial, require_conditional_writes
 from dcp.lake.store.upload import Upload
 
 if TYPE_CHECKING:
@@ -136,15 +136,20 @@ class ObjectPlace(TablePlace):
         """Return that the store refuses to overwrite, which is tried once in a process.
 
         Raises:
+            SetupError: it does not answer, or does not let us.
             LakeError: it overwrites.
 
         """
+        require_conditional_writes(self._store, self.trial())
+        return True
+
+    def trial(self) -> StoreTrial:
+        """Return the trials of the store, below the table's log."""
         scheme, bucket, _ = self._parts
         where = f"{scheme}://{bucket}"
         if "endpoint" in self.way:
             where += f" at {self.way['endpoint']}"
-        require_conditional_writes(self._store, self._path(LOG), where)
-        return True
+        return StoreTrial(self._store, self._path(LOG), where)
 
     def commit(self, version: int, content: bytes) -> None:
         """Write the file of a commit unless there is one: the store itself decides.

@@ -223,7 +223,7 @@ def test_on_a_terminal_it_asks_for_what_it_was_not_told(
     terminal.answer("Password of tester (it is not written): ", PASSWORD)
     terminal.answer("Bucket (travel) [travel]", "treval")
     terminal.answer("found 'treval', expected a bucket", "")
-    terminal.answer(f"Folder of the tables [{tmp_path / 'lake'}]", "tables")
+    terminal.answer(f"Folder of the tables, or s3://bucket/path [{tmp_path / 'lake'}]", "tables")
     assert terminal.end() == 0, terminal.said
     assert PASSWORD not in terminal.said
     assert "export DCPLAKE_PASSWORD=…" in terminal.said
@@ -232,6 +232,46 @@ def test_on_a_terminal_it_asks_for_what_it_was_not_told(
     settings = load_settings(tmp_path / "dcplake.toml", {})
     assert (settings.source.bucket, settings.lake.root) == ("travel", str(tmp_path / "tables"))
     assert settings.source.seeds == tuple(cluster.seeds)
+
+
+def test_on_a_terminal_it_asks_for_the_way_to_an_object_store(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text(PASSWORD)
+    words = ["--bucket", "travel", "--username", "tester", "--password-file", "password"]
+    terminal = Terminal(tmp_path, "init", *seeds_of(cluster), "--no-tls", *words)
+    terminal.answer("or s3://bucket/path", "s3://tables/lake")
+    terminal.answer("URL of the object store's server", "http://127.0.0.1:9000")
+    terminal.answer("Access key", "AKID")
+    terminal.answer("File with its secret", "secret")
+    assert terminal.end() == 0, terminal.said
+    assert "AWS_ACCESS_KEY_ID" not in terminal.said
+    lake = load_settings(tmp_path / "dcplake.toml", {}).lake
+    assert lake.root == "s3://tables/lake"
+    assert lake.storage_options == {
+        "endpoint": "http://127.0.0.1:9000",
+        "allow_http": "true",
+        "access_key_id": "AKID",
+        "secret_access_key_file": str(tmp_path / "secret"),
+    }
+
+
+def test_an_object_store_is_told_by_options_and_what_is_missing_is_said(
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "dcplake.toml"
+    words = ["init", str(file), *seeds_of(cluster), "--username", "tester"]
+    way = ["--root", "s3://tables/lake", "--set", "lake.storage_options=region=eu-west-1"]
+    assert main([*words, *way]) == 0
+    assert "export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…" in capsys.readouterr().out
+    lake = load_settings(file, {}).lake
+    assert (lake.root, lake.storage_options) == ("s3://tables/lake", {"region": "eu-west-1"})
 
 
 def test_who_ends_the_questions_gets_no_file(tmp_path: Path) -> None:

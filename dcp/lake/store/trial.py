@@ -1,0 +1,148 @@
+"""Tries an object store as a lake uses it, with one small file, which is removed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from dcp.errors import LakeError
+from dcp.lake.spark.failures import UNSAFE_STORE, spark_errors
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_CONTENT: Final = b"dcplake tries this store\n"
+_CHANGED: Final = b"dcplake tried this store\n"
+_UNKNOWN: Final = "501 Not Implemented"
+"""What a server answers that does not know the condition."""
+
+Trial = Callable[[], str]
+"""Tries something and returns, in words, what it found."""
+
+_safe: "Final[list[ObjectStore]]" = []
+"""Stores that refuse to overwrite; each is opened once in a process."""
+
+
+class StoreTrial:
+    """The trials of one store, below one folder. ``where`` names the store, for messages.
+
+    Each raises SetupError where the store does not answer or does not let us.
+    """
+
+    def __init__(self, store: "ObjectStore", folder: str, where: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._where = where
+        self._probe = f"{folder}/.{uuid4()}.dcplake-probe"
+
+    def all(self) -> dict[str, Trial]:
+        """Return the trials by their names, in order; the last one removes the file."""
+        return {
+            "store list": self.list,
+            "store write": self.write,
+            "store read": self.read,
+            "store commit": self.refuse,
+            "store swap": self.swap,
+            "store delete": self.delete,
+        }
+
+    def list(self) -> str:
+        """List the folder, the first page."""
+        import obstore
+
+        with spark_errors(self._where):
+            found = next(iter(obstore.list(self._store, self._folder, chunk_size=1000)), ())
+        more = " or more" if len(found) == 1000 else ""
+        return f"{self._where}: listed below lake.root, files: {len(found)}{more}"
+
+    def write(self) -> str:
+        """Write the file, where there is none."""
+        import obstore
+
+        with spark_errors(self._where):
+            try:
+                obstore.put(self._store, self._probe, _CONTENT, mode="create")
+            except obstore.exceptions.BaseError as failure:
+                if _UNKNOWN in str(failure):
+                    raise LakeError(f"{self._where}: {UNSAFE_STORE}") from failure
+                raise
+        return f"wrote {self._probe}"
+
+    def read(self) -> str:
+        """Read the file."""
+        import obstore
+
+        with spark_errors(self._where):
+            found = bytes(obstore.get(self._store, self._probe).bytes())
+        if found != _CONTENT:
+            raise LakeError(
+                f"{self._where}: found {len(found)} other bytes in {self._probe} than were written "
+                "a moment ago, expected the same; keep the lake in another store"
+            )
+        return f"read it back, bytes: {len(found)}"
+
+    def refuse(self) -> str:
+        """Try to write the file again, which the store must refuse.
+
+        Raises:
+            LakeError: it overwrites.
+
+        """
+        import obstore
+
+        with spark_errors(self._where):
+            try:
+                obstore.put(self._store, self._probe, _CHANGED, mode="create")
+            except obstore.exceptions.AlreadyExistsError:
+                return "it refused to overwrite the file (If-None-Match)"
+        raise LakeError(f"{self._where}: {UNSAFE_STORE}")
+
+    def swap(self) -> str:
+        """Replace the file by its ETag, which must work once; no commit relies on it."""
+        import obstore
+
+        with spark_errors(self._where):
+            seen = obstore.head(self._store, self._probe)["e_tag"]
+            for content in (_CHANGED, _CONTENT):
+                try:
+                    obstore.put(self._store, self._probe, content, mode={"e_tag": seen})
+                except obstore.exceptions.PreconditionError:
+                    return "it swapped the file once, and refused the second time (If-Match)"
+                except obstore.exceptions.BaseError:
+                    return "it cannot swap a file by its ETag (If-Match); dcplake can do without"
+        return "it swaps a file whatever its ETag is (If-Match); dcplake can do without"
+
+    def delete(self) -> str:
+        """Remove the file."""
+        import obstore
+
+        with spark_errors(self._where):
+            obstore.delete(self._store, self._probe)
+        return "removed the file"
+
+    @contextmanager
+    def cleaned(self) -> Iterator[None]:
+        """Remove the file at the end, where a trial failed."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the first failure says why
+                self.delete()
+            raise
+
+
+def require_conditional_writes(store: "ObjectStore", trial: StoreTrial) -> None:
+    """Try that a store refuses to overwrite; each store is tried once in a process.
+
+    Raises:
+        SetupError: it does not answer, or does not let us.
+        LakeError: it overwrites, or does not know the condition.
+
+    """
+    if any(each is store for each in _safe):
+        return
+    with trial.cleaned():
+        trial.write()
+        trial.refuse()
+        trial.delete()
+    _safe.append(store)

@@ -1,0 +1,109 @@
+"""The doctor's trials of an object store, and what a command that commits says of a bad one."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from dcp.errors import DcplakeError, LakeError, SetupError
+from dcp.lake.run.checked_step import CheckedStep
+from dcp.lake.run.store_check import try_store
+from dcp.lake.store.object_place import ObjectPlace
+from tests.lake.object_store import BUCKET, Failure, ObjectStore, Request
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIST = "store list"
+WRITE = "store write"
+COMMIT = "store commit"
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        store.options["max_retries"] = "1"
+        yield store
+
+
+def never() -> "SparkSession":
+    raise AssertionError("Spark was started")
+
+
+def tried(place: ObjectPlace) -> list[CheckedStep]:
+    steps: list[CheckedStep] = []
+    try_store(place, never, place.url, steps.append)
+    return steps
+
+
+def test_a_good_store_is_listed_written_read_and_left_as_it_was(store: ObjectStore) -> None:
+    prefix = uuid4().hex
+    steps = tried(store.place(prefix))
+    assert [(each.name, each.state) for each in steps] == [
+        (f"store {name}", "ok") for name in ("list", "write", "read", "commit", "swap", "delete")
+    ]
+    assert steps[0].found.startswith(f"s3://{BUCKET} at {store.endpoint}: listed")
+    assert steps[3].found == "it refused to overwrite the file (If-None-Match)"
+    assert steps[4].found == "it swapped the file once, and refused the second time (If-Match)"
+    assert store.names(prefix) == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "step", "error", "said"),
+    [
+        (("GET", "403 Forbidden", "AccessDenied"), LIST, SetupError, "refused the credentials"),
+        (("GET", "400 Bad Request", "ExpiredToken"), LIST, SetupError, "have ended; renew them"),
+        (("GET", "404 Not Found", "NoSuchBucket"), LIST, SetupError, "found no such bucket"),
+        (("PUT", "403 Forbidden", "AccessDenied"), WRITE, SetupError, "refused the credentials"),
+        (("PUT", "501 Not Implemented", "NotImplemented"), WRITE, LakeError, "does not refuse to"),
+        (("PUT", "503 Slow Down", "SlowDown"), WRITE, SetupError, "503 Service Unavailable: the"),
+        (("PUT", "429 Too Many", "TooMany"), WRITE, SetupError, "429 Too Many Requests: the obj"),
+    ],
+)
+def test_the_first_trial_that_fails_says_what_to_do(
+    store: ObjectStore,
+    failure: tuple[str, str, str],
+    step: str,
+    error: type[DcplakeError],
+    said: str,
+) -> None:
+    method, *answer = failure
+
+    def answered(request: Request) -> Failure | None:
+        return (answer[0], answer[1]) if request["REQUEST_METHOD"] == method else None
+
+    store.answer = answered
+    steps: list[CheckedStep] = []
+    with pytest.raises(error, match=said) as told:
+        try_store(store.place("any"), never, "", steps.append)
+    assert steps[-1].name == step and steps[-1].state == "failed"
+    assert "\n" not in str(told.value)
+
+
+def test_a_store_that_overwrites_is_refused_by_doctor_and_before_anything_is_written(
+    store: ObjectStore,
+) -> None:
+    store.ignores_conditions = True
+    prefix = uuid4().hex
+    for refused in (tried, ObjectPlace.can_commit, ObjectPlace.can_commit):
+        with pytest.raises(LakeError, match=r"at http://\S+: the store does not refuse to overw"):
+            refused(store.place(prefix))
+    assert store.names(prefix) == []
+    store.ignores_conditions = False
+    asked: list[str] = []
+    store.answer = lambda request: asked.append(request["REQUEST_METHOD"])
+    assert store.place(prefix).can_commit()
+    assert asked == ["PUT", "PUT", "POST"]
+    assert store.place(prefix).can_commit()
+    assert len(asked) == 3, "a store is tried once"
+
+
+def test_a_machine_without_credentials_says_so_soon(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/nowhere")
+    for name in ("access_key_id", "secret_access_key_file"):
+        del store.options[name]
+    with pytest.raises(SetupError, match="found no credentials for the object store; give them"):
+        tried(store.place("any"))
