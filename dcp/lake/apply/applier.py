@@ -120,6 +120,7 @@ class Applier:
             self._guard.look_at(replica, self._lakes[0])
         if self._rule.when == "never":
             return []
+        self._quiet.begin_look(self._replicas)
         self._waiting.extend(each for each in self._replicas if not self._is_quiet(each, to_round))
         lakes = self._lakes[: len(self._waiting)]
         if not lakes:

@@ -4,8 +4,9 @@ Of a bucket with many collections few change in a round. To plan an apply of eac
 would cost some queries a table.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import Final
 
 from dcp.lake.log.collection_log import changed_collections
 from dcp.lake.log.round_records import positions_at
@@ -33,12 +34,30 @@ class _Touched:
     collection_ids: Set[int] | None
 
 
+ASKED_AT_ONCE: Final = 50
+"""Tables of which one look asks whether somebody else changed them: a request each."""
+
+
 class QuietTables:
-    """Replicas known to have nothing pending, for one driver; shared by its threads."""
+    """Replicas known to have nothing pending, for one driver; shared by its threads.
+
+    A look asks whether somebody else changed a table, of up to `ASKED_AT_ONCE` tables. Of a lake
+    with more tables each one has its turn.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._touched = _Touched(0, 0, frozenset())
+        self._next = 0
+        self._asked: Set[ReplicaTable] = frozenset()
+
+    def begin_look(self, replicas: Sequence[ReplicaTable]) -> None:
+        """Choose the tables that this look asks."""
+        chosen = replicas[self._next : self._next + ASKED_AT_ONCE]
+        self._next += len(chosen)
+        if self._next >= len(replicas):
+            self._next = 0
+        self._asked = frozenset(chosen)
 
     def note(
         self, lake: LakeTables, replica: ReplicaTable, round_number: int, version: int
@@ -55,7 +74,9 @@ class QuietTables:
     def is_quiet(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
         """Return whether the replica still has nothing pending at ``to_round`` and is unchanged."""
         seen = self._seen.get(replica.name)
-        if seen is None or history(lake.table(replica.name), 1)[0].version != seen.version:
+        if seen is None:
+            return False
+        if replica in self._asked and _newest_version(lake, replica) != seen.version:
             return False
         if to_round == seen.round:
             return True
@@ -67,6 +88,10 @@ class QuietTables:
             return False
         self._seen[replica.name] = _Seen(seen.version, to_round)  # the next look asks for less
         return True
+
+
+def _newest_version(lake: LakeTables, replica: ReplicaTable) -> int:
+    return history(lake.table(replica.name), 1)[0].version
 
 
 def _touched(lake: LakeTables, after_round: int, to_round: int) -> _Touched:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.log.log_slice import HeldVersion, LogSlice, Undo
-from dcp.lake.tables.history import WHOLE, WINDOW, TableCommit, history
+from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
@@ -98,7 +98,7 @@ class ReplicaStatus:
         return self.lineage.newest
 
 
-def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW) -> ReplicaStatus:
+def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -> ReplicaStatus:
     """Return where a replica table stands, by its history; by the index where that is cleaned.
 
     ``window`` is how many commits the lineage has at least, where there are as many.
@@ -146,11 +146,13 @@ def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) ->
     return dict(held.stale) | {vb: held.round_of(vb) for vb in anew}
 
 
-def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Lineage:
+def settled_lineage(lake: LakeTables, table: str, window: int = FEW) -> Lineage:
     """Return a table's lineage, from as much of its history as its newest version needs."""
-    lineage = Lineage(tuple(history(lake.table(table), window)))
-    if lineage.is_settled:
-        return lineage
+    for limit in (window, max(window, WINDOW)):
+        lineage = Lineage(tuple(history(lake.table(table), limit)))
+        # Of a table with a defect the message names an older version that is sound.
+        if lineage.is_settled and (limit > FEW or lineage.defect(lineage.newest) is None):
+            return lineage
     return Lineage(tuple(history(lake.table(table), WHOLE)))
 
 
@@ -249,7 +251,7 @@ def unindexed_applied(
 
 
 def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
-    lineage = settled_lineage(lake, table)
+    lineage = settled_lineage(lake, table, WINDOW)
     found = []
     for commit in lineage.commits[:WINDOW]:
         if commit.is_apply:

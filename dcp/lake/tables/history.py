@@ -20,6 +20,9 @@ HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"
 """Keys in the metadata of commits of `maintain.heartbeat` and of `maintain.cleaning`."""
 
+FEW: Final = 8
+"""Commits that mostly tell where a table stands. In an object store each is a request."""
+
 WINDOW: Final = 50
 """Commits that a look at the history reads at first."""
 

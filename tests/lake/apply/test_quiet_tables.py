@@ -181,6 +181,32 @@ def test_rows_that_wait_for_the_end_of_a_snapshot_are_somebodys(
     assert not tables.is_quiet(lake, replica, 7)
 
 
+def test_a_look_asks_of_a_bounded_number_of_tables_whether_somebody_changed_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def newest(table: str, limit: int) -> list[Any]:
+        asked.append(table)
+        return [SimpleNamespace(version=4 if table == "docs3" else 3)][:limit]
+
+    monkeypatch.setattr(quiet_tables, "positions_at", lambda *_: {})
+    monkeypatch.setattr(quiet_tables, "history", newest)
+    monkeypatch.setattr(quiet_tables, "ASKED_AT_ONCE", 2)
+    lake: Any = SimpleNamespace(table=str)
+    replicas = [ReplicaTable(f"docs{number}", number) for number in range(5)]
+    tables = quiet_tables.QuietTables()
+    for each in replicas:
+        tables.note(lake, each, 7, version=3)
+    changed = []
+    for turn in (["docs0", "docs1"], ["docs2", "docs3"], ["docs4"], ["docs0", "docs1"]):
+        asked.clear()
+        tables.begin_look(replicas)
+        changed.append([each.name for each in replicas if not tables.is_quiet(lake, each, 7)])
+        assert asked == turn
+    assert changed == [[], ["docs3"], [], []]
+
+
 def test_a_foreign_write_is_found(scene: Scene) -> None:
     a, b = list(scene.ids)[1:]
     table = scene.lake.table_sql(b)
