@@ -18,6 +18,8 @@ QUICK_SQL_CONF: Final = {
     # Tables of a few hundred rows: a second task only costs its start.
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # For a page that nobody opens each statement's plan is written out, at length by default.
+    "spark.sql.ui.explainMode": "simple",
 }
 
 QUICK_CONF: Final = QUICK_SQL_CONF | {"spark.driver.extraJavaOptions": QUICK_JAVA_OPTIONS}

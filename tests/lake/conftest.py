@@ -1,14 +1,15 @@
 """New lakes for each test."""
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.tables import DOCS, LakeLocation, LakeTables, create_lake
+from dcp.lake.tables.tables import DOCS, LakeLocation, LakeTables, create_lake, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,18 +17,28 @@ if TYPE_CHECKING:
 NewLake = Callable[[int], LakeTables]
 
 
+_made: Final[dict[int, Path]] = {}
+"""An empty lake of this process for each number of vbuckets: a copy takes no Spark."""
+
+
 @pytest.fixture
-def new_lake(spark: "SparkSession", tmp_path: Path) -> NewLake:
+def new_lake(
+    spark: "SparkSession", tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> NewLake:
     """Returns a function that makes a lake of so many vbuckets, with its replica ``docs``."""
     from dcp.lake.tables.tables import ensure_replica
 
     numbers = itertools.count()
 
     def make(vbucket_count: int) -> LakeTables:
-        location = LakeLocation(root=str(tmp_path / f"lake{next(numbers)}"))
-        identity = LakeIdentity("lake-1", "default", "bucket-uuid", vbucket_count)
-        lake = create_lake(lambda: spark, location, identity)
-        ensure_replica(lake, DOCS)
-        return lake
+        if vbucket_count not in _made:
+            empty = tmp_path_factory.mktemp("empty") / "lake"
+            identity = LakeIdentity("lake-1", "default", "bucket-uuid", vbucket_count)
+            lake = create_lake(lambda: spark, LakeLocation(root=str(empty)), identity)
+            ensure_replica(lake, DOCS)
+            _made[vbucket_count] = empty
+        root = tmp_path / f"lake{next(numbers)}"
+        shutil.copytree(_made[vbucket_count], root)
+        return open_lake(lambda: spark, LakeLocation(root=str(root)))
 
     return make

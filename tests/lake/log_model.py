@@ -15,12 +15,16 @@ import pyarrow as pa
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
 from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES
+from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import AppliedVersion, applied_to_batch
 from dcp.lake.log.changes import append_round
+from dcp.lake.store.place import TablePlace
+from dcp.lake.tables.data_file import DataFileWriter, FileContents
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.keys import key_string
-from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, ReplicaTable
+from dcp.lake.tables.task_files import TaskFiles, place_of_files
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
@@ -173,8 +177,7 @@ class LogModel:
         )
 
     def commit(self, table: pa.Table, writer_id: str = "writer-1") -> TableCommit:
-        frame = self.lake.spark.createDataFrame(table)
-        return append_round(self.lake, frame, self.round, writer_id)
+        return commit_rows(self.lake, table, self.round, writer_id)
 
     def documents_at(self, complete: dict[int, int], collection_id: int = 0) -> Documents:
         """Return what each vbucket held at the given seqno."""
@@ -189,6 +192,29 @@ class LogModel:
                 else:
                     documents.pop((vb.vbucket, key_string(item.key)), None)
         return documents
+
+
+class OwnFiles(TaskFiles):
+    """The data file of a round's rows, which this process writes itself, without a Spark job."""
+
+    def __init__(self, place: TablePlace, rows: pa.Table) -> None:
+        self.place = place
+        with DataFileWriter(place, FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)) as writer:
+            for batch in rows.to_batches():
+                writer.write(batch)
+            file = writer.finish()
+        self._written = [] if file is None else [file]
+
+
+def commit_rows(
+    lake: LakeTables, rows: pa.Table, round_number: int, writer_id: str, *, verify: bool = True
+) -> TableCommit:
+    """Commit the rows of a round as `run_round` does: in files of the log, if it takes them."""
+    if (place := place_of_files(lake, CHANGES_TABLE)) is not None:
+        files = OwnFiles(place, rows)
+        return append_round(lake, files, round_number, writer_id, verify=verify)
+    frame = lake.spark.createDataFrame(rows)
+    return append_round(lake, frame, round_number, writer_id, verify=verify)
 
 
 def status_row(number: int) -> dict[str, Any]:

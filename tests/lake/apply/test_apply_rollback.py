@@ -11,7 +11,6 @@ from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.config.contracts import Contract, ContractMode, document_type
 from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
-from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import HeldVersion, Undo
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.history import WHOLE, history
@@ -19,7 +18,7 @@ from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
 from dcp.lake.tables.tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
-from tests.lake.log_model import status_row
+from tests.lake.log_model import commit_rows, status_row
 from tests.lake.memory_lake import Place, Row, Version
 from tests.lake.model_applies import name_keys
 from tests.lake.versions import table_at
@@ -40,7 +39,7 @@ def commit_round(lake: LakeTables, log: ForkingLog, *, fork_chance: float, index
     table = pa.Table.from_batches(
         [pa.RecordBatch.from_pylist(rows, schema=CHANGES), applied_to_batch(listed, number)]
     )
-    append_round(lake, lake.spark.createDataFrame(table), number, "w", verify=False)
+    commit_rows(lake, table, number, "w", verify=False)
 
 
 def found_in(table: pa.Table) -> Found:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, LakeError, QualityError
-from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality import (
     ReplicaVersion,
@@ -35,7 +34,7 @@ from dcp.protocol.position import Position
 from dcp.types import vbucket_of
 from jobs.quality import main as quality_job
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import apply_pending
+from tests.lake.log_model import apply_pending, commit_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -327,8 +326,7 @@ def commit_round(
         pa.RecordBatch.from_pylist(mutations, schema=CHANGES),
         states_to_batch(states, number),
     ]
-    frame = lake.spark.createDataFrame(pa.Table.from_batches(batches))
-    append_round(lake, frame, number, "writer-1")
+    commit_rows(lake, pa.Table.from_batches(batches), number, "writer-1")
 
 
 def test_rows_that_changed_since_a_version_are_chosen_by_their_vbuckets_positions(
