@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -22,43 +22,13 @@ settings.register_profile(
 settings.load_profile("dcplake")
 
 
-_LONGEST: Final = (
-    "test_a_cluster_in_chaos_is_replicated_exactly",
-    "test_stopped_while_a_worker_receives_until_every_time_limit_is_over",
-    "test_a_lake_on_s3",
-    "test_many_published_tails_are_lost",
-    "test_killed_in_the_middle_of_each_statement",
-    "test_a_past_that_is_gone_is_made_up_for",
-    "test_resync_mends_whatever_was_done_to_a_lake",
-    "test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight",
-    "test_killed_and_tried_again_then_checked_and_maintained_while_a_zombie_wakes",
-    "test_scheduler_applies_on_its_schedule_triggers_readers_and_finds_a_violation",
-    "test_every_version_equals_the_source_at_its_complete_seqnos",
-    "test_every_version_and_docs_live_are_exact_over_forks",
-    "test_a_rollback_over_a_flush_to_a_history_with_another_one",
-    "test_rows_of_dropped_collections_are_kept_where_that_is_wanted",
-    "test_a_failover_that_loses_a_soft_drop_takes_its_mark_back",
-    "test_each_collection_is_dropped_by_its_own_policy",
-    "test_every_kind_of_rollback_in_one_apply",
-)
-
-
 @pytest.hookimpl(tryfirst=True)  # xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let long tests begin first: of several processes none is left alone with one at the end.
+    """Let slow tests begin first: of several processes none is left alone with one at the end.
 
     Tests that share what takes long to make run in one process, which makes it once.
     """
-
-    def place(item: pytest.Item) -> int:
-        name = getattr(item, "originalname", item.name)
-        if name in _LONGEST:
-            return _LONGEST.index(name)
-        if item.get_closest_marker("slow") is None:
-            return len(_LONGEST) + 2
-        return len(_LONGEST) + (_group_of(item) is None)
-
-    items.sort(key=place)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         if (group := _group_of(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(group))

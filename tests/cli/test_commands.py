@@ -32,6 +32,7 @@ def _json_lines(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["100%-of.trips"], indirect=True)
 def test_load_plan_run_status_sql_tail_and_verify_tell_one_story(
     world: World, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
@@ -164,6 +165,7 @@ def test_sql_that_spark_does_not_understand_is_said_without_a_stack(
     )
 
 
+@pytest.mark.slow
 def test_sql_writes_only_when_asked_to_and_with_the_lock(
     world: World, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
 ) -> None:
