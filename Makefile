@@ -19,7 +19,7 @@ SEED   ?= $(shell date +%s)
 SCALE  ?= 4
 SEEDS  ?= 10000
 
-.PHONY: help setup airflow-setup docs-setup demo test interop log-store lint format types core bench soak site lock clean
+.PHONY: help setup airflow-setup docs-setup interop-setup demo test interop log-store lint format types core bench soak site lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,14 +42,16 @@ test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 	@! command -v flock >/dev/null || flock $(VENV)-classes.lock true
 	@$(PYTHON) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --durations=40 --durations-min=5 $(ARGS)
 
-# The drivers of the official clients, built where their sources changed.
+# The drivers of the official clients.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
 GO_DRIVER   := tests/interop/go/bin/driver
 # A second S3 server, beside moto.
 VERSITYGW   := tests/interop/go/bin/versitygw
 needs        = command -v $(1) >/dev/null || { echo "make interop: $(1) is not installed" >&2; exit 1; }
 
-interop: setup $(JAVA_DRIVER) $(GO_DRIVER) $(VERSITYGW)  ## the official clients, a second S3 server, our Java, pages in a browser, alarms (needs Maven, Go, Chromium, promtool)
+interop-setup: $(JAVA_DRIVER) $(GO_DRIVER) $(VERSITYGW)  ## what the official clients' tests run, built where its sources changed
+
+interop: setup interop-setup  ## the official clients, a second S3 server, our Java, pages in a browser, alarms (needs Maven, Go, Chromium, promtool)
 	@$(call needs,chromium); $(call needs,chromedriver); $(call needs,promtool)
 	@$(PYTHON) -m pytest -m interop $(or $(ARGS),tests/interop)
 
