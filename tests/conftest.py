@@ -28,9 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Tests that share what takes long to make run in one process, which makes it once.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:
-        if (group := _group_of(item)) is not None:
+    groups = {item: _group_of(item) for item in items}
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        return item.get_closest_marker("slow") is None, groups[item] is None
+
+    items.sort(key=place)
+    for item, group in groups.items():
+        if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
 
 
