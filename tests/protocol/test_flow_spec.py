@@ -206,6 +206,12 @@ def test_what_people_are_shown() -> None:
     assert str(parse_flow_spec("tagged,g:1001/3,t:1500ms")) == "tagged,g:1001/3,t:1500ms,rrwm:4"
     assert str(parse_flow_spec("min")) == "min,g:/0,t:5s,rrwm:4"
     assert str(parse_flow_spec("max,rrwm:2")) == "max,rrwm:2"
+    # A comma at the end, times without a unit, the longest one.
+    assert str(parse_flow_spec("min,")) == "min,g:/0,t:5s,rrwm:4"
+    assert str(parse_flow_spec("min,t:5000000000")) == "min,g:/0,t:5s,rrwm:4"
+    assert str(parse_flow_spec("min,t:1500")) == "min,g:/0,t:1500ns,rrwm:4"
+    longest = "min,g:/0,t:9223372036854775807ns,rrwm:4"
+    assert str(parse_flow_spec("min,t:9223372037s")) == longest
 
 
 @given(st.text(alphabet="maxintgedr:/,-+0123456789snu w", max_size=30))
