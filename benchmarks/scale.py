@@ -33,7 +33,6 @@ from dcp.producer.server.cluster import ProducerCluster
 
 _VBUCKETS: Final = 1024
 _DOCUMENTS: Final = 10_000
-_CHANGES: Final = 100
 _FILES_OF_A_COMMIT: Final = 10_000
 
 
@@ -112,10 +111,6 @@ def main() -> None:
                 _list_files(table, files - listed)
             listed = max(listed, files)
             _measure(f"{files:,} files", commands)
-            for number in range(_CHANGES):
-                cluster.set(b"key-%d" % number, b'{"files": %d}' % files)
-            cost = cost_of(commands["run --once, idle"])
-            print(f"  {f'run --once, {_CHANGES} changes':30}{cost}", flush=True)
         made = 0
         for collections in arguments.collections:
             _add_collections(folder / "lake", range(made, collections))
@@ -141,7 +136,7 @@ def _list_files(table: Path, count: int) -> None:
 
     They are of rounds and vbuckets that nobody asks for.
     """
-    columns = ("vbucket",) if table.name == "docs" else ("round", "vbucket")
+    columns = ("vbucket", "datatype") if table.name == "docs" else ("round", "vbucket")
     now = int(time() * 1000)
     for first in range(0, count, _FILES_OF_A_COMMIT):
         adds = (
