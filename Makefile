@@ -38,9 +38,10 @@ demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="
 
 # More processes than a small machine has cores: tests wait for sockets, disks and time limits, too.
 # Dozens of JVMs start in them, each with a quarter less CPU where set-up has archived Spark's classes.
+# A module is tested by one process, which makes once what its tests share.
 test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 	@! command -v flock >/dev/null || flock $(VENV)-classes.lock true
-	@$(PYTHON) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --durations=40 --durations-min=5 $(ARGS)
+	@$(PYTHON) -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=40 --durations-min=5 $(ARGS)
 
 # The drivers of the official clients.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class

@@ -22,42 +22,17 @@ settings.register_profile(
 settings.load_profile("dcplake")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let slow tests begin first: of several processes none is left alone with one at the end.
-
-    Tests that share what takes long to make run in one process, which makes it once.
-    """
-    groups = {item: _group_of(item) for item in items}
-
-    def place(item: pytest.Item) -> tuple[bool, bool]:
-        return item.get_closest_marker("slow") is None, groups[item] is None
-
-    items.sort(key=place)
-    for item, group in groups.items():
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _group_of(item: pytest.Item) -> str | None:
-    """Return the module, or the folder, whose tests share a fixture of this test."""
-    if not isinstance(item, pytest.Function):
-        return None
-    fixtures = [defined[-1] for defined in item._fixtureinfo.name2fixturedefs.values()]
-    folders = {each.baseid for each in fixtures if each.scope == "session"} - {"", "tests"}
-    if folders:
-        return min(folders)
-    is_of_module = any(each.scope == "module" for each in fixtures)
-    return item.nodeid.partition("::")[0] if is_of_module else None
+    """Let modules with slow tests begin first: no process is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Name a test without its group, and say with each failure the one command that repeats it."""
+    """Say with each failure the one command that repeats it."""
     report = yield
-    report.nodeid = report.nodeid.removesuffix(f"@{_group_of(item)}")
     if report.failed:
         names = ("DCPLAKE_TEST_SEED", "DCPLAKE_TEST_SCALE")
         given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
@@ -65,7 +40,7 @@ def pytest_runtest_makereport(
         examples = item.config.getoption("--hypothesis-seed", None)
         if examples is not None:
             chosen.append(f"--hypothesis-seed={examples}")
-        command = " ".join([*given, ".venv/bin/python -m pytest", *chosen, f"'{report.nodeid}'"])
+        command = " ".join([*given, ".venv/bin/python -m pytest", *chosen, f"'{item.nodeid}'"])
         report.sections.append(("repeat it with", command))
     return report
 
