@@ -19,7 +19,7 @@ from benchmarks._runs import COUNTED_READS, FEW_VBUCKETS, MIB, session, settings
 from benchmarks.rounds import Case, Meter
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import LakeLocation
+from dcp.lake.tables.location import LakeLocation
 
 
 def main() -> None:

@@ -35,9 +35,10 @@ from benchmarks._runs import session, settings_for
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.sql import string_list
-from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

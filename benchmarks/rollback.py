@@ -39,7 +39,8 @@ from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.run import driver
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeLocation
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.tables import AUDIT_TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -48,9 +48,10 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, spark_ddl
 from dcp.lake.tables.sql import integer_list, string_list
-from dcp.lake.tables.tables import LakeLocation, open_lake
+from dcp.lake.tables.tables import open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

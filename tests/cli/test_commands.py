@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.cli.main import COMMANDS, main
-from dcp.lake.tables.lock import locked
+from dcp.lake.store.lock import locked
 from tests.cli.conftest import World
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.tables import DOCS, LakeLocation, LakeTables, create_lake, open_lake
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

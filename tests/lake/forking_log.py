@@ -1,17 +1,33 @@
 """A log whose vbuckets fork at random: what a consumer could have written, without a producer.
 
 Each vbucket knows the items of its live history; a rollback cuts it and goes on differently. The
-rounds are committed to a `MemoryLake`, with what the vbucket held at each round remembered.
+rounds are committed to a lake in memory, with what the vbucket held at each round remembered.
 """
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+import pyarrow as pa
+
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.audit import write_audit
+from dcp.lake.apply.replica_facts import LakeFacts
+from dcp.lake.apply.slice_rules import slice_between
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import append_round
+from dcp.lake.log.log_slice import LogSlice
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.tables import DOCS, ensure_replica
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
-from tests.lake.memory_lake import MemoryLake, Row, Version
+from tests.lake.given_rows import given_rows
+from tests.lake.watched_lake import Row, Version, WatchedLake
 
+_SMALL: Final = '{"outcome": "reached", "largest_bytes": 1000}'
+"""The report of a stream that brought no large document."""
 Documents = dict[str, int]
 """Key -> the unique number (cas) of its newest mutation."""
 
@@ -48,7 +64,9 @@ class ForkingLog:
         self.flush_chance = flush_chance
         self.random = random.Random(seed)
         self.keys = [f"k{number}" for number in range(keys)]
-        self.lake = MemoryLake()
+        self.lake = WatchedLake(vbuckets)
+        self.tables = self.lake.open()
+        ensure_replica(self.tables, DOCS)
         self.vbuckets = [
             ForkingVbucket(
                 number,
@@ -83,8 +101,33 @@ class ForkingLog:
             is_known = vb.state.is_whole or vb.state.epoch == 0
             documents = vb.documents(vb.state.complete_seqno)
             self.truth[number, vb.vbucket] = documents if is_known else None
-        rows += states_to_batch([vb.state for vb in self.vbuckets], number).to_pylist()
-        self.lake.append(rows)
+        self.append(rows, [vb.state for vb in self.vbuckets])
+
+    def append(self, rows: list[Row], states: Iterable[VbucketProgress]) -> None:
+        """Commit the next round."""
+        number = self.lake.round + 1
+        told = {"round": number, "kind": "status", "vbucket": 0, "detail": _SMALL}
+        committed = pa.Table.from_batches(
+            [
+                pa.RecordBatch.from_pylist([*rows, told], schema=CHANGES),
+                states_to_batch(states, number),
+            ]
+        )
+        append_round(self.tables, given_rows(self.tables, committed), number, "w", verify=False)
+
+    def log_slice(self, to_round: int) -> LogSlice:
+        """Return what an apply to a round would take."""
+        status = replica_status(self.tables, DOCS)
+        return slice_between(status.held, to_round, LakeFacts(self.tables, DOCS, status))
+
+    def apply(self, to_round: int | None = None) -> Version | None:
+        """Bring the replica to a round, or the newest; None where nothing is to be done for it."""
+        plan = plan_apply(self.tables, DOCS, to_round or self.lake.round)
+        if plan is None:
+            return None
+        run_apply(self.tables, plan, "w")
+        write_audit(self.tables, replica_status(self.tables, DOCS))
+        return self.lake.versions[-1]
 
     def _fork(self, vb: ForkingVbucket, number: int) -> list[Row]:
         """Begin one or two epochs, each at a live end; at 0 now and then."""

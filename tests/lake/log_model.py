@@ -15,19 +15,16 @@ import pyarrow as pa
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
 from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES
-from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import AppliedVersion, applied_to_batch
 from dcp.lake.log.changes import append_round
-from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.data_file import DataFileWriter, FileContents
+from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.history import TableCommit
-from dcp.lake.tables.keys import key_string
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, ReplicaTable
-from dcp.lake.tables.task_files import TaskFiles, place_of_files
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
+from tests.lake.given_rows import given_rows
 
 Documents = dict[tuple[int, str], tuple[int, int, bytes | None]]
 """(vbucket, key) -> (seqno, cas, value) of the living documents."""
@@ -194,27 +191,12 @@ class LogModel:
         return documents
 
 
-class OwnFiles(TaskFiles):
-    """The data file of a round's rows, which this process writes itself, without a Spark job."""
-
-    def __init__(self, place: TablePlace, rows: pa.Table) -> None:
-        self.place = place
-        with DataFileWriter(place, FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)) as writer:
-            for batch in rows.to_batches():
-                writer.write(batch)
-            file = writer.finish()
-        self._written = [] if file is None else [file]
-
-
 def commit_rows(
     lake: LakeTables, rows: pa.Table, round_number: int, writer_id: str, *, verify: bool = True
 ) -> TableCommit:
     """Commit the rows of a round as `run_round` does: in files of the log, if it takes them."""
-    if (place := place_of_files(lake, CHANGES_TABLE)) is not None:
-        files = OwnFiles(place, rows)
-        return append_round(lake, files, round_number, writer_id, verify=verify)
-    frame = lake.spark.createDataFrame(rows)
-    return append_round(lake, frame, round_number, writer_id, verify=verify)
+    given = given_rows(lake, rows)
+    return append_round(lake, given, round_number, writer_id, verify=verify)
 
 
 def status_row(number: int) -> dict[str, Any]:

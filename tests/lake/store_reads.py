@@ -27,24 +27,24 @@ def require_reads_and_appends(given: dict[str, str]) -> None:
     assert not place.has_log()
     assert not table.exists()
     rows = pa.table({"id": ["a"]})
-    table.create_by_delta_rs(rows.schema, {"dcplake.a": "1"})
+    table.create(rows.schema, (), {"dcplake.a": "1"})
     assert table.properties()["dcplake.a"] == "1"
     assert place.has_log()
     assert not place.has_data()
     created = place.newest_commit(0)
     assert created is not None
 
-    def append(_: int) -> bool:
-        return replace(table, remembered={}).append_by_delta_rs(rows, '{"by": "tests"}')
+    def append(_: int) -> None:
+        replace(table, remembered={}).append(rows, {"by": "tests"})
 
     with ThreadPoolExecutor(_WRITERS) as pool:
-        assert all(pool.map(append, range(_WRITERS)))
+        list(pool.map(append, range(_WRITERS)))
     assert place.has_data()
     assert place.newest_commit(0) is None, "later commits are there"
     assert len(table.rows("id", "true")) == _WRITERS, "what was remembered is not the newest"
     commits = table.commits(_WRITERS + 10)
     assert [each["version"] for each in commits] == list(range(_WRITERS, -1, -1))
-    assert commits[0]["userMetadata"] == '{"by": "tests"}'
+    assert commits[0]["userMetadata"] == '{"dcplake":{"by":"tests"}}'
     assert len(table.commits(2)) == 2
 
 

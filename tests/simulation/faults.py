@@ -51,7 +51,8 @@ DRIVER: Final[Mapping[str, float]] = {
     "slow_sink": 0.3,
     "restore": 0.12,
     "clean": 0.12,
-    "backfill": 0.3,
+    "request": 0.5,
+    "once": 0.2,
 }
 """How likely each is at each occasion: a step of a driver, a batch of a task, a finished pass."""
 
@@ -82,6 +83,9 @@ class Options:
     scram: bool
     starts_now: bool
     """Whether the lake is to have nothing of before (`filter.since`)."""
+    apply_when: Literal["every_round", "pending_fraction", "age"]
+    horizon_seconds: float
+    """A short one makes heartbeats."""
 
     @classmethod
     def drawn(cls, random: Random) -> "Options":
@@ -118,6 +122,8 @@ class Options:
             driver={name: p for name, p in DRIVER.items() if random.random() < 0.5},
             scram=random.random() < 0.15,
             starts_now=random.random() < 0.12,
+            apply_when=random.choice(("every_round", "every_round", "pending_fraction", "age")),
+            horizon_seconds=random.choice((604_800.0, 604_800.0, 8.0)),
         )
 
 

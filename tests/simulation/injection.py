@@ -7,13 +7,16 @@ checkpoints, disk stores, replication, gates, plans, tasks, fences, the rules of
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from datetime import datetime, tzinfo
 from functools import lru_cache, partial
 from itertools import count
 from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
+from uuid import UUID
 
 import scramp.core
 from scramp import ScramMechanism
@@ -25,7 +28,10 @@ import dcp.client.consumer
 import dcp.client.delivery
 import dcp.client.probe
 import dcp.client.reader
+import dcp.lake.apply.applier
 import dcp.lake.log.changes
+import dcp.lake.log.control
+import dcp.lake.run.driver
 import dcp.producer.bucket.auth
 import dcp.producer.bucket.bucket_storage
 import dcp.producer.bucket.vbucket_table
@@ -41,11 +47,28 @@ from dcp.relay.regulator import Regulator
 from tests.simulation.client_shell import OneAfterAnother, SteppedReader, Waits
 from tests.simulation.network import Network
 from tests.simulation.sockets import Port, ServedChannel
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import EPOCH_SECONDS, VirtualLoop
 
 T = TypeVar("T")
-EPOCH_SECONDS = 1_700_000_000.0
-"""What the wall clock says when a seed begins."""
+
+
+def _virtual_datetime(loop: VirtualLoop) -> type[datetime]:
+    class VirtualDatetime(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "VirtualDatetime":
+            return cls.fromtimestamp(EPOCH_SECONDS + loop.time(), tz)
+
+    return VirtualDatetime
+
+
+def _done_at_once(call: Callable[[], T]) -> Future[T]:
+    """Stand for a thread."""
+    done: Future[T] = Future()
+    try:
+        done.set_result(call())
+    except Exception as failure:
+        done.set_exception(failure)
+    return done
 
 
 class SteppedLoop:
@@ -185,12 +208,20 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         ),
         (dcp.relay.relay_settings, "ClusterSettings", settings),
         (scramp.core, "token_hex", secrets.token_hex),
+        (dcp.lake.apply.applier, "in_thread", _done_at_once),
+        (dcp.lake.run.driver, "round_progress", lambda **_: nullcontext()),
+        (dcp.lake.log.changes, "_committed_writers", set()),
+        (dcp.lake.log.control, "uuid4", lambda: UUID(int=random.getrandbits(128))),
+        (dcp.lake.log.control, "_user", lambda: "operator@host"),
     ]
     found = {"monotonic": loop.time, "secrets": secrets, "sleep": loop.sleep}
     found |= {
         name: getattr(secrets, name) for name in ("token_hex", "token_bytes", "token_urlsafe")
     }
+    virtual_datetime = _virtual_datetime(loop)
     for module in _modules():
+        if vars(module).get("datetime") is datetime and module.__name__.startswith("dcp.lake."):
+            named.append((module, "datetime", virtual_datetime))
         for name, stand_in in found.items():
             if name in vars(module):
                 named.append((module, name, stand_in))

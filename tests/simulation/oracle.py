@@ -9,9 +9,8 @@ from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import StoredDocument
-from tests.lake.memory_lake import Row, Version
+from tests.lake.watched_lake import Row, Version, WatchedLake
 from tests.simulation.client_shell import SteppedReader
-from tests.simulation.delta_tables import CHANGES, DOCS, TablesInMemory
 from tests.simulation.faults import Counts
 
 Documents = dict[bytes, tuple[int, int, bytes]]
@@ -21,7 +20,7 @@ Documents = dict[bytes, tuple[int, int, bytes]]
 class Oracle:
     """Compares one lake with its source; each finding names the promise."""
 
-    def __init__(self, tables: TablesInMemory, cluster: ProducerCluster, counts: Counts) -> None:
+    def __init__(self, tables: WatchedLake, cluster: ProducerCluster, counts: Counts) -> None:
         self._tables, self._cluster, self._counts = tables, cluster, counts
         self._held: set[tuple[int, int, int]] = set()
         """(vbucket, epoch, seqno) of every row that the log ever got."""
@@ -57,8 +56,8 @@ class Oracle:
             self._held.add(place)
         for vbucket, state in self._tables.states_at[number].items():
             self._note_start(state, self._tables.states_at[number - 1].get(vbucket))
-        found = [each.round for each in self._tables.logs[CHANGES].commits if each.round]
-        assert found == list(range(1, number + 1)), f"P7: found rounds {found}"
+        found = sorted(self._tables.states_at)
+        assert found == list(range(number + 1)), f"P7: found rounds {found}"
 
     def _note_rollback(self, row: Row) -> None:
         if row["seqno"] is not None:
@@ -79,7 +78,7 @@ class Oracle:
     def check_version(self, version: Version) -> None:
         """P1, P2: each vbucket is what the source held at a complete seqno of a branch it had."""
         held = version.held
-        commit, before = self._tables.logs[DOCS].commits[-1], self._tables.versions[-2:-1]
+        commit, before = version.commit, self._tables.versions[-2:-1]
         if commit.is_apply and before:
             assert commit.ours["from"] == before[0].held.round, (
                 f"P7: {commit} goes from round {commit.ours['from']}, expected "

@@ -9,8 +9,7 @@ from dcp.producer.model.manifest import ManifestError
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 from tests.simulation.faults import Counts, Options
-from tests.simulation.injection import EPOCH_SECONDS
-from tests.simulation.virtual_loop import Incident, VirtualLoop
+from tests.simulation.virtual_loop import EPOCH_SECONDS, Incident, VirtualLoop
 
 
 class Source:

@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 _RESOLUTION_SECONDS: Final = 1e-6
+EPOCH_SECONDS: Final = 1_700_000_000.0
+"""What the wall clock says when a seed begins."""
 _MOST_TURNS: Final = 150_000
 """A seed takes some thousand turns; who needs so many goes round and round."""
 Incident = Callable[[], None]

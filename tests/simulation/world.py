@@ -7,24 +7,38 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
 from typing import Final
 from unittest.mock import patch
 
+from dcp.errors import DcplakeError
+from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
-from dcp.lake.receive.source_access import SourceAccess, source_access
+from dcp.lake.config.settings import (
+    ApplySettings,
+    RoundSettings,
+    Settings,
+    SourceSettings,
+)
+from dcp.lake.maintain.clean_changes import clean
+from dcp.lake.maintain.maintenance_work import MaintenanceWork
+from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.horizon import Horizon, version_at
+from dcp.lake.tables.tables import replicas_in
+from tests.lake.watched_lake import WatchedLake, WrongCommitError
 from tests.simulation.client_shell import SteppedReader
-from tests.simulation.delta_tables import TablesInMemory, tables_behind
-from tests.simulation.driver import Crew
+from tests.simulation.driver import Crew, steps_told
 from tests.simulation.faults import Counts, Options, Run
 from tests.simulation.injection import injected
 from tests.simulation.network import Network
+from tests.simulation.operators import Operators
 from tests.simulation.oracle import Oracle
 from tests.simulation.relaying import RelayInFolder
 from tests.simulation.source import Source
-from tests.simulation.virtual_loop import Incident, VirtualLoop
+from tests.simulation.virtual_loop import EPOCH_SECONDS, Incident, VirtualLoop
 
 USER: Final = "Administrator"
 PASSWORD: Final = {"DCPLAKE_PASSWORD": "password"}
@@ -72,18 +86,21 @@ class Simulation:
         try:
             with injected(self.network, self._fork()), patch.dict(os.environ, PASSWORD):
                 return self._run()
-        except Exception as error:
+        except (Exception, WrongCommitError) as error:
             raise BrokenPromiseError(self._report(error)) from error
         finally:
             self.loop.finish()
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(EPOCH_SECONDS + self.loop.time(), UTC)
 
     def _run(self) -> Run:
         options, loop = self.options, self.loop
         self.source = Source(loop, options, self._fork(), self.counts, self.seed)
         cluster = self.source.cluster
         cluster.start()
-        self.tables = TablesInMemory(options.vbuckets, loop.time)
-        self.oracle = Oracle(self.tables, cluster, self.counts)
+        self.lake = WatchedLake(options.vbuckets, self._now)
+        self.oracle = Oracle(self.lake, cluster, self.counts)
         self.source.complete_seqnos = self.oracle.published
         self.oracle.largest_frame_bytes = options.value_bytes + 400
         settings = self._settings(tuple(cluster.seeds))
@@ -100,9 +117,16 @@ class Simulation:
             )
             self.relay.start()
         access = self._access(direct)
-        self.crew = Crew(loop, self.tables, access, settings, options, self._fork(), self.counts)
+        uuid = query_cluster(direct).map.bucket_uuid
+        self.crew = Crew(
+            loop, self.lake, (access, uuid), settings, options, self._fork(), self.counts
+        )
+        horizon = patch.object(Horizon, "of_hours", lambda _: Horizon(options.horizon_seconds))
+        self.operators = Operators(
+            lambda: self.lake.open(uuid), self.lake, options, self._fork(), self.counts
+        )
         try:
-            with tables_behind(lambda: self.tables), self._readers_checked():
+            with steps_told(self.crew.reached), self._readers_checked(), horizon:
                 self._storm()
                 self._calm()
         finally:
@@ -117,8 +141,8 @@ class Simulation:
             self.seed,
             self.loop.time(),
             self.loop.turns,
-            self.tables.round,
-            len(self.tables.versions) - 1,
+            self.lake.round,
+            sum(each.commit.is_apply for each in self.lake.versions),
             self._digest.hexdigest(),
             self.counts.happened,
         )
@@ -134,6 +158,8 @@ class Simulation:
                 connect_timeout_seconds=3.0,
                 bootstrap_timeout_seconds=3.0,
             ),
+            apply=ApplySettings(when=options.apply_when, pending_fraction=0.3, age_seconds=1.0),
+            filter=FilterSettings(since="now" if options.starts_now else ""),
             flow_control=FlowControlSettings(
                 window_bytes=options.window_bytes,
                 batch_bytes=max(1024, options.window_bytes // 4),
@@ -141,6 +167,8 @@ class Simulation:
                 ack_seconds=0.2,
             ),
             round=RoundSettings(
+                tasks=options.tasks,
+                minimum_interval_seconds=_PAUSE_SECONDS,
                 quiet_seconds=0.2,
                 node_deadline_seconds=4.0,
                 target_bytes=options.target_bytes,
@@ -161,7 +189,7 @@ class Simulation:
         try:
             yield
         finally:
-            SteppedReader.on_turn = before
+            SteppedReader.on_turn = staticmethod(before)
 
     # --- storm and calm
 
@@ -176,6 +204,7 @@ class Simulation:
         while self.loop.time() < until:
             self.crew.run()
             self._meddle()
+            self.operators.ask()
             self.loop.sleep(self.random.uniform(0.0, 2 * _PAUSE_SECONDS))
 
     def _again(self, incident: Incident, rate: float) -> None:
@@ -205,14 +234,29 @@ class Simulation:
 
     def _meddle(self) -> None:
         """Let somebody take the table back, or maintenance clean the log."""
-        tables, chances = self.tables, self.options.driver
-        old = [each for each in range(1, len(tables.versions)) if each not in tables.unreadable]
-        for name in ("restore", "clean"):
-            if old and self.random.random() < chances.get(name, 0.0):
-                before = tables.cleaned_round
-                getattr(tables, name)(self.random.choice(old))
-                if name == "restore" or tables.cleaned_round != before:
-                    self.counts.add("table restored" if name == "restore" else "log cleaned")
+        lake, chances = self.lake, self.options.driver
+        old = [
+            each.held.version
+            for each in lake.versions[1:]
+            if each.held.version not in lake.unreadable
+        ]
+        if old and self.random.random() < chances.get("restore", 0.0):
+            lake.docs.restore(self.random.choice(old))
+            self.counts.add("table restored")
+        if old and self.random.random() < chances.get("clean", 0.0):
+            self._clean(self.random.uniform(0.0, 3.0))
+
+    def _clean(self, kept_seconds: float) -> None:
+        """Do what `maintain` does once versions are older than the horizon."""
+        lake = self.lake.open(self.crew.bucket_uuid)
+        kept = Horizon(kept_seconds)
+        now = self.lake.now()
+        work = MaintenanceWork(lake, replicas_in(lake), kept, kept, now)
+        if any(report.done for report in clean(work)):
+            self.counts.add("log cleaned")
+        oldest = version_at(history(self.lake.docs, WHOLE), kept.start(now))
+        if oldest is not None:
+            self.lake.unreadable.update(range(oldest.version))
 
     def _calm(self) -> None:
         self._is_calm = self.crew.is_calm = True
@@ -221,15 +265,30 @@ class Simulation:
         self.note("calm")
         if self.relay is not None:
             self.relay.start_again()
+        self.operators.calm()
         deadline = self.loop.time() + CALM_SECONDS
-        while self.crew.run() or self.oracle.lacks():
+        while lack := self._lack():
             if self.loop.time() >= deadline:
-                lack = self.oracle.lacks() or "a driver that always finds work"
                 raise AssertionError(f"P6: {CALM_SECONDS:.0f} s after the last fault: {lack}")
             self.loop.sleep(_PAUSE_SECONDS)
-        self.oracle.check_version(self.tables.versions[-1])
+        self.oracle.check_version(self.lake.versions[-1])
+        self.operators.count()
+        for table in (self.lake.docs, self.lake.changes):
+            commits = history(table, WHOLE)
+            self.counts.add("heartbeat", sum(each.is_heartbeat for each in commits))
 
-    def _report(self, error: Exception) -> str:
+    def _lack(self) -> str:
+        """Let a bounded run do all that is left; say what is still not done."""
+        done = self.lake.round, len(self.lake.versions)
+        try:
+            self.crew.finish(CALM_SECONDS)
+        except DcplakeError as error:
+            return str(error)
+        if done != (self.lake.round, len(self.lake.versions)):
+            return self.oracle.lacks() or "a driver that always finds work"
+        return self.oracle.lacks()
+
+    def _report(self, error: BaseException) -> str:
         found = [str(error) or type(error).__name__, f"options: {self.options}"]
         found.append("faults: " + "; ".join(self.log[-40:]))
         if hasattr(self, "crew"):

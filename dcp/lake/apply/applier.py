@@ -9,8 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
-from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 from dcp.lake.apply.apply import EMPTY_ROUNDS, plan_apply, run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
@@ -25,14 +25,9 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.small_files import SmallFiles
 from dcp.lake.rounds.lake_position import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.spark.beside import end_sessions_beside, session_beside
-from dcp.lake.spark.session import in_pool
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,8 +40,6 @@ class Applier:
 
     ``may_publish`` is asked before each MERGE (`dcp.lake.quality.gate`). `know` and `learn` are for
     the thread that plans rounds, `apply` is for the one that applies, which may be another.
-
-    More than 15 attributes: beside its parts, what it has learnt of each table.
     """
 
     def __init__(
@@ -59,11 +52,7 @@ class Applier:
         may_publish: Callable[[LakeTables, ApplyPlan], bool],
     ) -> None:
         self._lake = lake
-        self._sessions: list[SparkSession] = []
-        self._lakes = [
-            LakeTables(cache(self._start_beside), lake.location, lake.identity)
-            for _ in range(TABLES_AT_ONCE)
-        ]
+        self._lakes = [lake.beside() for _ in range(TABLES_AT_ONCE)]
         self._rule = rule
         self._contracts = ContractBook(rule.contracts_folder)
         self._writer_id = writer_id
@@ -208,7 +197,7 @@ class Applier:
             self._held_back[replica.name] = to_round
             return None
         reached("apply.planned")
-        with in_pool(lake.spark, "apply"):
+        with lake.store.pool("apply"):
             version = run_apply(lake, plan, self._writer_id)
         self._note(version)
         if version.undone:
@@ -219,17 +208,12 @@ class Applier:
         return version
 
     def _compact(self, lake: LakeTables, table: str) -> None:
-        with in_pool(lake.spark, "apply"):
+        with lake.store.pool("apply"):
             self._small_files.compact(lake, table)
 
     def _note(self, version: AppliedVersion) -> None:
         with self._lock:
             self._newest = {**self._newest, version.table: version}
-
-    def _start_beside(self) -> "SparkSession":
-        session = session_beside(self._lake.spark)
-        self._sessions.append(session)
-        return session
 
     def leave_the_rest(self) -> None:
         """Start no further table; applies under way continue."""
@@ -237,5 +221,4 @@ class Applier:
 
     def close(self) -> None:
         """Let go of its sessions, when nothing is under way."""
-        if self._sessions:
-            end_sessions_beside(self._lake.spark, self._sessions)
+        self._lake.store.end_beside([each.store for each in self._lakes])

@@ -36,7 +36,7 @@ from dcp.lake.apply.apply_rows import (
     with_held_keys,
 )
 from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
-from dcp.lake.apply.first_apply import first_files, insert_rows
+from dcp.lake.apply.first_apply import first_files
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.apply.typed_documents import see_documents
@@ -57,7 +57,8 @@ from dcp.lake.log.round_records import largest_document_bytes
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import SOURCE, touched_keys, vbuckets_without_repeats, winning_rows
 from dcp.lake.log.stop_points import reached
-from dcp.lake.tables.history import history, metadata_json
+from dcp.lake.tables.file_commit import Operation
+from dcp.lake.tables.history import history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.sql import property_list
@@ -350,7 +351,7 @@ def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> No
     if _checked_lineage(lake, plan).since() != -1:
         return
     try:
-        add_columns(lake.table(plan.table), columns)
+        add_columns(lake, plan.table, columns)
     except PySparkException:
         if lake.table(plan.table).column(DOC) is None:
             raise
@@ -423,7 +424,7 @@ def _commit(
         elif files is None:
             _merge(lake, plan, fence, metadata)
         else:
-            insert_rows(lake, plan, files, fence, metadata_json(metadata))
+            files.append(lambda: plan.base_version, fence, metadata, Operation.MERGE)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
@@ -433,11 +434,20 @@ def _commit(
 def _merge(
     lake: LakeTables, plan: ApplyPlan, fence: tuple[str, int], metadata: Mapping[str, Any]
 ) -> None:
-    # Without deletion vectors it writes whole files anew: then one task is too few.
-    is_little = plan.rows is not None and has_deletion_vectors(lake.table(plan.table))
-    also = FEW_JOBS_TO_JOIN if is_little else {}
-    with transaction(lake.spark, *fence, metadata, also), typed_source(lake, plan) as source:
-        lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, plan)).collect()
+    table, columns = lake.table(plan.table), plan.typed.columns
+
+    def statement(source: str) -> str:
+        return merge_sql(table.sql, source, plan)
+
+    if plan.rows is None:
+        with transaction(lake.spark, *fence, metadata), typed_source(lake, plan) as source:
+            lake.spark.sql(statement(source)).collect()
+    else:
+        rows = plan.rows if columns is None else typed_table(plan.rows, columns)
+        # Without deletion vectors it writes whole files anew: then one task is too few.
+        settings = FEW_JOBS_TO_JOIN if has_deletion_vectors(table) else {}
+        settings = arrow_settings(plan.largest_bytes) | settings
+        table.merge(rows, statement, fence, metadata, settings)
 
 
 def _rewrite(

@@ -15,7 +15,7 @@ from dcp.errors import LakeError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.slice_keys import Keys, LostKey
 from dcp.lake.log.slice_rows import SOURCE
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import integer_list, quoted
 
@@ -27,7 +27,7 @@ _PLACE: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
 
 
 def with_held_keys(
-    keys: Keys, table: LakeTable, version: int, vbuckets: Collection[int], most: int
+    keys: Keys, table: Table, version: int, vbuckets: Collection[int], most: int
 ) -> Keys | None:
     """Return the keys and what else some vbuckets hold in a version; None: too many.
 
@@ -66,7 +66,7 @@ def with_held_keys(
 
 
 def old_rows(
-    table: LakeTable,
+    table: Table,
     version: int,
     vbuckets: Iterable[int],
     keys: Collection[str],

@@ -9,16 +9,14 @@ It is written once: its transaction id is (lake, ``undone`` and the table's own
 id; version).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
 
 from dcp.lake.apply.apply_plan import ROW_BUDGET
-from dcp.lake.apply.apply_rows import old_rows
 from dcp.lake.apply.replica_facts import is_missing_version
 from dcp.lake.log.applied import AppliedVersion, ReplicaStatus
 from dcp.lake.log.log_slice import REPLACED
@@ -26,11 +24,11 @@ from dcp.lake.log.round_records import states_left
 from dcp.lake.log.slice_rows import deletions_between
 from dcp.lake.log.slice_sql import deletions_sql
 from dcp.lake.log.stop_points import reached
-from dcp.lake.tables.memory_views import memory_view
+from dcp.lake.store.table import Statement
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_audit
-from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, FEW_ROWS, is_conflict, transaction
+from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, FEW_ROWS, is_conflict
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
@@ -53,7 +51,7 @@ def write_audit(
     written = lake.table(AUDIT_TABLE).transaction_version(app_id)
     if written is not None and written >= applied.version:
         return
-    ensure_audit(lake)
+    table = ensure_audit(lake)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     audited = Audited(
         applied,
@@ -64,15 +62,12 @@ def write_audit(
     )
     for is_last in (False, True):
         try:
-            with (
-                _sources(lake, audited) as (sources, settings),
-                transaction(lake.spark, app_id, applied.version, metadata, settings),
-            ):
-                statement = audit_sql(
-                    lake.table_sql(AUDIT_TABLE), lake.table_sql(applied.table), sources, audited
-                )
-                lake.spark.sql(statement).collect()
-                reached("audit.committed")
+            sources = _sources(lake, audited)
+            fence = app_id, applied.version
+            settings = FEW_JOBS_TO_JOIN | FEW_ROWS if sources.views else {}
+            query = audit_sql(sources, audited)
+            table.append_found(query, sources.views, fence, metadata, settings)
+            reached("audit.committed")
         except Exception as error:  # Spark's own class, or the bridge's
             if is_last or not (is_conflict(error) or is_missing_version(error)):
                 raise
@@ -99,68 +94,77 @@ class Audited:
 
 @dataclass(frozen=True, slots=True)
 class AuditSources:
-    """The states and deletions that an audit compares: queries in brackets, or names of views.
+    """The states and deletions that an audit compares: queries in brackets, or names of ``views``.
 
     ``before`` and ``after`` are the rows of the vbuckets that were taken back, ``deletions`` are
-    theirs in the rounds that the apply read and had published before.
+    theirs in the rounds that the apply read and had published before, ``revived`` are the keys that
+    an undone flush or drop had ended (empty where none was undone).
     """
 
     before: str
     after: str
     deletions: str
+    revived: str
+    views: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
-@contextmanager
-def _sources(
-    lake: LakeTables, audited: Audited
-) -> Iterator[tuple[AuditSources, Mapping[str, str]]]:
-    """Give what an audit compares: in memory where that is little, else as queries.
+def _sources(lake: LakeTables, audited: Audited) -> AuditSources:
+    """Return what an audit compares: in memory where that is little, else as queries."""
+    applied = audited.applied
+    if (views := _few_rows(lake, audited)) is not None:
+        return AuditSources(_BEFORE, _AFTER, _DELETIONS, _REVIVED if applied.revived else "", views)
+    table_sql = lake.table_sql(applied.table)
 
-    With the settings that such a statement takes (`dcp.lake.tables.transaction`).
-    """
-    tables = _few_rows(lake, audited)
-    if tables is None:
-        versions = (audited.applied.version - 1, audited.applied.version)
-        before, after = (
-            f"(SELECT {', '.join(map(quoted, _COMPARED.names))} "
-            f"FROM {lake.table_sql(audited.applied.table)} VERSION AS OF {version} "
-            f"WHERE {_chosen(audited, string)})"
-            for version in versions
-        )
-        deleted = deletions_sql(
-            lake.changes_sql, *_deletion_rounds(audited), _chosen(audited, string)
-        )
-        yield (
-            AuditSources(before, after, f"({deleted})"),
-            {},
-        )
-        return
-    with ExitStack() as stack:
-        views = [
-            stack.enter_context(memory_view(lake.spark, f"dcplake_audit_{number}", table))
-            for number, table in enumerate(tables)
-        ]
-        yield AuditSources(*views), FEW_JOBS_TO_JOIN | FEW_ROWS
+    def of_version(columns: Iterable[str], version: int, condition: str) -> str:
+        listed = ", ".join(map(quoted, columns))
+        return f"SELECT {listed} FROM {table_sql} VERSION AS OF {version} WHERE {condition}"
 
-
-def _few_rows(lake: LakeTables, audited: Audited) -> list[pa.Table] | None:
-    """Return what an audit of few keys compares; None where they are many, or too large."""
-    if not audited.keys:
-        return None
-    table, version = lake.table(audited.applied.table), audited.applied.version
-    vbuckets = [each.vbucket for each in audited.applied.undone]
-    found = [
-        old_rows(table, each, vbuckets, audited.keys, ROW_BUDGET.bytes)
-        for each in (version - 1, version)
+    before, after = (
+        f"({of_version(_COMPARED.names, version, _chosen(audited, string))})"
+        for version in (applied.version - 1, applied.version)
+    )
+    deleted = deletions_sql(lake.changes_sql, *_deletion_rounds(audited), _chosen(audited, string))
+    revived = [
+        of_version(_KEYS.names, version, f"vbucket IN ({integer_list(vbuckets)})")
+        for version, vbuckets in _revived(applied).items()
     ]
-    if any(each is None for each in found):
+    return AuditSources(
+        before, after, f"({deleted})", f"({' UNION ALL '.join(revived)})" if revived else ""
+    )
+
+
+def _few_rows(lake: LakeTables, audited: Audited) -> dict[str, pa.Table] | None:
+    """Return what an audit compares by the names of views; None where that is much."""
+    applied, table = audited.applied, lake.table(audited.applied.table)
+    if not audited.keys and any(
+        each.size().bytes > ROW_BUDGET.bytes for each in (table, lake.changes)
+    ):
         return None
-    return [
-        *(each.select(_COMPARED.names) for each in found if each is not None),
-        deletions_between(
-            lake.changes, *_deletion_rounds(audited), lambda text: _chosen(audited, text)
-        ),
-    ]
+
+    def compared(name: str, text: Callable[[str], str]) -> str:
+        listed = ", ".join(map(quoted, _COMPARED.names))
+        return f"SELECT {listed} FROM {name} WHERE {_chosen(audited, text)}"
+
+    def keys_in(vbuckets: Collection[int]) -> Statement:
+        chosen = f"vbucket IN ({integer_list(vbuckets)})"
+        return lambda name, _: f"SELECT vbucket, key FROM {name} WHERE {chosen}"
+
+    before, after = (
+        table.bounded_query(compared, _COMPARED, version, ROW_BUDGET.bytes)
+        for version in (applied.version - 1, applied.version)
+    )
+    if before is None or after is None:
+        return None
+    deletions = deletions_between(
+        lake.changes, *_deletion_rounds(audited), lambda text: _chosen(audited, text)
+    )
+    views = {_BEFORE: before, _AFTER: after, _DELETIONS: deletions}
+    if applied.revived:
+        views[_REVIVED] = pa.concat_tables(
+            table.query(keys_in(vbuckets), _KEYS, version)
+            for version, vbuckets in _revived(applied).items()
+        )
+    return views
 
 
 def _deletion_rounds(audited: Audited) -> tuple[int, int]:
@@ -174,8 +178,8 @@ def _chosen(audited: Audited, text: Callable[[str], str]) -> str:
     return f"{chosen} AND key IN ({', '.join(map(text, audited.keys))})"
 
 
-def audit_sql(audit_table_sql: str, table_sql: str, sources: AuditSources, audited: Audited) -> str:
-    """Return the INSERT of what an apply took back.
+def audit_sql(sources: AuditSources, audited: Audited) -> str:
+    """Return the query for what an apply took back, in SQL of Spark and DataFusion.
 
     A row of before was undone if it lies above the fork. A key that is only there afterwards was
     deleted on the dead branch if its row lies at or below the fork, or if the log has a deletion of
@@ -198,13 +202,13 @@ def audit_sql(audit_table_sql: str, table_sql: str, sources: AuditSources, audit
         for vbucket, state in sorted(audited.states.items())
     )
     positions = positions or f"(-1, -1, {u64(0)})"
-    micros = int(audited.time.timestamp() * 1_000_000)
+    time = audited.time.astimezone(UTC)
     values = {
         "table": string(applied.table),
         "version": f"CAST({applied.version} AS BIGINT)",
         "restored_version": "u.version",
         "round": f"CAST({applied.to_round} AS BIGINT)",
-        "time": f"timestamp_micros({micros})",
+        "time": f"TIMESTAMP '{time:%Y-%m-%d %H:%M:%S.%f}Z'",
         "vbucket": "u.vbucket",
         "fork_seqno": "u.fork_seqno",
         "key": "coalesce(b.key, a.key)",
@@ -213,9 +217,13 @@ def audit_sql(audit_table_sql: str, table_sql: str, sources: AuditSources, audit
         "after": _state("a"),
     }
     columns = ", ".join(f"{values[name]} AS {quoted(name)}" for name in AUDIT.names)
-    joined_revived, is_revived = _revived(table_sql, applied)
+    joined_revived = is_revived = ""
+    if sources.revived:
+        joined_revived = (
+            f"\nLEFT JOIN {sources.revived} r ON r.vbucket = a.vbucket AND r.key = a.key"
+        )
+        is_revived = " OR r.key IS NOT NULL"
     return f"""
-INSERT INTO {audit_table_sql}
 SELECT {columns}
 FROM {sources.before} b
 FULL OUTER JOIN {sources.after} a ON b.vbucket = a.vbucket AND b.key = a.key
@@ -235,21 +243,13 @@ WHERE CASE WHEN u.version = {REPLACED}
     OR b.key IS NULL AND (a.seqno <= u.fork_seqno OR d.key IS NOT NULL{is_revived}) END"""
 
 
-def _revived(table_sql: str, applied: AppliedVersion) -> tuple[str, str]:
-    """Return the join with the keys that an undone flush or drop had ended, and its condition."""
-    if not applied.revived:
-        return "", ""
+def _revived(applied: AppliedVersion) -> dict[int, list[int]]:
+    """Return the vbuckets of which a flush or drop was undone, by the version gone back to."""
     by_version: dict[int, list[int]] = {}
-    for undo in applied.undone:
+    for undo in sorted(applied.undone):
         if undo.vbucket in applied.revived:
             by_version.setdefault(undo.version, []).append(undo.vbucket)
-    keys = " UNION ALL ".join(
-        f"SELECT vbucket, key FROM {table_sql} VERSION AS OF {version} "
-        f"WHERE vbucket IN ({integer_list(vbuckets)})"
-        for version, vbuckets in sorted(by_version.items())
-    )
-    joined = f"\nLEFT JOIN ({keys}) r ON r.vbucket = a.vbucket AND r.key = a.key"
-    return joined, " OR r.key IS NOT NULL"
+    return by_version
 
 
 _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]
@@ -259,6 +259,12 @@ _COMPARED: Final = pa.schema(
 )
 
 
+_KEYS: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
+_BEFORE, _AFTER, _DELETIONS, _REVIVED = (
+    f"dcplake_audit_{what}" for what in ("before", "after", "deletions", "revived")
+)
+
+
 def _state(side: str) -> str:
     pairs = ", ".join(f"'{name}', {side}.{name}" for name in _STATE_NAMES)
-    return f"IF({side}.key IS NULL, NULL, named_struct({pairs}))"
+    return f"CASE WHEN {side}.key IS NOT NULL THEN named_struct({pairs}) END"

@@ -17,8 +17,8 @@ the rows above the fork count by their seqnos like any others, and what it took 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from dcp.lake.log.epochs import Fork, is_live, live_up_to
 from dcp.lake.log.log_slice import CollectionEvent, Role, RowRange
-from dcp.lake.tables.epochs import Fork, is_live, live_up_to
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 

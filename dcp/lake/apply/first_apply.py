@@ -14,12 +14,10 @@ from dcp.lake.apply.apply_sql import source_sql
 from dcp.lake.apply.typed_rows import typed_batch
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.tables.data_file import FileContents
-from dcp.lake.tables.file_commit import Operation, commit_files
 from dcp.lake.tables.schema import REPLICA, REPLICA_STATISTICS
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.task_files import TaskFiles, place_of_files
-from dcp.lake.tables.transaction import session_settings_for_a_while
+from dcp.lake.tables.task_files import TaskFiles
 
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task holds no window of a connection: there is room for row groups that read well."""
@@ -33,7 +31,7 @@ def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
     """
     if not plan.is_first or plan.rows is not None or plan.typed.rewrites:
         return None
-    if (place := place_of_files(lake, plan.table)) is None:
+    if (place := lake.store.place_of_files(plan.table)) is None:
         return None
     source, columns = (
         source_sql(lake.table_sql(plan.table), lake.changes_sql, plan),
@@ -49,23 +47,5 @@ def first_files(lake: LakeTables, plan: ApplyPlan) -> TaskFiles | None:
             known = batch.cast(REPLICA)  # elements of arrays have other names
             yield known if columns is None else typed_batch(known, columns)
 
-    return TaskFiles(rows, as_in_files, place, contents)
-
-
-def insert_rows(
-    lake: LakeTables,
-    plan: ApplyPlan,
-    files: TaskFiles,
-    transaction: tuple[str, int],
-    user_metadata: str,
-) -> None:
-    """Commit the files of a table's first apply; the first call writes them.
-
-    Raises:
-        VersionTakenError: the table has a newer version than the plan's.
-
-    """
-    with session_settings_for_a_while(lake.spark, arrow_settings(plan.largest_bytes)):
-        written = files.written()
-    place, version = files.place, plan.base_version
-    commit_files(place, written, version, transaction, user_metadata, Operation.MERGE)
+    settings = arrow_settings(plan.largest_bytes)
+    return TaskFiles(rows, as_in_files, place, contents, settings)

@@ -9,9 +9,9 @@ from pyspark.errors import PySparkException
 from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.collection_log import collection_events
 from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.epochs import Fork
 from dcp.lake.log.log_slice import EMPTY_TABLE, CollectionEvent, HeldVersion
 from dcp.lake.log.round_records import round_records, rounds_left
-from dcp.lake.tables.epochs import Fork
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA

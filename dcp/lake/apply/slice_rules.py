@@ -30,6 +30,7 @@ from dcp.lake.apply.clearing_rules import (
     keeps_dropped_rows,
     with_events,
 )
+from dcp.lake.log.epochs import Fork, is_live, live_up_to
 from dcp.lake.log.log_slice import (
     EMPTY_TABLE,
     REPLACED,
@@ -41,7 +42,6 @@ from dcp.lake.log.log_slice import (
     RowRange,
     Undo,
 )
-from dcp.lake.tables.epochs import Fork, is_live, live_up_to
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 _VERSIONS_AT_ONCE: Final = 16

@@ -11,9 +11,10 @@ from typing import Final
 from dcp.lake.apply.evolution import grown
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.config.contracts import Contract
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.sql import string
+from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.typed_columns import (
     DOC,
     TypedColumns,
@@ -61,7 +62,7 @@ class TypedPlan:
 UNTYPED: Final = TypedPlan()
 
 
-def typed_plan(table: LakeTable, contract: Contract | None, *, is_applied: bool) -> TypedPlan:
+def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> TypedPlan:
     """Return what a contract asks of a table, before any document was looked at.
 
     ``is_applied``: an apply has put the table where it is.
@@ -95,11 +96,11 @@ def _values(columns: TypedColumns) -> set[tuple[str, str]]:
     return {(str(path), spark_type(path.kind)) for path in paths_of(columns.document)}
 
 
-def add_columns(table: LakeTable, columns: TypedColumns) -> None:
+def add_columns(lake: LakeTables, table_name: str, columns: TypedColumns) -> None:
     """Add typed columns to a table without rows."""
     document, violations = columns.schema
-    table.start_spark().sql(
-        f"ALTER TABLE {table.sql} ADD COLUMNS ("
+    lake.spark.sql(
+        f"ALTER TABLE {lake.table_sql(table_name)} ADD COLUMNS ("
         f"{document.name} {spark_type(document.type)} COMMENT {string(columns.fingerprint)}, "
         f"{violations.name} {spark_type(violations.type)})"
     ).collect()

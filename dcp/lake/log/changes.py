@@ -2,36 +2,27 @@
 
 An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
 consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
-
-Tasks write the log's files themselves, for a fraction of what handing the rows to Spark's JVM
-takes, and the commit needs no Spark. Spark appends where only it can: to a log that delta-rs cannot
-read, or that asks more of its writers.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
-
 from dcp.errors import DcplakeError, FencedError, LakeError
 from dcp.lake.log.stop_points import reached
 from dcp.lake.log.tampering import is_settled, log_tampering, refuse_tampering
 from dcp.lake.spark.failures import known_error
-from dcp.lake.tables.data_file import DataFile
-from dcp.lake.tables.file_commit import commit_files
+from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.history import (
     WHOLE,
     WINDOW,
     TableCommit,
     history,
-    metadata_json,
     reaches_creation,
     refuse_other_writer,
 )
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.task_files import TaskFiles
-from dcp.lake.tables.transaction import FEW_JOBS, is_conflict, session_settings_for_a_while
+from dcp.lake.tables.transaction import is_conflict
 
 _ATTEMPTS: Final = 5
 """How often an append is tried while maintenance changes the log under it."""
@@ -95,7 +86,7 @@ def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None 
 
 def append_round(
     lake: LakeTables,
-    rows: DataFrame | TaskFiles,
+    rows: NewRows,
     round_number: int,
     writer_id: str,
     *,
@@ -105,8 +96,7 @@ def append_round(
 
     Args:
         lake: where to.
-        rows: files of ``changes``, or its columns, which Spark appends: they are evaluated once
-            more each time that maintenance changes the log in the very moment of the append.
+        rows: of ``changes``.
         round_number: the newest committed round plus 1.
         writer_id: the random id of this driver.
         verify: whether to look for other writers before the rows are received.
@@ -132,14 +122,20 @@ def append_round(
         refuse_tampered_log(lake, commits)
         # So that a change of rows that slips in between is found by the next round.
         metadata["base"] = commits[0].version
-    user_metadata = metadata_json(metadata)
+    transaction = lake.identity.lake_id, round_number
+
+    def base() -> int:
+        """Return the version whose history says that the round is the next one."""
+        commits = history(lake.changes)
+        newest = newest_round(lake, commits)
+        if verify or newest >= round_number:
+            refuse_wrong_round(newest, round_number, commits)
+        return commits[0].version
+
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         try:
-            if isinstance(rows, TaskFiles):
-                _commit_files(lake, rows.written(), round_number, user_metadata)
-            else:
-                _append_by_spark(lake, rows, round_number, user_metadata)
+            rows.append(base, transaction, metadata)
             reached("round.committed")
         except Exception as error:  # Spark's own class, or the bridge's: the history decides
             failure = error
@@ -151,35 +147,6 @@ def append_round(
         f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
         "(maintenance?), nothing was committed; run it again when that has ended"
     ) from failure
-
-
-def _append_by_spark(
-    lake: LakeTables, rows: DataFrame, round_number: int, user_metadata: str
-) -> None:
-    writer = (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", lake.identity.lake_id)
-        .option("txnVersion", str(round_number))
-        .option("userMetadata", user_metadata)
-    )
-    # Delta looks up the newest transaction id, which reads the table's whole state.
-    with session_settings_for_a_while(lake.spark, FEW_JOBS):
-        if lake.location.schema is not None:
-            writer.saveAsTable(lake.changes_sql.replace("`", ""))
-        else:
-            writer.save(lake.location.spark_path("changes"))
-
-
-def _commit_files(
-    lake: LakeTables, files: Sequence[DataFile], round_number: int, user_metadata: str
-) -> None:
-    """Commit on the version whose history says that the round is the next one."""
-    assert lake.changes.place is not None
-    commits = history(lake.changes)
-    refuse_wrong_round(newest_round(lake, commits), round_number, commits)
-    transaction = lake.identity.lake_id, round_number
-    commit_files(lake.changes.place, files, commits[0].version, transaction, user_metadata)
 
 
 def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCommit]) -> None:

@@ -19,12 +19,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import CONTROL
 from dcp.lake.tables.tables import CONTROL_TABLE, LakeTables, ensure_control
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described
 
 BACKFILL: Final = "backfill"
 CANCEL: Final = "cancel"
@@ -140,14 +136,7 @@ class Control:
         table = ensure_control(lake)
         ours = {"lake": lake.identity.lake_id, "control": action.id}
         asked = pa.Table.from_pylist([row], schema=CONTROL)
-        if table.append_by_delta_rs(asked, metadata_json(ours)):
-            return
-        with (
-            spark_errors(table.where),
-            described(lake.spark, ours, FEW_JOBS | FEW_ROWS),
-            memory_view(lake.spark, "dcplake control row", asked) as view,
-        ):
-            lake.spark.sql(f"INSERT INTO {table.sql} SELECT * FROM {view}").collect()
+        table.append(asked, ours)
 
 
 def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:

@@ -28,7 +28,7 @@ def take_items(
     last_round: int,
     take: Callable[[Iterable[Mapping[str, Any]]], _Found],
 ) -> _Found:
-    """Return what ``take`` makes of the document rows of some rounds; see `LakeTable.take_rows`."""
+    """Return what ``take`` makes of the document rows of some rounds; see `Table.take_rows`."""
     return lake.changes.take_rows(
         "round, kind, vbucket, seqno, cas, key, value",
         f"round BETWEEN {int(first_round)} AND {int(last_round)} AND {is_kind(*ITEM_KINDS)}",

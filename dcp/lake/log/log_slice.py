@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from dcp.lake.tables.epochs import Fork
+from dcp.lake.log.epochs import Fork
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 REPLACED: Final = -1

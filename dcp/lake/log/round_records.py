@@ -57,6 +57,12 @@ def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
     return max((each.largest_bytes for each in reports), default=DOCUMENT_BYTES)
 
 
+def count_changes(lake: LakeTables, condition: str) -> int:
+    """Return how many rows of all kinds there are for which a condition holds."""
+    [row] = lake.changes.rows("count(*) AS found", condition)
+    return int(row["found"])
+
+
 def rounds_left(lake: LakeTables, rounds: Collection[int]) -> frozenset[int]:
     """Return those of some rounds of which cleaning has left the positions."""
     rows = lake.changes.rows(

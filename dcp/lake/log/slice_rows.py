@@ -8,7 +8,7 @@ import pyarrow as pa
 from dcp.lake.log.log_slice import LogSlice, Role
 from dcp.lake.log.slice_keys import Keys, Winner, keys_of
 from dcp.lake.log.slice_sql import DELETION_COLUMNS, deletions_sql, rows_sql, winners_sql
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list
 from dcp.wire.vocabulary import REPEATING
@@ -36,9 +36,7 @@ _MOST_MARKERS: Final = 100_000
 _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
 
 
-def count_rows(
-    changes: LakeTable, collection_id: int, log_slice: LogSlice
-) -> tuple[int, int | None]:
+def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple[int, int | None]:
     """Return how many document rows a slice has, and the first round with one."""
     found = changes.query(
         lambda name, _: (
@@ -52,7 +50,7 @@ def count_rows(
 
 
 def touched_keys(
-    changes: LakeTable, version: int, collection_id: int, log_slice: LogSlice, most: int
+    changes: Table, version: int, collection_id: int, log_slice: LogSlice, most: int
 ) -> Keys | None:
     """Return the keys that the log names in a slice; None where they are too many.
 
@@ -72,9 +70,7 @@ def touched_keys(
     return None if found.num_rows > most else keys_of(found.to_pylist())
 
 
-def vbuckets_without_repeats(
-    changes: LakeTable, version: int, log_slice: LogSlice
-) -> frozenset[int]:
+def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:
     """Return the vbuckets of which no key has two rows in a slice, as far as that is known.
 
     A snapshot holds each key once, unless its marker says otherwise (change streams). So it is
@@ -113,7 +109,7 @@ def vbuckets_without_repeats(
 
 
 def winning_rows(
-    changes: LakeTable,
+    changes: Table,
     version: int,
     collection_id: int,
     winners: Collection[Winner],
@@ -133,7 +129,7 @@ def winning_rows(
 
 
 def deletions_between(
-    changes: LakeTable,
+    changes: Table,
     first_round: int,
     last_round: int,
     condition: Callable[[Callable[[str], str]], str],

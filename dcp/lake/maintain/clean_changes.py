@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dcp.lake.log.applied import indexed_applied
-from dcp.lake.log.round_records import round_records
+from dcp.lake.log.round_records import count_changes, round_records
 from dcp.lake.maintain.cleaning import (
     CleaningDeferred,
     CleaningPlan,
@@ -15,7 +15,6 @@ from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport, unle
 from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.tables import record_cleaned_round
-from dcp.lake.tables.transaction import described
 
 STEP = "clean"
 
@@ -26,7 +25,7 @@ def clean(work: MaintenanceWork) -> Iterator[StepReport]:
     if isinstance(plan, CleaningDeferred):
         yield StepReport(STEP, "changes", str(plan))
         return
-    rows = _count(work, plan)
+    rows = count_changes(work.lake, plan.condition_sql())
     if work.dry_run or not rows:
         told = f"would remove {rows:,} rows up to round {plan.to_round}"
         if not rows:
@@ -53,22 +52,13 @@ def cleaning_of(work: MaintenanceWork) -> CleaningPlan | CleaningDeferred:
     return plan_cleaning(versions, {number: found.states for number, found in records.items()})
 
 
-def _count(work: MaintenanceWork, plan: CleaningPlan) -> int:
-    counted = f"SELECT count(*) FROM {work.lake.changes_sql} WHERE {plan.condition_sql()}"
-    return int(work.lake.spark.sql(counted).collect()[0][0])
-
-
 def _remove(work: MaintenanceWork, plan: CleaningPlan) -> StepReport:
     lake = work.lake
     # First the note, then the deed: a rebuild must never take a log for whole that is not.
     record_cleaned_round(lake, plan.replicas, plan.to_round)
     base = history(lake.changes, 1)[0].version
     metadata = work.metadata(STEP) | {CLEANING: plan.to_round, "base": base}
-    with described(lake.spark, metadata):
-        deleted = lake.spark.sql(
-            f"DELETE FROM {lake.changes_sql} WHERE {plan.condition_sql()}"
-        ).collect()
-    rows = int(deleted[0][0])
+    rows = lake.changes.delete(plan.condition_sql(), metadata)
     told = f"removed {rows:,} rows up to round {plan.to_round}"
     figures = {"rows": rows, "to_round": plan.to_round}
     return StepReport(STEP, "changes", told, done=True, figures=figures)

@@ -17,10 +17,8 @@ from dcp.lake.maintain.maintenance_work import (
 )
 from dcp.lake.maintain.retention import wrong_properties
 from dcp.lake.spark.session import session_slots
-from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
-from dcp.lake.tables.sql import property_list
 from dcp.lake.tables.tables import LEDGERS, MICROSECOND_TIMESTAMPS, LakeTables
 from dcp.lake.tables.transaction import described
 
@@ -54,8 +52,7 @@ def _optimize(work: MaintenanceWork, table: str) -> StepReport:
     if not rewrites_all:
         return optimize_table(lake, table)
     report = optimize_table(lake, table, full=True)
-    listed = property_list(MICROSECOND_TIMESTAMPS)
-    spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
+    lake.table(table).set_properties(MICROSECOND_TIMESTAMPS)
     return replace(report, summary=f"{report.summary}: {_INT96}")
 
 
@@ -82,12 +79,9 @@ def optimize_table(
     ``settings`` are those of the session for this statement. With ``full`` all files are
     written anew.
     """
-    named = described(lake.spark, maintenance_metadata(lake, "optimize"), settings)
-    whole = " FULL" if full else ""
-    with commits_to(lake.table(table).place), named:
-        [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}{whole}").collect()
-    metrics = done["metrics"]
-    added, removed = int(metrics["numFilesAdded"]), int(metrics["numFilesRemoved"])
+    metadata = maintenance_metadata(lake, "optimize")
+    metrics = lake.table(table).optimize(metadata, settings or {}, whole=full)
+    added, removed = metrics["numFilesAdded"], metrics["numFilesRemoved"]
     told = f"{removed:,} files became {added:,}" if removed or added else "nothing to do"
     figures = {"files_added": added, "files_removed": removed}
     return StepReport("optimize", table, told, done=bool(removed or added), figures=figures)

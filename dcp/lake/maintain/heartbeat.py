@@ -13,7 +13,7 @@ from dcp.lake.log.applied import heartbeat_content, replica_status
 from dcp.lake.log.changes import refuse_tampered_log
 from dcp.lake.tables.history import HEARTBEAT, history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.lake.tables.transaction import is_conflict, transaction
+from dcp.lake.tables.transaction import is_conflict
 
 
 def newest_commit_time(lake: LakeTables, table: str) -> datetime:
@@ -42,15 +42,12 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
             return False
         table, version, told = replica.name, status.version, heartbeat_content(status)
     metadata = {"lake": lake.identity.lake_id, "base": version, HEARTBEAT: told}
-    table_sql = lake.table_sql(table)
     # Versions grow, so the next one is a transaction number that nobody used before.
-    with transaction(lake.spark, f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1, metadata):
-        try:
-            lake.spark.sql(
-                f"INSERT INTO {table_sql} SELECT * FROM {table_sql} WHERE false"
-            ).collect()
-        except Exception as error:  # Spark's own class, or the bridge's
-            if not is_conflict(error):
-                raise
-            return False
+    fence = f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1
+    try:
+        lake.table(table).renew(fence, metadata)
+    except Exception as error:  # Spark's own class, or the bridge's
+        if not is_conflict(error):
+            raise
+        return False
     return True

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from dcp.lake.tables.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
-from dcp.lake.tables.sql import property_list
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 _LOG = logging.getLogger(__name__)
@@ -23,9 +22,7 @@ def keep_retention(
         wanted = horizon.properties() | {RECORDED: horizon.recorded}
         # Both retentions at once: Delta refuses a log that is kept shorter than the files.
         names = (*horizon.properties(), *((RECORDED,) if RECORDED in wrong else ()))
-        listed = property_list({name: wanted[name] for name in names})
-        table_sql = lake.table_sql(table)
-        lake.spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
+        lake.table(table).set_properties({name: wanted[name] for name in names})
         found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
         told[table] = f"found {found}; set to the horizon of {horizon}"
         _LOG.warning("%s: table %s: %s", lake.location, table, told[table])

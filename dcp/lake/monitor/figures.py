@@ -16,8 +16,8 @@ from dcp.lake.log.epoch_log import count_orders, forks_between
 from dcp.lake.log.round_records import reports_since, round_record, round_records
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
+from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import TableCommit, history
-from dcp.lake.tables.lake_table import TableSize
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, audit_exists, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress

@@ -21,8 +21,9 @@ from dcp.lake.monitor.figures import FiguresReader, LakeFigures
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
 from dcp.lake.monitor.page import figures_json, page_html
 from dcp.lake.monitor.run_watch import RunWatch
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import refuse_to_start
-from dcp.lake.tables.tables import LakeLocation, open_lake
+from dcp.lake.tables.tables import open_lake
 from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.types import U16_MAX
 

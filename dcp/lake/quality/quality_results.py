@@ -7,10 +7,8 @@ import pyarrow as pa
 
 from dcp.lake.quality.quality_report import QualityReport
 from dcp.lake.quality.quality_suite import QualitySuite, Severity
-from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import QUALITY
 from dcp.lake.tables.tables import QUALITY_TABLE, LakeTables, ensure_quality
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described
 
 _PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round", "table_rows")])
 
@@ -26,16 +24,10 @@ class PassedCheck:
 
 def write_results(lake: LakeTables, report: QualityReport) -> None:
     """Append what a check found: a row for each expectation."""
-    ensure_quality(lake)
+    table = ensure_quality(lake)
     metadata = {"lake": lake.identity.lake_id, "quality": report.run, "table": report.table}
     rows = results_table(report, lake.table(report.table).table_id())
-    with (
-        memory_view(lake.spark, f"dcplake_quality_{report.table}", rows) as view,
-        described(lake.spark, metadata, FEW_JOBS | FEW_ROWS),
-    ):
-        lake.spark.sql(
-            f"INSERT INTO {lake.table_sql(QUALITY_TABLE)} SELECT * FROM {view}"
-        ).collect()
+    table.append(rows, metadata)
 
 
 def results_table(report: QualityReport, table_id: str) -> pa.Table:

@@ -30,6 +30,7 @@ from dcp.lake.query.views import register_views
 from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.session import DELTA_CATALOG, session_of_user
 from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.sql import dotted, quoted, string
 from dcp.lake.tables.tables import (
     CONTROL_TABLE,
@@ -79,7 +80,7 @@ def open_for_queries(
         name_tables(lake, replicas)
         register_views(lake, replicas)
         return lake
-    theirs = replace(lake, start_spark=lambda: user)
+    theirs = replace(lake, store=SparkStore(lambda: user, lake.location))
     with _NAMING, session_settings_for_a_while(user, REQUIRED_SPARK):
         name_tables_in_views(theirs, replicas)
         register_views(theirs, replicas, temporary=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dcp.lake.apply.apply_sql import MODIFIED_AT_SQL
 from dcp.lake.log.log_slice import HeldVersion
-from dcp.lake.tables.keys import ESCAPE_PREFIX
+from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.tables.schema import (
     AUDIT,
     ITEM_KINDS,

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dcp.lake.receive.arrow_columns import constant_column, integer_column, nullified, u64_column
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.document_columns import (
     StoredDocuments,
@@ -25,9 +26,8 @@ from dcp.lake.receive.document_columns import (
     layered_rows,
     stored_documents,
 )
+from dcp.lake.receive.keys import key_columns
 from dcp.lake.receive.vbucket_counts import VbucketCounts
-from dcp.lake.tables.arrow_columns import constant_column, integer_column, nullified, u64_column
-from dcp.lake.tables.keys import key_columns
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
 from dcp.wire.columns import DataColumns
 from dcp.wire.vocabulary import Opcode

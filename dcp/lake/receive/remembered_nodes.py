@@ -9,8 +9,9 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.lake_table import StartSpark
-from dcp.lake.tables.tables import LakeLocation, LakeTables, find_lake
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.seeds import AUTO_NETWORK, ConnectionString
 
 

@@ -8,6 +8,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
+from dcp.lake.log.epochs import begun_anew
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.rounds.planning import LakePosition
 from dcp.lake.rounds.rollback_plan import (
@@ -16,9 +17,7 @@ from dcp.lake.rounds.rollback_plan import (
     plan_rollback,
     rollback_target,
 )
-from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.epochs import begun_anew
 from dcp.lake.tables.tables import LakeTables, cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
@@ -81,7 +80,7 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
     A receiving task keeps its core until it is done. So on one machine a round leaves half of the
     cores to an apply that is under way; where there is one only, Spark lets them take turns.
     """
-    slots = session_slots(lake.spark)
+    slots = lake.store.slots
     if slots and beside_apply:
         return max(1, slots // 2)
     return slots

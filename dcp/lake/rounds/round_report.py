@@ -43,7 +43,7 @@ class RoundReport(Shown):
 
     @property
     def escaped_keys(self) -> int:
-        """Rows whose key cannot be a STRING as it is (`dcp.lake.tables.keys`)."""
+        """Rows whose key cannot be a STRING as it is (`dcp.lake.receive.keys`)."""
         return sum(report.escaped_keys for report in self.vbuckets)
 
     @property

@@ -34,8 +34,9 @@ from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.run import open_or_create, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
-from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.printable import number_ranges
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.collection_log import backfilled_collections
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.epochs import is_live
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
@@ -41,7 +42,6 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.collections import ManifestCollection, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.epochs import is_live
 from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
@@ -60,13 +60,19 @@ _OF_COLLECTIONS: Final = " of collections "
 class _Counts:
     """Counts of a backfill in this process, and its standing when that last changed."""
 
-    began_at: float = field(default_factory=monotonic)
-    moved_at: float = field(default_factory=monotonic)
+    began_at: float
+    moved_at: float
     standing: tuple[int, ...] = ()
     documents: int = 0
     frame_bytes: int = 0
     seqnos: int = 0
     failures: dict[int, LeftOut] = field(default_factory=dict)
+
+    @classmethod
+    def begun_now(cls) -> "_Counts":
+        """Return those of a backfill that begins."""
+        now = monotonic()
+        return cls(now, now)
 
     def note(self, *standing: int) -> None:
         """Note how far the backfill is."""
@@ -85,7 +91,7 @@ class Backfills:
         self._access = access
         self._observer = observer
         self._request: BackfillRequest | None = None
-        self._counts = _Counts()
+        self._counts = _Counts.begun_now()
         self._resting: Mapping[int, LeftOut] = {}
         self._most_vbuckets = FIRST_VBUCKETS
 
@@ -106,7 +112,7 @@ class Backfills:
                 self._end(action, ActionState.CANCELLED, newest)
             elif self._request is None or self._request.id != action.id:
                 self._request = self._begun(action, states, newest, cluster, wanted)
-                self._counts = _Counts()
+                self._counts = _Counts.begun_now()
                 self._resting, self._most_vbuckets = {}, FIRST_VBUCKETS
             if self._request is not None:
                 plan = self._plan(action, self._request, states, newest, cluster)

@@ -46,7 +46,6 @@ from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log
 from dcp.lake.run.round import run_round
-from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.tables.collections import (
     Collections,
     collections_in,
@@ -217,7 +216,7 @@ class Driver:
 
         """
         self._persistence.heed(stop)
-        with ApplyThread(self._apply_newest, self._applier.leave_the_rest) as applying:
+        with ApplyThread(self.apply_newest, self._applier.leave_the_rest) as applying:
             self._is_applying = applying.is_busy
             while not stop.is_set():
                 self._pass(applying, stop)
@@ -227,7 +226,7 @@ class Driver:
         """Look, run a round if one is due, hand over what there is to apply, and wait."""
         begin = monotonic()
         applying.check()
-        reason = self._look(applying, stop)
+        reason = self.look(applying.hand_over, stop)
         due_at = begin + self._settings.round.minimum_interval_seconds
         if (wait_seconds := due_at - monotonic()) > 0 and not stop.is_set():
             self._observer.waiting(wait_seconds, reason)
@@ -236,18 +235,24 @@ class Driver:
             if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
                 break
 
-    def _look(self, applying: ApplyThread, stop: threading.Event) -> str:
-        """Run a round if one is due, and hand over what there is to apply; return what to wait
-        for.
+    def look(self, hand_over: Callable[[int], object], stop: threading.Event) -> str:
+        """Do what is asked of the driver, and run a round if one is due: a pass of `continuously`.
+
+        ``hand_over`` is called with the round that can be applied (`apply_newest`). Returns what to
+        wait for before the next look.
+
+        Raises:
+            AuthenticationError, BucketError, SecretError: refused for five minutes.
+
         """
         if (pause := self._requests.carry_out()) is not None:
-            applying.hand_over(self.received())
+            hand_over(self.received())
             return f"{PAUSED}: {_paused(pause)}"
         try:
-            reason = self._look_at_cluster(applying, stop)
+            reason = self._look_at_cluster(hand_over, stop)
         except _REFUSALS as error:
             reason = self._outlast(error)
-            applying.hand_over(self.received())
+            hand_over(self.received())
         return reason
 
     def _await_access(self, error: DcplakeError, stop: threading.Event) -> None:
@@ -266,13 +271,13 @@ class Driver:
             return f"the secret that source names to be replaced: {error}"
         return f"the cluster to take user, password and bucket: {error}"
 
-    def _look_at_cluster(self, applying: ApplyThread, stop: threading.Event) -> str:
+    def _look_at_cluster(self, hand_over: Callable[[int], object], stop: threading.Event) -> str:
         try:
             cluster = query_cluster(self._access, self._remembered)
         except (AuthenticationError, BucketError):
             raise
         except (SourceError, RemoteProtocolError) as error:
-            applying.hand_over(self.received())
+            hand_over(self.received())
             return f"the cluster: {error}"
         plan = self.plan(cluster)
         if isinstance(plan, Idle):
@@ -285,12 +290,13 @@ class Driver:
             self._empty_rounds.learn(report.vbuckets, monotonic())
             newest = report.round
         self._refused_at = None
-        applying.hand_over(newest)
+        hand_over(newest)
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
         return NEXT_ROUND
 
-    def _apply_newest(self, to_round: int) -> None:
+    def apply_newest(self, to_round: int) -> None:
+        """Apply what is pending up to ``to_round`` if it is due; of a run without end."""
         self.apply(to_round, force=False)
         self._report.applied = self._report.applied[-1:]
 
@@ -359,9 +365,10 @@ class Driver:
 
     def round(self, plan: RoundPlan) -> RoundReport:
         """Run one round and tell of it."""
-        with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:
+        store = self.lake.store
+        with round_progress(is_local=store.slots > 0) as progress:
             self._observer.planned(plan, progress)
-            with in_pool(self.lake.spark, "receive"):
+            with store.pool("receive"):
                 report = run_round(self.lake, plan, self._access, self.writer_id, progress)
         self._report.rounds.append(report)
         self._backfills.learn(plan, report)

@@ -10,8 +10,9 @@ from dcp.lake.config.lake_root import local_root
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.jvm_options import MANY_CHANGES
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import refuse_to_start
-from dcp.lake.tables.tables import LakeLocation, find_lake
+from dcp.lake.tables.tables import find_lake
 
 
 def is_large_load(location: LakeLocation, high_seqnos: Mapping[int, int]) -> bool:

@@ -26,8 +26,9 @@ from dcp.lake.rounds.observer import Observer, PassingObserver
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeLocation
+from dcp.lake.tables.tables import CHANGES_TABLE
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient

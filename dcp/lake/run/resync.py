@@ -26,6 +26,7 @@ from dcp.lake.log.collection_log import kept_drops
 from dcp.lake.log.epoch_log import live_complete_seqnos
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.schema import CHANGES, RowKind
@@ -36,7 +37,6 @@ from dcp.lake.tables.tables import (
     record_cleaned_round,
     replicas_in,
 )
-from dcp.lake.tables.transaction import described
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress, states_to_batch
 from dcp.printable import number_ranges
 
@@ -143,7 +143,7 @@ def commit_resync(
     number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
     states = _states(lake, newest, number, is_needed=not is_whole_lake)
     writer_id = writer_id or secrets.token_hex(8)
-    if is_whole_lake and not _is_readable(lake):
+    if is_whole_lake and not lake.changes.is_readable():
         if only_in_log:
             raise LakeError(
                 f"{lake.changes.where}: cannot be read, so that nothing tells any more "
@@ -154,9 +154,10 @@ def commit_resync(
     after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
     forks = _seek_seqnos(lake, [after[vb] for vb in chosen], seqno, newest) if seqno else {}
     after |= {vb: _begun(after[vb], forks.get(vb, 0)) for vb in chosen}
+    reason = "seek" if seqno else "resync"
     commit = append_round(
         lake,
-        lake.spark.createDataFrame(_rows(after, chosen, number, "seek" if seqno else "resync")),
+        lake.store.new_changes(1, _of_one_task(after, chosen, number, reason), are_few=True),
         number,
         writer_id,
         verify=not is_whole_lake,  # else whatever is there does not matter
@@ -244,15 +245,6 @@ def _states(
     }
 
 
-def _is_readable(lake: LakeTables) -> bool:
-    try:
-        with spark_errors("changes"):
-            lake.spark.sql(f"SELECT bit_xor(xxhash64(*)) FROM {lake.changes_sql}").collect()
-    except LakeError:
-        return False
-    return True
-
-
 def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writer_id: str) -> None:
     """Take all files out of ``changes``.
 
@@ -262,13 +254,19 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
     record_cleaned_round(lake, replicas, newest)
     base = history(lake.changes, 1)[0].version
     ours = {"lake": lake.identity.lake_id, "writer": writer_id, CLEANING: newest, "base": base}
-    with described(lake.spark, ours):
-        lake.spark.sql(f"DELETE FROM {lake.changes_sql}").collect()
+    lake.changes.delete(None, ours)
+
+
+def _of_one_task(
+    after: Mapping[int, VbucketProgress], chosen: Collection[int], number: int, reason: str
+) -> BatchFunction:
+    rows = _rows(after, chosen, number, reason)
+    return lambda _: iter(rows)
 
 
 def _rows(
     after: Mapping[int, VbucketProgress], chosen: Collection[int], number: int, reason: str
-) -> pa.Table:
+) -> list[pa.RecordBatch]:
     forks = [
         {
             "round": number,
@@ -281,6 +279,4 @@ def _rows(
         for vbucket in chosen
     ]
     states = [after[vbucket] for vbucket in sorted(after)]
-    return pa.Table.from_batches(
-        [pa.RecordBatch.from_pylist(forks, schema=CHANGES), states_to_batch(states, number)]
-    )
+    return [pa.RecordBatch.from_pylist(forks, schema=CHANGES), states_to_batch(states, number)]

@@ -1,11 +1,7 @@
 """Runs one round: receives its streams, commits one append, and reads the commit back."""
 
 from time import monotonic
-from typing import Final
 
-from pyspark.sql import DataFrame
-
-from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.changes import append_round
 from dcp.lake.log.round_records import round_record
 from dcp.lake.log.stop_points import reached
@@ -16,15 +12,8 @@ from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables
-from dcp.lake.tables.task_files import BatchFunction, TaskFiles, place_of_files
-from dcp.lake.tables.transaction import FEW_ROWS, session_settings_for_a_while
-
-_FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-"""A batch of that size is written at once: it is no longer held then (docs/memory.md)."""
+from dcp.lake.tables.tables import LakeTables
 
 
 def run_round(
@@ -45,24 +34,14 @@ def run_round(
     begin = monotonic()
     reached("round.planned")
     access = access.of_bucket(lake.identity.bucket_uuid)
-    rows = _rows(lake, len(plan.tasks), receive_function(plan, access, progress))
-    settings = FEW_ROWS if plan.backlog < SEQNOS_OF_A_TASK else {}
-    with (
-        spark_errors(f"round {plan.round} failed, nothing of it is committed"),
-        session_settings_for_a_while(lake.spark, settings),
-    ):
+    receive = receive_function(plan, access, progress)
+    are_few = plan.backlog < SEQNOS_OF_A_TASK
+    rows = lake.store.new_changes(len(plan.tasks), receive, are_few=are_few)
+    with spark_errors(f"round {plan.round} failed, nothing of it is committed"):
         commit = append_round(lake, rows, plan.round, writer_id)
     reached("round.read_back")
     seconds = monotonic() - begin
     return RoundReport.of(plan, commit.version, seconds, streamed_reports(lake, plan.round))
-
-
-def _rows(lake: LakeTables, tasks: int, receive: BatchFunction) -> DataFrame | TaskFiles:
-    """Return what the tasks receive: in files of the log where they can write them themselves."""
-    each_task = lake.spark.range(0, tasks, 1, tasks)
-    if (place := place_of_files(lake, CHANGES_TABLE)) is not None:
-        return TaskFiles(each_task, receive, place, _FILES)
-    return each_task.mapInArrow(receive, spark_ddl(CHANGES))
 
 
 def streamed_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:

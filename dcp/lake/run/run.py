@@ -20,9 +20,10 @@ from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.lake_table import StartSpark
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_locked, spark_of
-from dcp.lake.tables.tables import LakeLocation, LakeTables, create_lake
+from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.tables import LakeTables, create_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

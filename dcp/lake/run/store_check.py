@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dcp.lake.store.place import TablePlace
-    from dcp.lake.tables.lake_table import StartSpark
+    from dcp.lake.tables.spark_table import StartSpark
 
 
 def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:

@@ -4,7 +4,7 @@ dcplake works beside a user's session, and applies beside the session that recei
 is set to, the time zone, the fence of a statement, changes every statement of that session.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -46,6 +46,21 @@ def session_beside(spark: SparkSession) -> SparkSession:
     beside: SparkSession = theirs.cloneSession() if is_connect(spark) else spark.newSession()
     _adopt(beside, _SETTINGS.get(spark) or dict(spark.conf.getAll))
     return beside
+
+
+class SessionBeside:
+    """Begins a session beside another one, when it is called for the first time."""
+
+    def __init__(self, start_spark: Callable[[], SparkSession]) -> None:
+        """``start_spark`` returns the other one."""
+        self._start_spark = start_spark
+        self.begun: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        """Return the session."""
+        if self.begun is None:
+            self.begun = session_beside(self._start_spark())
+        return self.begun
 
 
 def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:

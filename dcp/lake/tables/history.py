@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dcp.errors import FencedError
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.store.table import Table
 from dcp.wire.json_tree import json_tree
 
 METADATA_KEY: Final = "dcplake"
@@ -141,7 +141,7 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
     return ours if isinstance(ours, dict) else {}
 
 
-def history(table: LakeTable, limit: int = WINDOW) -> list[TableCommit]:
+def history(table: Table, limit: int = WINDOW) -> list[TableCommit]:
     """Return the newest ``limit`` commits of a table, newest first."""
     return [_commit(told) for told in table.commits(limit)]
 

@@ -16,9 +16,9 @@ from dcp.lake.spark.beside import note_settings
 from dcp.lake.spark.jvm_environment import refuse_language
 from dcp.lake.spark.jvm_options import jvm_options
 from dcp.lake.spark.session import JAVA_OPTIONS, build_session, jvm_of, log_store_of
-from dcp.lake.tables.lake_table import StartSpark
-from dcp.lake.tables.lock import locked
-from dcp.lake.tables.tables import LakeLocation
+from dcp.lake.store.lock import locked
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_table import StartSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@
 Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits,
 ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because
 Delta can neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is
-not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/tables/keys.py``).
+not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/receive/keys.py``).
 
 ``value`` is the document, inflated and without its xattrs, and ``datatype`` says of it 0 (raw) or 1
 (JSON). Above 1 the value could not be decoded: both are as they were sent, and ``xattrs`` is null.

@@ -6,25 +6,22 @@ table properties of ``changes`` (``dcplake.*``); each replica names the lake it 
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
-from dcp.lake.config.lake_root import is_on_s3, local_root
+from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.file_commit import commits_to
+from dcp.lake.store.table import Table
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.lake_table import LakeTable, RememberedTable, StartSpark
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.round_record import RoundRecord
 from dcp.lake.tables.schema import (
     AUDIT,
@@ -35,9 +32,13 @@ from dcp.lake.tables.schema import (
     REPLICA,
     REPLICA_STATISTICS,
     TYPED,
-    spark_ddl,
 )
-from dcp.lake.tables.sql import dotted, property_list, quoted, string_list
+from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.sql import dotted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FORMAT_VERSION: Final = 4
 
@@ -60,9 +61,6 @@ DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
 _NAME_MAX: Final = 80
 """Characters of a scope's or a collection's name (251 at most) in the name of its table."""
-
-_UNREADABLE: Final = frozenset("%\\")
-"""Characters of a path that delta-rs decodes; Spark reads and writes such a lake."""
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
 
@@ -118,115 +116,48 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeLocation:
-    """The place of a lake's tables: exactly one of a folder and a catalog schema.
-
-    A folder on this machine is made absolute, with ``~`` resolved, as its lock file's is.
-    ``options`` are those by which delta-rs opens a store elsewhere; without them Spark does.
-    """
-
-    root: str | None = None
-    schema: str | None = None
-    options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Reject both and neither, and resolve the folder."""
-        if (self.root is None) == (self.schema is None):
-            raise ValueError(
-                f"lake location: found root {self.root!r} and schema {self.schema!r}, "
-                "expected exactly one of them"
-            )
-        folder = None if self.root is None else local_root(self.root)
-        if folder is not None and not str(self.root).startswith("file:"):
-            object.__setattr__(self, "root", str(folder.absolute()))
-
-    def __str__(self) -> str:
-        """Name the place, for messages."""
-        return self.root if self.root is not None else f"schema {self.schema}"
-
-    def path(self, table: str) -> str:
-        """Return the path of a table of a folder lake."""
-        assert self.root is not None
-        return f"{self.root.rstrip('/')}/{table}"
-
-    def spark_path(self, table: str) -> str:
-        """Return the same for Spark, whose default may be another file system than this machine's.
-
-        No URI: Hadoop would take its %20 for a name.
-        """
-        path = self.path(table)
-        return f"file:{path}" if path.startswith("/") else path
-
-    def table_sql(self, table: str) -> str:
-        """Return the SQL name of a table."""
-        if self.schema is not None:
-            return f"{dotted(self.schema)}.{quoted(table)}"
-        return f"delta.{quoted(self.spark_path(table))}"
-
-    def table(self, name: str, start_spark: StartSpark) -> LakeTable:
-        """Return a table of a lake at this place, which need not be there."""
-        path = None if self.root is None else self.spark_path(name)
-        place = self._place(name)
-        return LakeTable(self.table_sql(name), f"{self}: table {name}", place, start_spark, path)
-
-    def _place(self, name: str) -> TablePlace | None:
-        """Return where delta-rs finds a table; None where only Spark does."""
-        if self.root is None:
-            return None
-        path = self.path(name)
-        folder = local_root(path)
-        if _UNREADABLE & set(path if folder is None else str(folder)):
-            return None  # delta-rs would take it for the name of another folder
-        if folder is not None:
-            return FolderPlace(folder)
-        if self.options is None:
-            return None
-        return ObjectPlace(f"s3://{path.partition('://')[2]}", self.options)
-
-
-@dataclass(frozen=True, slots=True)
 class LakeTables:
-    """An open lake: its location, its identity, and a function that starts Spark.
+    """An open lake: where it is stored, and its identity. ``location`` is for messages.
 
     ``nodes`` is a connection string of the data nodes that a driver met last, as the lake had it
     when it was opened; empty where it had none. ``remembered_rounds`` is for
-    `dcp.lake.log.round_records` alone, ``remembered_logs`` for its tables.
+    `dcp.lake.log.round_records` alone.
     """
 
-    start_spark: StartSpark
+    store: LakeStore
     location: LakeLocation
     identity: LakeIdentity
     nodes: str = ""
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    remembered_logs: dict[str, RememberedTable] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     @property
-    def spark(self) -> SparkSession:
+    def spark(self) -> "SparkSession":
         """The session; it starts when it is asked for the first time."""
-        return self.start_spark()
+        return self.store.spark
 
     @property
-    def changes(self) -> LakeTable:
+    def changes(self) -> Table:
         """The change log."""
         return self.table(CHANGES_TABLE)
 
-    def table(self, name: str) -> LakeTable:
+    def table(self, name: str) -> Table:
         """Return a table of this lake, which need not be there."""
-        table = self.location.table(name, self.start_spark)
-        return replace(table, remembered=self.remembered_logs)
+        return self.store.table(name)
 
     @property
     def changes_sql(self) -> str:
         """The SQL name of the change log."""
-        return self.location.table_sql(CHANGES_TABLE)
+        return self.changes.sql
 
     def table_sql(self, table: str) -> str:
         """Return the SQL name of a table of this lake."""
-        return self.location.table_sql(table)
+        return self.table(table).sql
+
+    def beside(self) -> "LakeTables":
+        """Return the same lake for another thread; `LakeStore.end_beside` lets go of it."""
+        return LakeTables(self.store.beside(), self.location, self.identity)
 
 
 def create_lake(
@@ -256,23 +187,47 @@ def create_lake(
     changes = location.table(CHANGES_TABLE, start_spark)
     if changes.place is None and location.root is not None and is_on_s3(location.root):
         _require_safe_store(start_spark(), location.root)
-    if not changes.exists():
-        if isinstance(changes.place, ObjectPlace):
-            changes.place.can_commit()
-        horizon = Horizon.of_hours(horizon_hours)
-        also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
-        _make_lake(changes, location, identity, horizon, also)
+    if isinstance(changes.place, ObjectPlace) and not changes.exists():
+        changes.place.can_commit()
+    if location.schema is not None:
+        start_spark().sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
+    lake = lake_in(
+        SparkStore(start_spark, location),
+        location,
+        identity,
+        horizon_hours=horizon_hours,
+        deletion_vectors=deletion_vectors,
+        nodes=nodes,
+    )
     if location.schema is not None:
         detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
         if is_on_s3(detail["location"]):
             _require_safe_store(start_spark(), detail["location"])
-    lake = _open(changes, location)
+    return lake
+
+
+def lake_in(
+    store: LakeStore,
+    location: LakeLocation,
+    identity: LakeIdentity,
+    *,
+    horizon_hours: float = DEFAULT_HORIZON_HOURS,
+    deletion_vectors: bool = True,
+    nodes: str = "",
+) -> LakeTables:
+    """Make a lake in a store, or open the one that is there: see `create_lake`."""
+    changes = store.table(CHANGES_TABLE)
+    if not changes.exists():
+        horizon = Horizon.of_hours(horizon_hours)
+        also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
+        _make_lake(changes, identity, horizon, also)
+    lake = _open(store, location)
     lake.identity.require_same(identity, str(location))
     _require_deletion_vectors(lake.changes, deletion_vectors)
     return lake
 
 
-def _require_safe_store(spark: SparkSession, place: str) -> None:
+def _require_safe_store(spark: "SparkSession", place: str) -> None:
     """Try a store on S3 before anything is made there; the log store does so before it commits."""
     if log_store_of(spark, place) == LOG_STORE:
         with spark_errors(place):
@@ -280,8 +235,7 @@ def _require_safe_store(spark: SparkSession, place: str) -> None:
 
 
 def _make_lake(
-    changes: LakeTable,
-    location: LakeLocation,
+    changes: Table,
     identity: LakeIdentity,
     horizon: Horizon,
     also: Mapping[str, str],
@@ -297,10 +251,8 @@ def _make_lake(
         **({_CLUSTER_UUID: identity.cluster_uuid} if identity.cluster_uuid else {}),
         RECORDED: horizon.recorded,
     }
-    if location.schema is not None:
-        changes.start_spark().sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
     # Rounds arrive in order, so files hold few rounds each; clustering keeps that after OPTIMIZE.
-    _create(changes, _columns_sql(CHANGES, "round"), properties)
+    changes.create(CHANGES, ["round"], properties)
 
 
 def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
@@ -308,12 +260,12 @@ def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
     return {_DELETION_VECTORS: "true"} if is_wanted else {}
 
 
-def has_deletion_vectors(table: LakeTable) -> bool:
+def has_deletion_vectors(table: Table) -> bool:
     """Return whether a table's rows are deleted by vectors: its files then stay as they are."""
     return table.properties().get(_DELETION_VECTORS) == "true"
 
 
-def _require_deletion_vectors(table: LakeTable, are_wanted: bool) -> None:
+def _require_deletion_vectors(table: Table, are_wanted: bool) -> None:
     """Raise ConfigError if a table was made otherwise: Delta keeps a feature that it had."""
     had = has_deletion_vectors(table)
     if had != are_wanted:
@@ -332,10 +284,11 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
         LakeError: there is none, it is somebody else's table, or of another format version.
 
     """
-    return _open(location.table(CHANGES_TABLE, start_spark), location)
+    return _open(SparkStore(start_spark, location), location)
 
 
-def _open(changes: LakeTable, location: LakeLocation) -> LakeTables:
+def _open(store: LakeStore, location: LakeLocation) -> LakeTables:
+    changes = store.table(CHANGES_TABLE)
     where, properties = changes.where, changes.properties()
     if "dcplake.lake" not in properties:
         raise LakeError(
@@ -357,8 +310,7 @@ def _open(changes: LakeTable, location: LakeLocation) -> LakeTables:
         int(properties.get("dcplake.vbuckets", "0")),
         properties.get(_CLUSTER_UUID, ""),
     )
-    nodes, remembered = properties.get(_NODES, ""), changes.remembered
-    return LakeTables(changes.start_spark, location, identity, nodes, remembered)
+    return LakeTables(store, location, identity, properties.get(_NODES, ""))
 
 
 def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | None:
@@ -368,8 +320,8 @@ def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | N
         LakeError: there is a table, and it is no lake of ours.
 
     """
-    changes = location.table(CHANGES_TABLE, start_spark)
-    return _open(changes, location) if changes.exists() else None
+    store = SparkStore(start_spark, location)
+    return _open(store, location) if store.table(CHANGES_TABLE).exists() else None
 
 
 def ensure_replica(
@@ -397,7 +349,7 @@ def ensure_replica(
         **MICROSECOND_TIMESTAMPS,
         **ours,
     }
-    _create(table, _columns_sql(REPLICA, ", ".join(REPLICA_CLUSTERING)), properties)
+    table.create(REPLICA, REPLICA_CLUSTERING, properties)
     found = table.properties()
     for name, expected in ours.items():
         if found.get(name) != expected:
@@ -412,13 +364,11 @@ def ensure_replica(
 
 
 def _ensure_own(
-    lake: LakeTables, name: str, columns: pa.Schema, cluster_by: str | None
-) -> LakeTable:
+    lake: LakeTables, name: str, columns: pa.Schema, cluster_by: Sequence[str]
+) -> Table:
     """Return a table of the lake that is no replica, made if it is not there."""
     table, properties = lake.table(name), {"dcplake.lake": lake.identity.lake_id}
-    if cluster_by is None:
-        table.create_by_delta_rs(columns, properties)
-    _create(table, _columns_sql(columns, cluster_by), properties)
+    table.create(columns, cluster_by, properties)
     found = table.properties()
     if found.get("dcplake.lake") != lake.identity.lake_id:
         raise LakeError(
@@ -429,34 +379,34 @@ def _ensure_own(
     return table
 
 
-def ensure_audit(lake: LakeTables) -> None:
-    """Make the table ``undone`` unless it is there.
+def ensure_audit(lake: LakeTables) -> Table:
+    """Return the table ``undone``, made if it is not there.
 
     Raises:
         LakeError: a table of that name is there and is not this lake's.
 
     """
-    _ensure_own(lake, AUDIT_TABLE, AUDIT, "vbucket, key")
+    return _ensure_own(lake, AUDIT_TABLE, AUDIT, REPLICA_CLUSTERING)
 
 
-def ensure_control(lake: LakeTables) -> LakeTable:
+def ensure_control(lake: LakeTables) -> Table:
     """Return the table ``control``, made if it is not there; any Delta writer may append to it.
 
     Raises:
         LakeError: a table of that name is there and is not this lake's.
 
     """
-    return _ensure_own(lake, CONTROL_TABLE, CONTROL, None)
+    return _ensure_own(lake, CONTROL_TABLE, CONTROL, ())
 
 
-def ensure_quality(lake: LakeTables) -> LakeTable:
+def ensure_quality(lake: LakeTables) -> Table:
     """Return the table ``quality``, made if it is not there.
 
     Raises:
         LakeError: a table of that name is there and is not this lake's.
 
     """
-    return _ensure_own(lake, QUALITY_TABLE, QUALITY, "time")
+    return _ensure_own(lake, QUALITY_TABLE, QUALITY, ["time"])
 
 
 def audit_exists(lake: LakeTables) -> bool:
@@ -510,22 +460,12 @@ def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
     """
     if replica not in _listed_replicas(lake):
         key = _REPLICA_PROPERTY + replica.name
-        _set_on_log(lake, {key: f"{replica.collection_id} {replica.collection}"})
-
-
-def _set_on_log(lake: LakeTables, properties: Mapping[str, str]) -> None:
-    _alter_log(lake, f"SET TBLPROPERTIES ({property_list(properties)})")
-
-
-def _alter_log(lake: LakeTables, change: str) -> None:
-    """Alter ``changes``, perhaps while a round is received: its commit waits."""
-    with commits_to(lake.changes.place):
-        lake.spark.sql(f"ALTER TABLE {lake.changes_sql} {change}")
+        lake.changes.set_properties({key: f"{replica.collection_id} {replica.collection}"})
 
 
 def remember_nodes(lake: LakeTables, nodes: str) -> None:
     """Keep a connection string of data nodes with the lake: drivers ask them if no seed answers."""
-    _set_on_log(lake, {_NODES: nodes})
+    lake.changes.set_properties({_NODES: nodes})
 
 
 def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
@@ -547,7 +487,7 @@ def record_cleaned_round(
     """
     whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
     noted = {f"{key}.{round_number}": str(round_number) for key in whose}
-    _set_on_log(lake, noted)
+    lake.changes.set_properties(noted)
     older = [
         key
         for each in replicas
@@ -555,7 +495,7 @@ def record_cleaned_round(
         if number < round_number
     ]
     if older:
-        _alter_log(lake, f"UNSET TBLPROPERTIES IF EXISTS ({string_list(older)})")
+        lake.changes.unset_properties(older)
 
 
 def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]:
@@ -572,25 +512,3 @@ def _cleaned_key(replica: ReplicaTable | None) -> str:
 def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
     """Return whether the replica table was made already."""
     return lake.table(replica.name).exists()
-
-
-def _create(table: LakeTable, columns: str, properties: Mapping[str, str]) -> None:
-    """Make a table unless it is there."""
-    if table.exists():
-        return
-    listed = property_list(properties)
-    table.remove_unfinished_log()
-    with spark_errors(table.where):
-        try:
-            table.start_spark().sql(
-                f"CREATE TABLE IF NOT EXISTS {table.sql} {columns} TBLPROPERTIES ({listed})"
-            ).collect()
-        except PySparkException:
-            # Another driver's creation came between; the check of what is there now decides.
-            if not table.exists():
-                raise
-
-
-def _columns_sql(schema: pa.Schema, cluster_by: str | None) -> str:
-    clustered = "" if cluster_by is None else f" CLUSTER BY ({cluster_by})"
-    return f"({spark_ddl(schema)}) USING delta{clustered}"

@@ -3,41 +3,24 @@
 The driver hears of the files alone and commits them (`dcp.lake.tables.file_commit`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from socket import gethostname
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dcp.errors import DcplakeError
-from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.spark.failures import store_error
-from dcp.lake.spark.session import LOG_STORE, log_store_of
 from dcp.lake.spark.task_errors import TaskError
+from dcp.lake.store.lake_store import BatchFunction, Transaction
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import takes_files
+from dcp.lake.tables.file_commit import Operation, commit_files
+from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.tables import LakeTables
-
-BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""A function for ``mapInArrow``."""
-
-
-def place_of_files(lake: LakeTables, table: str) -> TablePlace | None:
-    """Return where tasks may write files of a table that is there; None: Spark must write them.
-
-    Raises:
-        LakeError: it is in a store that overwrites.
-
-    """
-    place, root = lake.table(table).place, lake.location.root
-    if place is None or root is None or not takes_files(place):
-        return None
-    # Another log store may keep the newest commits elsewhere, or overwrite ours.
-    is_ours = not is_on_s3(root) or log_store_of(lake.spark, root) == LOG_STORE
-    return place if is_ours else None
+from dcp.lake.tables.transaction import session_settings_for_a_while
 
 
 @contextmanager
@@ -61,8 +44,12 @@ class TaskFiles:
         rows: BatchFunction,
         place: TablePlace,
         contents: FileContents,
+        settings: Mapping[str, str],
     ) -> None:
-        """Each task of ``frame`` writes what ``rows`` makes of its batches at ``place``."""
+        """Each task of ``frame`` writes what ``rows`` makes of its batches at ``place``.
+
+        ``settings`` are those of the session while the job runs.
+        """
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with _told_errors(), DataFileWriter(place, contents) as writer:
@@ -73,11 +60,29 @@ class TaskFiles:
                 yield file.to_batch()
 
         self.place = place
+        self._settings = settings
         self._frame = frame.mapInArrow(write, spark_ddl(DATA_FILE))
         self._written: list[DataFile] | None = None
 
     def written(self) -> list[DataFile]:
         """Return the files; the first call runs the job."""
         if self._written is None:
-            self._written = [DataFile(**row.asDict()) for row in self._frame.collect()]
+            with session_settings_for_a_while(self._frame.sparkSession, self._settings):
+                self._written = [DataFile(**row.asDict()) for row in self._frame.collect()]
         return self._written
+
+    def append(
+        self,
+        base: Callable[[], int],
+        transaction: Transaction,
+        metadata: Mapping[str, Any],
+        operation: Operation = Operation.WRITE,
+    ) -> None:
+        """Commit the files as the version after ``base``; the first call writes them.
+
+        Raises:
+            VersionTakenError: another commit came first.
+
+        """
+        files, told = self.written(), metadata_json(metadata)
+        commit_files(self.place, files, base(), transaction, told, operation)

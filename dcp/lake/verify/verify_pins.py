@@ -13,8 +13,8 @@ import pyarrow as pa
 from dcp.errors import ConfigError
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.arrow_columns import integer_column, u64_column
 from dcp.lake.rounds.round_plan import LeftOut
-from dcp.lake.tables.arrow_columns import integer_column, u64_column
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.printable import number_ranges

@@ -20,13 +20,14 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.run import run as lake_run
 from dcp.lake.run.preview import preview
+from dcp.lake.store.lock import locked
 from dcp.lake.tables import opening
 from dcp.lake.tables.data_file import DataFileWriter, FileContents
 from dcp.lake.tables.file_commit import commit_files
 from dcp.lake.tables.history import history, metadata_json
-from dcp.lake.tables.lock import locked
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.drained import PATIENCE_SECONDS, wait_for

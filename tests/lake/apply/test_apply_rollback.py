@@ -1,7 +1,6 @@
 """Rollback on real tables: undone exactly, in one commit, from the version that fits."""
 
 import random
-from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,6 @@ from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.config.contracts import Contract, ContractMode, document_type
 from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
-from dcp.lake.log.log_slice import HeldVersion, Undo
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
@@ -19,9 +17,10 @@ from dcp.lake.tables.tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
 from tests.lake.log_model import commit_rows, status_row
-from tests.lake.memory_lake import Place, Row, Version
 from tests.lake.model_applies import name_keys
+from tests.lake.taken_back import taken_back
 from tests.lake.versions import table_at
+from tests.lake.watched_lake import Place, Row
 from tests.seeds import seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -52,7 +51,7 @@ def found_in(table: pa.Table) -> Found:
 def live(log: ForkingLog) -> Found:
     """What ``docs_live`` must show: the newest complete state, or the table where it goes back."""
     held = log.lake.versions[-1].held
-    log_slice = log.lake.log_slice(log.lake.round)
+    log_slice = log.log_slice(log.lake.round)
     going_back = {*log_slice.restored, *log_slice.replaced, *held.stale}
     shown = {p: r["cas"] for p, r in log.lake.versions[-1].rows.items() if p[0] in going_back}
     for vb in log.vbuckets:
@@ -62,68 +61,11 @@ def live(log: ForkingLog) -> Found:
     return shown
 
 
-def was_deleted(log: ForkingLog, held: HeldVersion, place: Place, fork_seqno: int) -> bool:
-    """Whether a deletion above the fork was published in a version."""
-    state = log.lake.states_at[held.round][place[0]]
-    return fork_seqno > 0 and any(
-        (row["vbucket"], row["key"]) == place
-        and row["kind"] in ("deletion", "expiration")
-        and row["round"] <= held.round
-        and row["epoch"] == state.epoch
-        and fork_seqno < row["seqno"] <= state.complete_seqno
-        for row in log.lake.rows
-    )
-
-
-def was_flushed(log: ForkingLog, after: Version, undo: Undo, place: Place) -> bool:
-    """Whether a flush that is undone had ended a key of the version that is gone back to."""
-    is_revived = undo.vbucket in after.revived
-    return is_revived and place in log.lake.versions[undo.version].rows
-
-
 def cleared_by(log: ForkingLog, item: Row) -> int | None:
     """Return the seqno at which a live flush ended a live row."""
     [vb] = [vb for vb in log.vbuckets if vb.vbucket == item["vbucket"]]
     later = (each for each in vb.items if each["seqno"] > item["seqno"])
     return next((each["seqno"] for each in later if each["kind"] == "system_event"), None)
-
-
-def replaced_by_less(
-    log: ForkingLog, held: HeldVersion, place: Place, old: Row | None, new: Row | None
-) -> bool:
-    """Whether a key of a replaced vbucket is gone, older than it was, or back."""
-    if old is None:
-        assert new is not None
-        return bool(new["seqno"] <= log.lake.states_at[held.round][place[0]].complete_seqno)
-    return new is None or (new["cas"] != old["cas"] and new["seqno"] <= old["seqno"])
-
-
-def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
-    """(version, vbucket, key) of what the applies took back, by the rule of the audit."""
-    found = set()
-    for before, after in pairwise(log.lake.versions):
-        for undo in after.undone:
-            for place in before.rows.keys() | after.rows.keys():
-                old, new = before.rows.get(place), after.rows.get(place)
-                if place[0] != undo.vbucket:
-                    continue
-                if undo.is_replacement:
-                    is_undone = replaced_by_less(log, before.held, place, old, new)
-                elif old is None:
-                    is_back = new is not None and new["seqno"] <= undo.fork_seqno
-                    is_undone = is_back or (
-                        new is not None
-                        and (
-                            was_deleted(log, before.held, place, undo.fork_seqno)
-                            or was_flushed(log, after, undo, place)
-                        )
-                    )
-                else:
-                    is_changed = new is None or new["cas"] != old["cas"]
-                    is_undone = is_changed and old["seqno"] > undo.fork_seqno
-                if is_undone:
-                    found.add((after.held.round, *place))
-    return found
 
 
 @pytest.mark.parametrize("seed", seeds(1, first=9))
@@ -139,7 +81,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
     for number in range(1, 7):
         commit_round(lake, log, fork_chance=0.3, index=choice.random() < 0.8)
         if number == 6 or choice.random() < 0.7:
-            in_memory = log.lake.apply(number)
+            in_memory = log.apply(number)
             name_keys(monkeypatch, always=choice.random() < 0.5)
             budget = RowBudget(rows=1 if number in (2, 6) else 10_000)  # 1: left to Spark
             plan = plan_apply(lake, DOCS, number, budget, contract)

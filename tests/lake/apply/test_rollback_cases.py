@@ -1,6 +1,6 @@
 """The cases in which tables that follow DCP go wrong, each by name, against a real producer.
 
-Tables in memory, planned by the product's own code; streams over sockets.
+The product's driver over tables in memory; streams over sockets.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
+from dcp.lake.apply.apply import plan_apply
+from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.log_slice import REPLACED
-from dcp.lake.receive.source_access import query_cluster
-from dcp.lake.rounds.planning import plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.round_record import VbucketReport
+from dcp.lake.tables.tables import DOCS, record_cleaned_round
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status
-from tests.lake.memory_lake import RoundsInMemory
+from tests.lake.memory_rounds import MemoryRounds
 from tests.lake.receiving import SMALL_FLOW, settings_for
 
 NewCluster = Callable[..., ProducerCluster]
@@ -40,11 +41,13 @@ def new_cluster() -> Iterator[NewCluster]:
 
 def consumer(
     cluster: ProducerCluster, folder: Path, policy: RollbackPolicy = RollbackPolicy.REWRITE
-) -> RoundsInMemory:
+) -> MemoryRounds:
     quick = {"quiet_seconds": 0.05, "node_deadline_seconds": 10.0}
     flow = {"batch_seconds": 0.01}
-    settings = settings_for(cluster, folder, round=quick, flow_control=flow)
-    return RoundsInMemory(settings, policy=policy)
+    settings = settings_for(
+        cluster, folder, round=quick, flow_control=flow, policy={"rollback": str(policy)}
+    )
+    return MemoryRounds(settings)
 
 
 def write(cluster: ProducerCluster, **documents: str) -> None:
@@ -54,7 +57,7 @@ def write(cluster: ProducerCluster, **documents: str) -> None:
             cluster.set(key.encode(), value.encode())
 
 
-def shown(rounds: RoundsInMemory, vbucket: int = 0) -> Values:
+def shown(rounds: MemoryRounds, vbucket: int = 0) -> Values:
     """What the replica's newest version holds of a vbucket."""
     rows = rounds.lake.versions[-1].rows
     return {key.encode(): row["value"] for (vb, key), row in rows.items() if vb == vbucket}
@@ -66,10 +69,10 @@ def held(cluster: ProducerCluster, vbucket: int = 0) -> Values:
     return {key: document.value for key, document in documents.items()}
 
 
-def follow(rounds: RoundsInMemory) -> None:
+def follow(rounds: MemoryRounds) -> None:
     """Run rounds until there is nothing to do, then apply."""
     rounds.until_idle()
-    rounds.lake.apply(rounds.lake.round)
+    rounds.apply()
 
 
 def lose(cluster: ProducerCluster) -> None:
@@ -205,10 +208,10 @@ def test_a_marker_extended_on_resume_whose_first_end_was_never_complete(
     write(cluster, c="2", d="2", e="2")
     assert rounds.run()
     assert rounds.lake.states[0].complete_seqno > first_end
-    rounds.lake.apply(rounds.lake.round)
+    rounds.apply()
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=2)
     follow(rounds)
-    [fork] = rounds.lake.forks(0, rounds.lake.round, [0])
+    [fork] = forks_between(rounds.driver.lake, 0, rounds.lake.round, [0])
     assert fork.seqno == 2
     assert shown(rounds) == held(cluster)
 
@@ -226,7 +229,7 @@ def test_a_rollback_into_rows_that_were_never_applied_changes_no_table(
     lose(cluster)
     rounds.until_idle()
     assert rounds.lake.states[0].epoch == 1
-    assert rounds.lake.apply(rounds.lake.round) is None
+    assert rounds.apply() is None
     write(cluster, c="new")
     follow(rounds)
     assert shown(rounds) == held(cluster) == {b"a": b"1", b"c": b"new"}
@@ -246,7 +249,7 @@ def test_several_rollbacks_of_one_vbucket_between_two_applies(
         cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=1 + number)
         write(cluster, a=f"branch {number}", f=f"branch {number}")
         rounds.until_idle()
-    rounds.lake.apply(rounds.lake.round)
+    rounds.apply()
     assert rounds.lake.states[0].epoch >= 3
     assert shown(rounds) == held(cluster)
 
@@ -289,7 +292,7 @@ def test_a_rollback_to_zero_keeps_the_old_state_until_the_new_one_is_whole(
     assert "ordered back to 0: vbuckets 0: they hold at most 7 documents" in str(report)
     rounds.with_budget(1)
     assert rounds.run()  # a part of the new history
-    rounds.lake.apply(rounds.lake.round, is_moved_on=True)
+    rounds.apply()
     if not rounds.lake.states[0].is_whole:
         assert shown(rounds) == before
         assert rounds.lake.versions[-1].held.stale == {0: 1}
@@ -325,12 +328,12 @@ def test_a_rollback_met_again_while_the_first_one_is_undone(
         follow(rounds)
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=3)
     assert rounds.run()
-    log_slice = rounds.lake.log_slice(rounds.lake.round)  # planned, and its driver dies
-    assert not log_slice.has_work
+    plan = plan_apply(rounds.driver.lake, DOCS, rounds.lake.round)  # planned, and its driver dies
+    assert plan is None
     assert rounds.run()
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=4)
     assert rounds.run()
-    rounds.lake.apply(rounds.lake.round)
+    rounds.apply()
     follow(rounds)
     assert shown(rounds) == held(cluster)
 
@@ -364,10 +367,10 @@ def test_neither_old_version_nor_log_streams_the_vbucket_again(
     follow(rounds)
     before = shown(rounds)
     rounds.lake.unreadable.add(1)
-    rounds.lake.cleaned_round = 1
+    record_cleaned_round(rounds.driver.lake, [DOCS], 1)
     lose(cluster)
     rounds.until_idle()
-    rounds.lake.apply(rounds.lake.round)
+    rounds.apply()
     assert shown(rounds) == before
     assert rounds.lake.versions[-1].held.stale == {0: 2}
     follow(rounds)
@@ -393,7 +396,7 @@ def test_an_unknown_branch_is_retried_at_the_common_ancestor_first(
     assert shown(rounds) == held(cluster)
     orders = [row for row in rounds.lake.rows if row["kind"] == "rollback" and row["rollback"]]
     assert orders[-1]["rollback"]["to_seqno"] == 0
-    [fork] = rounds.lake.forks(0, rounds.lake.round, [0])
+    [fork] = forks_between(rounds.driver.lake, 0, rounds.lake.round, [0])
     assert fork.seqno == 2
 
 
@@ -414,13 +417,7 @@ def test_policies(new_cluster: NewCluster, tmp_path: Path, policy: RollbackPolic
         assert rounds.lake.versions[-1].undone[0].version == REPLACED
         return
     assert shown(rounds) == before
-    idle = plan_round(
-        rounds.lake.position(policy),
-        query_cluster(rounds.access),
-        rounds.settings.round,
-        rounds.settings.flow_control,
-        1,
-    )
+    idle = rounds.look()
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["rollback"]
 
@@ -435,13 +432,7 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported(
     write(cluster, **{f"key{number}": "2" for number in range(10)})
     cluster.refuse_stream(0, Status.ROLLBACK, times=1000)
     follow(rounds)
-    idle = plan_round(
-        rounds.lake.position(rounds.policy),
-        query_cluster(rounds.access),
-        rounds.settings.round,
-        rounds.settings.flow_control,
-        1,
-    )
+    idle = rounds.look()
     assert isinstance(idle, Idle)
     [left] = idle.left_out
     assert (left.vbucket, left.reason) == (0, "rollback without progress")
@@ -466,9 +457,9 @@ def test_rounds_that_end_inside_a_snapshot_of_several_branches_go_on(
         round={"quiet_seconds": 0.05, "node_deadline_seconds": 10.0, "target_bytes": 3000},
         flow_control=SMALL_FLOW,
     )
-    rounds = RoundsInMemory(settings)
+    rounds = MemoryRounds(settings)
     rounds.until_idle(most=40)
     assert rounds.lake.round > 5, "a round is a part of the snapshot"
     assert rounds.lake.states[0].epoch == 0, "no rollback"
-    rounds.lake.apply(rounds.lake.round)
+    rounds.apply()
     assert shown(rounds) == held(cluster)

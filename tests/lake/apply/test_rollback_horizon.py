@@ -30,14 +30,8 @@ from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
-from dcp.lake.tables.tables import (
-    DOCS,
-    LakeLocation,
-    LakeTables,
-    cleaned_round,
-    ensure_replica,
-    open_lake,
-)
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, ensure_replica, open_lake
 from dcp.lake.tables.transaction import described
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import Documents, LogModel, apply_pending, read_documents

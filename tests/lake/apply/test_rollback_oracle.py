@@ -1,6 +1,6 @@
 """P2: after every commit each vbucket equals the producer's own record of that branch there.
 
-Tables in memory, planned by the product's own code, streams from a real producer over sockets.
+The product's driver over tables in memory; streams from a real producer over sockets.
 """
 
 import random
@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from dcp.lake.log.log_slice import HeldVersion
+from dcp.lake.maintain.clean_changes import clean
+from dcp.lake.maintain.maintenance_work import MaintenanceWork
+from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.tables import DOCS
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.memory_lake import RoundsInMemory
+from tests.lake.memory_rounds import MemoryRounds
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.rollback_history import Documents, History
 from tests.seeds import seeds
@@ -25,7 +29,7 @@ class MemoryReplica:
 
     def __init__(self, history: History, folder: Path) -> None:
         self.history = history
-        self.rounds = RoundsInMemory(
+        self.rounds = MemoryRounds(
             settings_for(
                 history.cluster,
                 folder,
@@ -51,7 +55,7 @@ class MemoryReplica:
     def apply(self, choice: random.Random) -> None:
         first = max(0, self.lake.round - 1)
         to_round = choice.randint(first, self.lake.round) if first else self.lake.round
-        if self.lake.apply(to_round) is not None:
+        if self.rounds.apply(to_round) is not None:
             self.require_exact()
 
     def come_to_the_end(self) -> None:
@@ -59,19 +63,36 @@ class MemoryReplica:
         for _ in range(20):
             before = self.lake.round, len(self.lake.versions)
             self.run_round()
-            self.lake.apply(self.lake.round)
+            self.rounds.apply()
             if before == (self.lake.round, len(self.lake.versions)):
                 return
         raise AssertionError(f"found work after 20 rounds; steps: {self.history.steps}")
 
     def tamper(self, what: str, choice: random.Random) -> None:
         lake = self.lake
+        if not lake.docs.exists():
+            return
         if what == "drop_table":
-            lake.drop_table()
+            lake.docs.drop()
+            self.rounds.restart()
+            self.rounds.look()
             return
         old = [each for each in range(1, len(lake.versions)) if each not in lake.unreadable]
-        if old:
-            getattr(lake, what)(choice.choice(old))
+        if not old:
+            return
+        version = choice.choice(old)
+        if what == "restore":
+            lake.docs.restore(version)
+        else:
+            self._clean(version)
+
+    def _clean(self, version: int) -> None:
+        """Do what `maintain` does while ``version`` is the one at the horizon."""
+        lake, now = self.rounds.driver.lake, self.lake.now()
+        age = now - self.lake.versions[version].commit.time
+        kept = Horizon(max(age.total_seconds(), 1e-3))
+        list(clean(MaintenanceWork(lake, (DOCS,), kept, kept, now)))
+        self.lake.unreadable.update(range(version))
 
     def require_exact(self) -> None:
         """Compare the newest version; what is stale must be as the version before had it."""
@@ -100,7 +121,7 @@ def test_every_commit_is_exact(seed: int, tmp_path: Path) -> None:
             history.step(replica)
         replica.come_to_the_end()
         replica.require_exact()
-        history.require_at_the_end(replica.lake.states)
+        history.require_at_the_end(dict(replica.lake.states))
         assert not replica.lake.versions[-1].held.stale
 
 
@@ -116,13 +137,13 @@ def test_a_first_snapshot_larger_than_a_round_comes_to_its_end_although_the_node
             cluster.delete(b"key-7")
             cluster.set(b"key-8", b"{}")
         flow = SMALL_FLOW | {"batch_seconds": 0.01}
-        rounds = RoundsInMemory(settings_for(cluster, tmp_path, round=QUICK, flow_control=flow))
+        rounds = MemoryRounds(settings_for(cluster, tmp_path, round=QUICK, flow_control=flow))
         rounds.with_budget(300)
         rounds.run()
         assert cluster.purge_tombstones(0)
         rounds.until_idle()
         orders = [row for row in rounds.lake.rows if row["kind"] == "rollback"]
         assert orders, "the node never ordered a rollback"
-        assert rounds.lake.apply(rounds.lake.round) is not None
+        assert rounds.apply() is not None
         found = {key.encode() for _, key in rounds.lake.versions[-1].rows}
         assert found == set(cluster.state_at(0, cluster.high_seqno(0)))

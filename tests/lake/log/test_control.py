@@ -11,6 +11,7 @@ from dcp.lake.log.control import Action, ActionState, Control, actions_of
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import refuse_to_start
 from dcp.lake.tables.schema import CONTROL, spark_ddl
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CONTROL_TABLE
 from tests.lake.conftest import NewLake
 
@@ -94,7 +95,7 @@ def test_requests_come_oldest_first() -> None:
 @pytest.mark.slow
 def test_requests_without_spark_and_those_in_sql_go_into_one_table(new_lake: NewLake) -> None:
     lake = new_lake(1)
-    without = replace(lake, start_spark=refuse_to_start)
+    without = replace(lake, store=SparkStore(refuse_to_start, lake.location))
     control = Control(without)
 
     def ask() -> str:
@@ -108,7 +109,7 @@ def test_requests_without_spark_and_those_in_sql_go_into_one_table(new_lake: New
     second = ask()
     assert {each.id for each in control.actions()} == {first, "sql", second}
     assert history(table)[0].ours == {"lake": lake.identity.lake_id, "control": second}
-    shutil.rmtree(table.folder or "")
+    shutil.rmtree(lake.location.path(CONTROL_TABLE))
     columns = spark_ddl(CONTROL)
     ours = f"'dcplake.lake' = '{lake.identity.lake_id}'"
     lake.spark.sql(f"CREATE TABLE {table.sql} ({columns}) USING delta TBLPROPERTIES ({ours})")

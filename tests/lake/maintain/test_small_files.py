@@ -60,9 +60,7 @@ class Source:
         self.shown[version.version] = self.rounds
 
     def files(self, table: str) -> int:
-        folder = self.lake.table(table).folder
-        assert folder is not None
-        return len(DeltaTable(str(folder)).file_uris())
+        return len(DeltaTable(self.lake.location.path(table)).file_uris())
 
     def operations(self, table: str) -> list[str]:
         return [each.operation for each in reversed(history(self.lake.table(table), WHOLE))]

@@ -17,7 +17,7 @@ from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.progress import RoundProgress, StreamProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
-from dcp.lake.tables.tables import LakeLocation
+from dcp.lake.tables.location import LakeLocation
 
 ROUNDS = RoundSettings(
     target_seconds=20, node_deadline_seconds=10, minimum_interval_seconds=5, quiet_seconds=1

@@ -26,7 +26,7 @@ from dcp.lake.quality.quality import (
 from dcp.lake.quality.quality_results import PassedCheck
 from dcp.lake.quality.quality_suite import QualitySuite, Subject, load_suite
 from dcp.lake.query.query import name_tables
-from dcp.lake.tables.keys import key_string
+from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch

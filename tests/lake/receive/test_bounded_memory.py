@@ -35,7 +35,8 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
-from dcp.lake.tables.tables import LakeLocation, open_lake
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.tables import open_lake
 from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER
 from tests.lake.process_memory import MemorySampler

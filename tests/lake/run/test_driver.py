@@ -39,8 +39,10 @@ from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import PAUSE
 from dcp.lake.run.driver import Driver
 from dcp.lake.tables.lake_identity import LakeIdentity
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.tables import LakeLocation, LakeTables
+from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.versions import Content, SyncWrite, Version
@@ -74,9 +76,9 @@ class Scripted(Driver):
         outcome_of: Callable[[int, int], tuple[Outcome, int]],
     ) -> None:
         quick = RoundSettings(minimum_interval_seconds=0.001)
-        lake = LakeTables(
-            no_spark, LakeLocation(root="/nowhere"), LakeIdentity("lake", "b", "uuid", 1)
-        )
+        location = LakeLocation(root="/nowhere")
+        store = SparkStore(no_spark, location)
+        lake = LakeTables(store, location, LakeIdentity("lake", "b", "uuid", 1))
         access: Any = None  # only look_at_cluster would use it
         settings = Settings(SourceSettings(), round=quick)
         super().__init__(lake, settings, access, Observer())

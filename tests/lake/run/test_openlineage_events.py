@@ -20,7 +20,7 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.openlineage_events import sending_lineage, table_name
 from dcp.lake.run.run import run
-from dcp.lake.tables.tables import LakeLocation
+from dcp.lake.tables.location import LakeLocation
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import PASSWORD, USER, settings_for, settings_of

@@ -12,8 +12,8 @@ from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.run import run
 from dcp.lake.spark import jvm_options as options
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeLocation
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for

@@ -17,8 +17,9 @@ from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.file_commit import VersionTakenError, commit_files, commits_to, takes_files
 from dcp.lake.tables.history import history
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.tables import LakeLocation, LakeTables
+from dcp.lake.tables.tables import LakeTables
 from tests.lake.conftest import NewLake
 
 pytestmark = pytest.mark.slow
@@ -32,8 +33,7 @@ def lake(new_lake: NewLake) -> Iterator[LakeTables]:
 
 
 def folder_of(lake: LakeTables) -> Path:
-    assert lake.changes.folder is not None
-    return lake.changes.folder
+    return Path(lake.location.path("changes"))
 
 
 def place_of(lake: LakeTables) -> TablePlace:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dcp.lake.tables.keys import key_columns, key_string
+from dcp.lake.receive.keys import key_columns, key_string
 
 KEYS = st.one_of(
     st.binary(max_size=250),

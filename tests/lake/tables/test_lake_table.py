@@ -16,19 +16,13 @@ from deltalake.exceptions import DeltaProtocolError
 from dcp.errors import LakeError
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables import lake_table
+from dcp.lake.tables import file_table
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import AUDIT, REPLICA
-from dcp.lake.tables.tables import (
-    DOCS,
-    LakeLocation,
-    LakeTables,
-    create_lake,
-    ensure_replica,
-    open_lake,
-)
+from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replica, open_lake
 from dcp.lake.tables.transaction import described
 
 if TYPE_CHECKING:
@@ -74,7 +68,13 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lak
 def changed(made: LakeTables, tmp_path: Path) -> LakeTables:
     """Returns a copy of that lake, with the times of its files."""
     shutil.copytree(made.location.path(""), tmp_path / "lake")
-    return open_lake(made.start_spark, LakeLocation(root=str(tmp_path / "lake")))
+    return open_lake(lambda: made.spark, LakeLocation(root=str(tmp_path / "lake")))
+
+
+def docs_of(lake: LakeTables) -> LakeTable:
+    table = lake.table(DOCS.name)
+    assert isinstance(table, LakeTable)
+    return table
 
 
 def of_spark(table: LakeTable) -> LakeTable:
@@ -90,7 +90,7 @@ def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.Monkey
     """Spark is left to write them only where delta-rs has committed nothing."""
     table = LakeTable("delta.`t`", "t", FolderPlace(tmp_path / "t"), never)
     rows = pa.table({"id": ["a"]})
-    table.create_by_delta_rs(rows.schema, {})
+    table.create(rows.schema, (), {})
     write = write_deltalake
 
     def fails_behind_the_commit(*args: Any, **named: Any) -> None:
@@ -98,19 +98,21 @@ def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.Monkey
         raise DeltaProtocolError("no checkpoint")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lake_table, "write_deltalake", fails_behind_the_commit)
+        patch.setattr(file_table, "write_deltalake", fails_behind_the_commit)
         with pytest.raises(LakeError, match=r"no checkpoint; the rows may have been written"):
-            table.append_by_delta_rs(rows, "{}")
+            table.append(rows, {})
     assert table.rows("id", "true") == [{"id": "a"}]
-    assert table.append_by_delta_rs(rows, "{}")
-    assert not table.append_by_delta_rs(pa.table({"other": ["a"]}), "{}"), "other columns"
+    table.append(rows, {})
+    with pytest.raises(AssertionError, match="Spark was started"):
+        table.append(pa.table({"other": ["a"]}), {})
     assert len(table.rows("id", "true")) == 2
     log = next((tmp_path / "t" / "_delta_log").glob("*0.json"))
     features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["clustering"]}
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     lines = [{"protocol": features} if "protocol" in line else line for line in lines]
     log.write_text("\n".join(map(json.dumps, lines)))
-    assert not table.append_by_delta_rs(rows, "{}"), "a feature that delta-rs lacks"
+    with pytest.raises(AssertionError, match="Spark was started"):
+        table.append(rows, {})  # a feature that delta-rs lacks
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -118,7 +120,7 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_both_read_the_same(changed: LakeTables) -> None:
-    table = changed.table(DOCS.name)
+    table = docs_of(changed)
     quick, slow = without_spark(table), of_spark(table)
     for limit in (1, 3, WHOLE):
         assert history(quick, limit) == history(slow, limit)
@@ -137,7 +139,7 @@ def test_both_read_the_same(changed: LakeTables) -> None:
 
 
 def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables) -> None:
-    table = changed.table(DOCS.name)
+    table = docs_of(changed)
     for number in range(12):
         changed.spark.sql(
             f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('dcplake.b' = '{number}')"
@@ -163,11 +165,11 @@ def test_a_table_that_is_not_there(tmp_path: Path) -> None:
 
 def test_spark_says_what_is_wrong_with_other_columns(changed: LakeTables) -> None:
     with pytest.raises(LakeError, match=r"docs: found the columns .*expected .*restored_version"):
-        changed.table(DOCS.name).require_columns(AUDIT)
+        docs_of(changed).require_columns(AUDIT)
 
 
 def test_spark_is_asked_where_the_log_cannot_be_read(changed: LakeTables) -> None:
-    table = changed.table(DOCS.name)
+    table = docs_of(changed)
     assert table.folder is not None
     shutil.rmtree(table.folder / "_delta_log")
     (table.folder / "_delta_log").mkdir()
@@ -180,50 +182,50 @@ def test_spark_is_asked_where_the_log_cannot_be_read(changed: LakeTables) -> Non
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The limits with which a log was read."""
     found: list[int] = []
-    read = lake_table._commits
+    read = file_table._commits
 
     def counted(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]:
         found.append(limit)
         return read(place, newest, limit)
 
-    monkeypatch.setattr(lake_table, "_commits", counted)
+    monkeypatch.setattr(file_table, "_commits", counted)
     return found
 
 
 def test_a_log_is_read_again_only_where_something_came(
     changed: LakeTables, reads: list[int]
 ) -> None:
-    whole = history(changed.table(DOCS.name), 50)
-    assert history(changed.table(DOCS.name), 50) == whole
-    assert history(changed.table(DOCS.name), 3) == whole[:3]
+    whole = history(docs_of(changed), 50)
+    assert history(docs_of(changed), 50) == whole
+    assert history(docs_of(changed), 3) == whole[:3]
     assert reads == [50]
     docs = changed.table_sql(DOCS.name)
     changed.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('dcplake.c' = '1')").collect()
-    newer = history(changed.table(DOCS.name), 50)
+    newer = history(docs_of(changed), 50)
     assert [each.version for each in newer] == [whole[0].version + 1, *(c.version for c in whole)]
-    assert history(changed.table(DOCS.name), 60) == newer
+    assert history(docs_of(changed), 60) == newer
     assert reads == [50, 50, 60]
-    history(changed.table(DOCS.name), WHOLE)
-    history(changed.table(DOCS.name), WHOLE)  # so many are not remembered
+    history(docs_of(changed), WHOLE)
+    history(docs_of(changed), WHOLE)  # so many are not remembered
     assert reads == [50, 50, 60, WHOLE, WHOLE]
 
 
 def test_a_table_that_was_made_anew_is_read_anew(
     changed: LakeTables, tmp_path: Path, reads: list[int]
 ) -> None:
-    table = changed.table(DOCS.name)
+    table = docs_of(changed)
     assert table.folder is not None
     before = history(table)
     copy = tmp_path / "copy"
     shutil.copytree(table.folder, copy)
     shutil.rmtree(table.folder)
     shutil.copytree(copy, table.folder, copy_function=shutil.copy)
-    after = history(changed.table(DOCS.name))
+    after = history(docs_of(changed))
     assert len(reads) == 2
     assert [each.version for each in after] == [each.version for each in before]
     assert after[0].time == before[0].time, "a copy tells when its commits were made"
     shutil.rmtree(table.folder)
-    assert not changed.table(DOCS.name).exists()
+    assert not docs_of(changed).exists()
 
 
 @pytest.mark.parametrize(
@@ -232,20 +234,20 @@ def test_a_table_that_was_made_anew_is_read_anew(
 def test_a_copied_lake_tells_when_its_commits_were_made(
     made: LakeTables, tmp_path: Path, name: str, seconds: float
 ) -> None:
-    before = history(made.table(DOCS.name), WHOLE)
+    before = history(docs_of(made), WHOLE)
     copied_at = before[0].time.timestamp() + seconds
     shutil.copytree(made.location.path(""), tmp_path / name)
     for file in (tmp_path / name).rglob("*"):
         os.utime(file, (copied_at, copied_at))  # as a later copy has, or an image of fixed times
-    lake = open_lake(made.start_spark, LakeLocation(root=str(tmp_path / name)))
-    table = lake.table(DOCS.name)
+    lake = open_lake(lambda: made.spark, LakeLocation(root=str(tmp_path / name)))
+    table = docs_of(lake)
     for each in (table, of_spark(table)):
         assert [commit.time for commit in history(each, WHOLE)] == [it.time for it in before]
 
 
 def test_a_commit_of_a_clock_that_is_ahead_is_as_old_as_its_file(changed: LakeTables) -> None:
     """Heartbeats go by that time: of a commit that seems young there would be none."""
-    table = changed.table(DOCS.name)
+    table = docs_of(changed)
     before = history(table, WHOLE)
     assert table.folder is not None
     log = table.folder / "_delta_log"

@@ -31,14 +31,14 @@ from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.spark import session
 from dcp.lake.spark.task_errors import TaskError, original_error
+from dcp.lake.store.lock import LOCK_NAME, locked
 from dcp.lake.tables.collections import replicas_of
-from dcp.lake.tables.lock import LOCK_NAME, locked
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import spark_of
-from dcp.lake.tables.tables import LakeLocation
 
 HOLD = """
 import sys, pathlib
-from dcp.lake.tables.lock import locked
+from dcp.lake.store.lock import locked
 with locked(pathlib.Path(sys.argv[1]), "holder", makes_lake=True):
     print("held", flush=True)
     sys.stdin.read()

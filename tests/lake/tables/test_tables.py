@@ -18,16 +18,18 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.session import LOG_STORE, log_store_of
+from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.collections import collections_in
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
+from dcp.lake.tables.spark_store import SparkRows
 from dcp.lake.tables.sql import string
 from dcp.lake.tables.tables import (
     DOCS,
     FORMAT_VERSION,
-    LakeLocation,
     LakeTables,
     create_lake,
     ensure_replica,
@@ -194,14 +196,17 @@ def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
     place = lake.changes.place
     assert place is not None
     contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
-    return TaskFiles(frame, lambda batches: batches, place, contents)
+    return TaskFiles(frame, lambda batches: batches, place, contents, {})
 
 
-Rows = Callable[["DataFrame", LakeTables], "DataFrame | TaskFiles"]
+def by_spark(frame: "DataFrame", lake: LakeTables) -> SparkRows:
+    """Let Spark append the rows of a frame."""
+    return SparkRows(frame, lake.location, {})
 
-both_ways = pytest.mark.parametrize(
-    "rows", [lambda frame, _: frame, in_files], ids=["spark", "files"]
-)
+
+Rows = Callable[["DataFrame", LakeTables], NewRows]
+
+both_ways = pytest.mark.parametrize("rows", [by_spark, in_files], ids=["spark", "files"])
 
 
 @both_ways
@@ -254,7 +259,7 @@ def test_a_catalog_schema_holds_a_lake_and_its_views(spark: "SparkSession") -> N
 
 
 def test_strings_and_vbuckets_in_sql_are_exact(new_lake: NewLake) -> None:
-    from dcp.lake.tables.keys import key_string
+    from dcp.lake.receive.keys import key_string
     from dcp.types import vbucket_of
 
     lake = new_lake(64)
@@ -321,12 +326,12 @@ def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
 
     one_task = lake.spark.createDataFrame(content).coalesce(1)
     waiting = one_task.mapInArrow(wait, spark_ddl(CHANGES))
-    frame = rows(waiting, lake)
+    received = rows(waiting, lake)
     with ThreadPoolExecutor(1) as pool:
         altering = pool.submit(alter)
-        commit = append_round(lake, frame, 1, "writer-1")
+        commit = append_round(lake, received, 1, "writer-1")
         altering.result()
-    assert evaluated.exists() == (frame is waiting), "only Spark's append ran again"
+    assert evaluated.exists() == isinstance(received, SparkRows), "only Spark's append ran again"
     assert (commit.version, commit.round) == (2, 1)
     assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(
         content

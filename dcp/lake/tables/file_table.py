@@ -1,0 +1,227 @@
+"""Reads a table by delta-rs: in milliseconds, in this process. It appends few rows, too."""
+
+import json
+import logging
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, QueryBuilder, write_deltalake
+from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
+from deltalake import Schema as StoredSchema
+from deltalake.exceptions import CommitFailedError, SchemaMismatchError
+
+from dcp.errors import LakeError
+from dcp.lake.store.commit_times import in_time
+from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table import Column, Statement, TableSize
+from dcp.lake.tables.file_commit import commits_to
+from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.sql import standard_string
+
+_MOST_REMEMBERED: Final = 500
+"""Commits of a table that are remembered at most."""
+
+_NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
+"""Errors of delta-rs before a commit: the table has a feature that it lacks, or other columns.
+
+What it does behind a commit, as a checkpoint, fails with others.
+"""
+
+_NAME: Final = "t"
+_LOG = logging.getLogger(__name__)
+_Found = TypeVar("_Found")
+
+
+@dataclass(slots=True)
+class RememberedTable:
+    """A table as it was read, up to its newest commit, and what identifies that commit's file.
+
+    ``commits`` are its newest ones, newest first, ``limit`` at most.
+    """
+
+    stored: StoredTable
+    newest: Hashable
+    commits: list[dict[str, Any]] = field(default_factory=list)
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileTable:
+    """A table at a place that delta-rs opens.
+
+    ``remembered`` is what an open lake has read of the logs of its tables, by the tables' names in
+    SQL: it saves reading a log to which nobody has added anything. Each method raises what delta-rs
+    or the store raises where the table cannot be read.
+    """
+
+    sql: str
+    where: str
+    place: TablePlace
+    remembered: dict[str, RememberedTable] = field(repr=False, compare=False)
+
+    def exists(self) -> bool:
+        """Return whether there is a table; where its log is damaged, this raises."""
+        try:
+            self._newest()
+        except Exception:  # of many classes, not all of them documented
+            if self.place.has_log():
+                raise
+            return False
+        return True
+
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties."""
+        return dict(self._stored().metadata().configuration)
+
+    def table_id(self) -> str:
+        """Return Delta's own id of the table."""
+        return str(self._stored().metadata().id)
+
+    def size(self) -> TableSize:
+        """Return the size of the newest version."""
+        sizes = pa.table(self._stored().get_add_actions())["size_bytes"].to_pylist()
+        return TableSize(len(sizes), sum(sizes))
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the newest version that an application's transactions committed."""
+        return self._stored().transaction_version(app_id)
+
+    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
+        """Raise LakeError unless the table has these columns."""
+        if _columns(self.columns(), also) != _columns(expected):
+            raise LakeError(f"{self.where}: found other columns than expected")
+
+    def columns(self, version: int | None = None) -> pa.Schema:
+        """Return the columns of a version, or of the newest one."""
+        return pa.schema(self._stored(version).schema().to_arrow())
+
+    def column(self, name: str) -> Column | None:
+        """Return a column of the newest version."""
+        schema = self._stored().schema()
+        kinds = _columns(pa.schema(schema.to_arrow()))
+        comments = {each.name: str(each.metadata.get("comment", "")) for each in schema.fields}
+        return Column(kinds[name], comments[name]) if name in kinds else None
+
+    def commits(self, limit: int) -> list[dict[str, Any]]:
+        """Return the newest commits."""
+        known = self._newest()
+        if known.limit >= limit:
+            return known.commits[:limit]
+        found = _commits(self.place, known.stored.version(), limit)
+        if limit <= _MOST_REMEMBERED:
+            known.commits, known.limit = found, limit
+        return found
+
+    def take_rows(
+        self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
+    ) -> _Found:
+        """Return what ``take`` makes of some rows of the newest version."""
+        found = self._execute(f"SELECT {columns} FROM {_NAME} WHERE {condition}", None)
+        return take(rows_of(found))
+
+    def bounded_query(
+        self,
+        statement: Statement,
+        schema: pa.Schema,
+        version: int | None,
+        most_bytes: int | None,
+    ) -> pa.Table | None:
+        """Return what a query finds in a version; None where that is too much."""
+        batches, bytes_read = [], 0
+        for batch in self._execute(statement(_NAME, standard_string), version):
+            batches.append(batch.select(schema.names).cast(schema))
+            bytes_read += batches[-1].nbytes
+            if most_bytes is not None and bytes_read > most_bytes:
+                return None
+        return pa.Table.from_batches(batches, schema)
+
+    def create(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Make the table, without clustering, unless it is there."""
+        StoredTable.create(
+            self.place.uri,
+            StoredSchema.from_arrow(columns),
+            mode="ignore",
+            configuration=dict(properties),
+            storage_options=self.place.options,
+            raise_if_key_not_exists=False,
+        )
+
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bool:
+        """Append rows; return whether it was done.
+
+        A table that cannot be read, or has clustering, is refused, so nothing is done.
+
+        Raises:
+            LakeError: it failed, perhaps behind the commit: to write again may write twice.
+
+        """
+        try:
+            table = self.place.open()
+        except Exception as failure:  # of many classes, not all of them documented
+            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
+            return False
+        properties = CommitProperties(custom_metadata={"userMetadata": metadata_json(metadata)})
+        try:
+            with commits_to(self.place):
+                write_deltalake(table, rows, mode="append", commit_properties=properties)
+        except _NOT_COMMITTED as refusal:
+            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, refusal)
+            return False
+        except Exception as failure:  # of many classes, not all of them documented
+            raise LakeError(
+                f"{self.where}: delta-rs: {failure}; the rows may have been written: look whether "
+                "the table has them before you write them again"
+            ) from failure
+        return True
+
+    def _execute(self, statement: str, version: int | None) -> pa.RecordBatchReader:
+        found = QueryBuilder().register(_NAME, self._stored(version)).execute(statement)
+        return pa.RecordBatchReader.from_stream(found)
+
+    def _stored(self, version: int | None = None) -> StoredTable:
+        return self._newest().stored if version is None else self.place.open(version)
+
+    def _newest(self) -> RememberedTable:
+        """Return the table as it is: as it was read, if no commit has come since."""
+        known = self.remembered.pop(self.sql, None)
+        if known is None or self.place.newest_commit(known.stored.version()) != known.newest:
+            stored = self.place.open()
+            newest = self.place.newest_commit(stored.version())
+            known = RememberedTable(stored, newest)
+            if newest is None:  # a commit has come in the meantime
+                return known
+        self.remembered[self.sql] = known
+        return known
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some batches."""
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _commits(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]:
+    """Return commits up to the version ``newest``, newest first, as delta-rs would.
+
+    That would keep this process's other threads from running while it waits for a store.
+    """
+    versions = range(newest, max(newest - limit, -1), -1)
+    told = [
+        ({**_commit_info(file.content), "version": file.version}, file.milliseconds)
+        for file in place.read_commits(versions)
+    ]
+    return in_time((commit, commit.get("timestamp"), of_file) for commit, of_file in told)
+
+
+def _commit_info(commit_file: bytes) -> dict[str, Any]:
+    for line in BytesIO(commit_file):
+        if b'"commitInfo"' in line and (found := json.loads(line).get("commitInfo")):
+            return dict(found)
+    return {}
+
+
+def _columns(schema: pa.Schema, also: Collection[str] = ()) -> dict[str, pa.DataType]:
+    return {column.name: column.type for column in schema if column.name not in also}

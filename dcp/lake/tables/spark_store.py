@@ -1,0 +1,133 @@
+"""The store of a lake whose tables Spark changes, and delta-rs reads where it can."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from dcp.lake.config.lake_root import is_on_s3
+from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
+from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slots
+from dcp.lake.store.lake_store import BatchFunction, Transaction
+from dcp.lake.store.place import TablePlace
+from dcp.lake.tables.data_file import FileContents
+from dcp.lake.tables.file_commit import takes_files
+from dcp.lake.tables.file_table import RememberedTable
+from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
+from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.task_files import TaskFiles
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, session_settings_for_a_while
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_CHANGES: Final = "changes"
+_FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
+"""A batch of that size is written at once: it is no longer held then (docs/memory.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStore:
+    """A lake at ``location``; the first call of ``start_spark`` starts Spark.
+
+    ``remembered`` is what it has read of the logs of its tables (`FileTable`).
+    """
+
+    start_spark: StartSpark
+    location: LakeLocation
+    remembered: dict[str, RememberedTable] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session; it starts when it is asked for the first time."""
+        return self.start_spark()
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once; 0 where the cluster decides that."""
+        return session_slots(self.spark)
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table, which need not be there."""
+        return self.location.table(name, self.start_spark, self.remembered)
+
+    def pool(self, name: str) -> AbstractContextManager[None]:
+        """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
+        return in_pool(self.spark, name)
+
+    def place_of_files(self, table: str) -> TablePlace | None:
+        """Return where tasks may write files of a table that is there.
+
+        None where only Spark can append to it.
+
+        Raises:
+            LakeError: it is in a store that overwrites.
+
+        """
+        place, root = self.table(table).place, self.location.root
+        if place is None or root is None or not takes_files(place):
+            return None
+        # Another log store may keep the newest commits elsewhere, or overwrite ours.
+        is_ours = not is_on_s3(root) or log_store_of(self.spark, root) == LOG_STORE
+        return place if is_ours else None
+
+    def new_changes(
+        self, tasks: int, receive: BatchFunction, *, are_few: bool = False
+    ) -> "TaskFiles | SparkRows":
+        """Return the rows of ``changes`` that so many Spark tasks make.
+
+        In files of the log where tasks can write them themselves, for a fraction of what handing
+        rows to Spark's JVM takes; then the commit needs no Spark either.
+        """
+        spark, settings = self.spark, FEW_ROWS if are_few else {}
+        each_task = spark.range(0, tasks, 1, tasks)
+        if (place := self.place_of_files(_CHANGES)) is not None:
+            return TaskFiles(each_task, receive, place, _FILES, settings)
+        frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
+        return SparkRows(frame, self.location, settings)
+
+    def beside(self) -> Self:
+        """Return the same lake in a session of its own, which begins when it is asked for."""
+        return replace(self, start_spark=SessionBeside(self.start_spark), remembered={})
+
+    def end_beside(self, stores: Sequence[Self]) -> None:
+        """Let go of the sessions that `beside` began."""
+        starts = (each.start_spark for each in stores)
+        begun = [each.begun for each in starts if isinstance(each, SessionBeside) and each.begun]
+        if begun:
+            end_sessions_beside(self.spark, begun)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """Rows of ``changes`` that Spark appends; each attempt makes them anew."""
+
+    frame: "DataFrame"
+    location: LakeLocation
+    settings: Mapping[str, str]
+
+    def append(
+        self,
+        base: Callable[[], int],  # Delta looks for the version itself
+        transaction: Transaction,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Let the tasks make the rows, and append them."""
+        app_id, version = transaction
+        writer = (
+            self.frame.write.format("delta")
+            .mode("append")
+            .option("txnAppId", app_id)
+            .option("txnVersion", str(version))
+            .option("userMetadata", metadata_json(metadata))
+        )
+        # Delta looks up the newest transaction id, which reads the table's whole state.
+        with session_settings_for_a_while(self.frame.sparkSession, {**FEW_JOBS, **self.settings}):
+            if self.location.schema is not None:
+                writer.saveAsTable(self.location.table_sql(_CHANGES).replace("`", ""))
+            else:
+                writer.save(self.location.spark_path(_CHANGES))

@@ -1,0 +1,304 @@
+"""Reads a table by Spark, and changes it by Spark's statements.
+
+Delta's protocol for changes (clustering, deletion vectors, conflicts with other writers) is
+Spark's. To read is slower by far than by delta-rs, and goes wherever Spark finds a table; what it
+says of a damaged log is what users look up.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from dcp.errors import LakeError
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.spark.session import remove_empty_folder
+from dcp.lake.store.commit_times import in_time
+from dcp.lake.store.place import LOG
+from dcp.lake.store.table import Column, Statement, TableSize
+from dcp.lake.tables.file_table import rows_of
+from dcp.lake.tables.memory_views import memory_view
+from dcp.lake.tables.schema import spark_ddl
+from dcp.lake.tables.sql import property_list, string, string_list
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+StartSpark = Callable[[], "SparkSession"]
+"""Returns a session; the first call starts Spark, where it does not run."""
+
+_MISSING: Final = frozenset(
+    {
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_TABLE_NOT_FOUND",
+        "PATH_NOT_FOUND",
+        "TABLE_OR_VIEW_NOT_FOUND",
+        "SCHEMA_NOT_FOUND",
+    }
+)
+_REDACTED: Final = "*********(redacted)"
+"""What Spark shows for a value that may be a secret, or has ``url`` in it or in its key."""
+
+_GLOB: Final = re.compile(r"[][{}*?\\]")
+"""Characters of a path that Spark's readers of files take for a pattern; a backslash ends that."""
+
+_MERGED: Final = "dcplake merged rows"
+_APPENDED: Final = "dcplake appended rows"
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTable:
+    """A table by its name in Spark's SQL; ``path`` is where Spark finds it without a catalog."""
+
+    sql: str
+    where: str
+    start_spark: StartSpark
+    path: str | None
+
+    def exists(self) -> bool:
+        """Return whether there is a Delta table."""
+        with spark_errors(self.where):
+            try:
+                self.start_spark().sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
+            except PySparkException as error:
+                if error.getCondition() in _MISSING:
+                    return False
+                raise
+        return True
+
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties."""
+        spark = self.start_spark()
+        with spark_errors(self.where):
+            # DESCRIBE DETAIL counts the table's files as well: a Spark job after each commit.
+            shown = spark.sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
+            if all(row["value"] != _REDACTED for row in shown):
+                return {row["key"]: row["value"] for row in shown}
+            found: dict[str, str] = self._detail("properties")
+        return found
+
+    def table_id(self) -> str:
+        """Return Delta's own id of the table."""
+        return str(self._detail("id"))
+
+    def size(self) -> TableSize:
+        """Return the size of the newest version."""
+        return TableSize(int(self._detail("numFiles")), int(self._detail("sizeInBytes")))
+
+    def transaction_version(self, app_id: str) -> int | None:  # Spark tells none
+        """Return None: Spark does not tell."""
+        return None
+
+    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
+        """Raise LakeError unless the table has these columns."""
+        spark = self.start_spark()
+        found, wanted = (
+            {
+                f"{column.name} {column.dataType.simpleString()}"
+                for column in frame.schema
+                if column.name not in also
+            }
+            for frame in (
+                spark.sql(f"SELECT * FROM {self.sql} LIMIT 0"),
+                spark.createDataFrame([], spark_ddl(expected)),
+            )
+        )
+        if found != wanted:
+            raise LakeError(
+                f"{self.where}: found the columns "
+                f"{', '.join(sorted(found - wanted)) or '(none other)'}, "
+                f"expected {', '.join(sorted(wanted - found)) or 'no such columns'}; put "
+                "the table back to a version from before that (DESCRIBE HISTORY lists them): "
+                f"RESTORE TABLE {self.sql} TO VERSION AS OF …"
+            )
+
+    def columns(self, version: int | None = None) -> pa.Schema:
+        """Return the columns of a version, or of the newest one."""
+        from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
+
+        frame = self.start_spark().sql(f"SELECT * FROM {self._at(version)} LIMIT 0")
+        return to_arrow_schema(frame.schema, timezone="UTC")
+
+    def column(self, name: str) -> Column | None:
+        """Return a column of the newest version."""
+        with spark_errors(self.where):
+            schema = self.start_spark().sql(f"SELECT * FROM {self.sql} LIMIT 0").schema
+        if name not in schema.names:
+            return None
+        from pyspark.sql.pandas.types import to_arrow_type  # not where Spark is not needed
+
+        kind = to_arrow_type(schema[name].dataType, timezone="UTC")
+        return Column(kind, schema[name].metadata.get("comment", ""))
+
+    def commits(self, limit: int) -> list[dict[str, Any]]:
+        """Return the newest commits."""
+        with spark_errors(self.where):
+            told_of = self.start_spark().sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
+            rows = told_of.selectExpr(
+                "version",
+                "unix_micros(timestamp) AS micros",
+                "operation",
+                "operationParameters",
+                "operationMetrics",
+                "userMetadata",
+            ).collect()
+            own = self._own_times([row["version"] for row in rows])
+        told = [row.asDict() for row in rows]
+        return in_time(
+            (commit, own.get(commit["version"]), commit["micros"] // 1000) for commit in told
+        )
+
+    def take_rows(
+        self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
+    ) -> _Found:
+        """Return what ``take`` makes of some rows of the newest version."""
+        with spark_errors(self.where):
+            statement = f"SELECT {columns} FROM {self.sql} WHERE {condition}"
+            read = self.start_spark().sql(statement).toArrow()
+        return take(rows_of(read.to_batches()))
+
+    def bounded_query(
+        self,
+        statement: Statement,
+        schema: pa.Schema,
+        version: int | None,
+        most_bytes: int | None,
+    ) -> pa.Table | None:
+        """Return what a query finds in a version; None where that is too much."""
+        spark = self.start_spark()
+        text = statement(self._at(version), string)
+        if most_bytes is not None:
+            counted = f"SELECT coalesce(sum(octet_length(value)), 0) FROM ({text})"
+            if spark.sql(counted).collect()[0][0] > most_bytes:
+                return None
+        return spark.sql(text).toArrow().select(schema.names).cast(schema)
+
+    def create(
+        self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
+    ) -> None:
+        """Make the table unless it is there; where its log is an empty folder, it is not."""
+        self._remove_empty_log()
+        clustered = f" CLUSTER BY ({', '.join(cluster_by)})" if cluster_by else ""
+        with spark_errors(self.where):
+            try:
+                self.start_spark().sql(
+                    f"CREATE TABLE IF NOT EXISTS {self.sql} ({spark_ddl(columns)}) USING delta"
+                    f"{clustered} TBLPROPERTIES ({property_list(properties)})"
+                ).collect()
+            except PySparkException:
+                # Another driver's creation came between; the check of what is there now decides.
+                if not self.exists():
+                    raise
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set some properties."""
+        self._alter(f"SET TBLPROPERTIES ({property_list(properties)})")
+
+    def unset_properties(self, names: Collection[str]) -> None:
+        """Remove properties, as far as they are there."""
+        self._alter(f"UNSET TBLPROPERTIES IF EXISTS ({string_list(names)})")
+
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
+        """Append few rows."""
+        spark = self.start_spark()
+        with (
+            spark_errors(self.where),
+            described(spark, metadata, FEW_JOBS | FEW_ROWS),
+            memory_view(spark, _APPENDED, rows) as view,
+        ):
+            spark.sql(f"INSERT INTO {self.sql} SELECT * FROM {view}").collect()
+
+    def append_found(
+        self,
+        query: str,
+        views: Mapping[str, pa.Table],
+        fence: tuple[str, int],
+        metadata: Mapping[str, Any],
+        settings: Mapping[str, str],
+    ) -> None:
+        """Append what a query finds."""
+        spark = self.start_spark()
+        with ExitStack() as stack:
+            for name, rows in views.items():
+                stack.enter_context(memory_view(spark, name, rows))
+            stack.enter_context(transaction(spark, *fence, metadata, settings))
+            spark.sql(f"INSERT INTO {self.sql} {query}").collect()
+
+    def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
+        """Delete rows; return how many."""
+        spark, where = self.start_spark(), f" WHERE {condition}" if condition else ""
+        with described(spark, metadata):
+            [deleted] = spark.sql(f"DELETE FROM {self.sql}{where}").collect()
+        return int(deleted[0])
+
+    def is_readable(self) -> bool:
+        """Return whether all rows can be read."""
+        try:
+            with spark_errors(self.where):
+                spark = self.start_spark()
+                spark.sql(f"SELECT bit_xor(xxhash64(*)) FROM {self.sql}").collect()
+        except LakeError:
+            return False
+        return True
+
+    def merge(
+        self,
+        rows: pa.Table,
+        statement: Callable[[str], str],
+        fence: tuple[str, int],
+        metadata: Mapping[str, Any],
+        settings: Mapping[str, str],
+    ) -> None:
+        """Merge rows into the table by a statement on a view of them."""
+        spark = self.start_spark()
+        with (
+            transaction(spark, *fence, metadata, settings),
+            memory_view(spark, _MERGED, rows) as view,
+        ):
+            spark.sql(statement(view)).collect()
+
+    def optimize(
+        self, metadata: Mapping[str, Any], settings: Mapping[str, str], *, whole: bool
+    ) -> Mapping[str, int]:
+        """Put the rows of small files into larger ones."""
+        spark = self.start_spark()
+        with described(spark, metadata, settings):
+            [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
+        metrics = done["metrics"]
+        return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
+
+    def _remove_empty_log(self) -> None:
+        if self.path is not None:
+            with suppress(Py4JError):  # if something else is in it, Spark tells what there is
+                remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")
+
+    def _alter(self, change: str) -> None:
+        self.start_spark().sql(f"ALTER TABLE {self.sql} {change}").collect()
+
+    def _at(self, version: int | None) -> str:
+        return self.sql if version is None else f"{self.sql} VERSION AS OF {version}"
+
+    def _detail(self, column: str) -> Any:
+        told = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}")
+        return told.select(column).collect()[0][column]
+
+    def _own_times(self, versions: list[int]) -> dict[int, int]:
+        """Return when commits say that they were made: milliseconds by version.
+
+        DESCRIBE HISTORY tells the times of their files, which a copy of the table has anew.
+        """
+        log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/_delta_log")
+        files = [f"{log}/{version:020d}.json" for version in versions]
+        told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
+        rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(
+            "CAST(substring_index(_metadata.file_name, '.', 1) AS BIGINT) AS version",
+            "commitInfo.timestamp AS milliseconds",
+        )
+        return {row["version"]: row["milliseconds"] for row in rows.collect()}

@@ -1,0 +1,31 @@
+"""Rows of ``changes`` that a test has, as tasks of a round make them."""
+
+import pyarrow as pa
+
+from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.place import TablePlace
+from dcp.lake.tables.data_file import DataFileWriter, FileContents
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables
+from dcp.lake.tables.task_files import TaskFiles
+
+
+def given_rows(lake: LakeTables, rows: pa.Table) -> NewRows:
+    """Return the rows for `append_round`: in files of the log, if it takes them."""
+    if (place := lake.store.place_of_files(CHANGES_TABLE)) is not None:
+        return OwnFiles(place, rows)
+    batches = rows.to_batches()
+    return lake.store.new_changes(1, lambda _: iter(batches))
+
+
+class OwnFiles(TaskFiles):
+    """The data file of a round's rows, which this process writes itself, without a Spark job."""
+
+    def __init__(self, place: TablePlace, rows: pa.Table) -> None:
+        self.place = place
+        with DataFileWriter(place, FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)) as writer:
+            for batch in rows.to_batches():
+                writer.write(batch)
+            file = writer.finish()
+        self._written = [] if file is None else [file]

@@ -1,0 +1,136 @@
+"""The store of a lake in memory: no JVM, no files, no threads; tasks run one after the other."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+from datafusion import SessionConfig, SessionContext
+
+from dcp.errors import LakeError
+from dcp.lake.store.lake_store import BatchFunction, Transaction
+from dcp.lake.tables.lake_identity import LakeIdentity
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, lake_in
+from tests.lake.memory_table import MemoryTable, MemoryVersion, MemoryVersions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ARRAY_ITEM: Final = re.compile(r"\bget\(array\((.*?)\), vbucket\)")
+"""The item of a vbucket in Spark's words, which count from 0."""
+
+
+class MemoryStore:
+    """The tables of one lake by name, and hooks for those who watch and disturb it."""
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.location = LakeLocation(root="memory://lake")
+        self.kept: dict[str, MemoryVersions] = {}
+        self.now = now
+        self.slots = 1
+        self.run_task: Callable[[int, BatchFunction], list[pa.RecordBatch]] = run_task
+        self.between: Callable[[str], None] = lambda _: None
+        """Called with a table's name when a commit to it is made, before it is looked whether
+        another one came first."""
+        self.on_commit: Callable[[str, MemoryVersion], None] = lambda *_: None
+        config = SessionConfig().with_target_partitions(1).with_information_schema(enabled=False)
+        self._context = SessionContext(config)
+        self._ids = count(1)
+
+    @property
+    def spark(self) -> "SparkSession":
+        """There is none."""
+        raise LakeError("a lake in memory has no Spark")
+
+    def new_id(self) -> str:
+        """Return an id that no table has yet."""
+        return f"t{next(self._ids)}"
+
+    def table(self, name: str) -> MemoryTable:
+        """Return a table, which need not be there."""
+        return MemoryTable(name, self)
+
+    @contextmanager
+    def pool(self, _: str) -> Iterator[None]:
+        """Share nothing."""
+        yield
+
+    def place_of_files(self, _: str) -> None:
+        """Take no files."""
+
+    def new_changes(
+        self,
+        tasks: int,
+        receive: BatchFunction,
+        *,
+        are_few: bool = False,  # all are
+    ) -> "MemoryRows":
+        """Return the rows of ``changes`` that so many tasks make."""
+        return MemoryRows(self, tasks, receive)
+
+    def beside(self) -> Self:
+        """Return this: no statement is fenced by a session."""
+        return self
+
+    def end_beside(self, _: Sequence[Self]) -> None:
+        """Let go of nothing."""
+
+    def run(self, text: str, tables: Mapping[str, Sequence[pa.RecordBatch]]) -> pa.Table:
+        """Return what a query finds in some tables."""
+        context = self._context
+        for name, chunks in tables.items():
+            context.register_record_batches(name, [list(chunks)])
+        try:
+            return context.sql(_in_datafusion(text)).to_arrow_table()
+        finally:
+            for name in tables:
+                context.deregister_table(name)
+
+
+class MemoryRows:
+    """Rows that tasks make when they are appended for the first time."""
+
+    def __init__(self, store: MemoryStore, tasks: int, receive: BatchFunction) -> None:
+        self._store, self._tasks, self._receive = store, tasks, receive
+        self._made: pa.Table | None = None
+
+    def append(
+        self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
+    ) -> None:
+        """Let the tasks make the rows, and commit them."""
+        changes = self._store.table(CHANGES_TABLE)
+        if self._made is None:
+            parts = [self._store.run_task(number, self._receive) for number in range(self._tasks)]
+            batches = [batch for part in parts for batch in part]
+            self._made = pa.Table.from_batches(batches, changes.columns())
+        version = base()
+        self._store.between(CHANGES_TABLE)
+        changes.append_on(version, self._made, transaction, metadata)
+
+
+def run_task(number: int, receive: BatchFunction) -> list[pa.RecordBatch]:
+    """Run a task to its end; return what it made."""
+    return list(receive(iter([task_number(number)])))
+
+
+def task_number(number: int) -> pa.RecordBatch:
+    """Return what a task is called with."""
+    return pa.RecordBatch.from_pydict({"id": [number]})
+
+
+def lake_in_memory(
+    vbuckets: int, store: MemoryStore | None = None, bucket_uuid: str = "bucket-uuid"
+) -> LakeTables:
+    """Make a lake in memory, or open the one in ``store``."""
+    store = store or MemoryStore()
+    identity = LakeIdentity("0123456789abcdef", "default", bucket_uuid, vbuckets)
+    return lake_in(store, store.location, identity)
+
+
+def _in_datafusion(text: str) -> str:
+    """Return a statement without what only Spark understands."""
+    return _ARRAY_ITEM.sub(r"array_element(make_array(\1), vbucket + 1)", text).replace("`", '"')

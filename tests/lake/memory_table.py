@@ -1,0 +1,428 @@
+"""A table in memory: versions with rows, and commits as Delta has them.
+
+The product's own SQL runs over it by DataFusion, the engine that delta-rs has, too.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dcp.errors import LakeError
+from dcp.lake.store.table import Column, Statement, TableSize
+from dcp.lake.tables.file_commit import VersionTakenError
+from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.sql import standard_string
+
+if TYPE_CHECKING:
+    from tests.lake.memory_store import MemoryStore
+
+Transaction = tuple[str, int]
+_Found = TypeVar("_Found")
+_PLACE: Final = ("vbucket", "key")
+_KEEPS_FILES: Final = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")
+
+
+@dataclass(frozen=True)
+class MemoryVersion:
+    """One version: its rows in chunks, and what Delta's log would say of its commit."""
+
+    number: int
+    columns: pa.Schema
+    chunks: tuple[pa.RecordBatch, ...]
+    properties: Mapping[str, str]
+    transactions: Mapping[str, int]
+    operation: str
+    user_metadata: str
+    time: datetime
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    has_new_rows: bool = True
+    found: dict[str, pa.Table] = field(default_factory=dict, compare=False)
+    """Results of queries, by their text."""
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows."""
+        return pa.Table.from_batches(self.chunks, self.columns)
+
+    def had(self, transaction: Transaction | None) -> bool:
+        """Whether a transaction was committed up to here, or a later one of its application."""
+        return (
+            transaction is not None
+            and self.transactions.get(transaction[0], -1) >= (transaction[1])
+        )
+
+    def told(self) -> dict[str, Any]:
+        """Return the commit as the history has it."""
+        return {
+            "version": self.number,
+            "time": self.time,
+            "file_time": self.time,
+            "operation": self.operation,
+            "operationParameters": dict(self.parameters),
+            "operationMetrics": {name: str(number) for name, number in self.metrics.items()},
+            "userMetadata": self.user_metadata,
+        }
+
+
+@dataclass
+class MemoryVersions:
+    """All versions of a table that was made once; one that is made again has others."""
+
+    table_id: str
+    versions: list[MemoryVersion] = field(default_factory=list)
+    unreadable: set[int] = field(default_factory=set)
+    """Versions whose files VACUUM has deleted."""
+
+    @property
+    def newest(self) -> MemoryVersion:
+        """The newest version."""
+        return self.versions[-1]
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """A table of a store, which need not be there."""
+
+    name: str
+    store: "MemoryStore"
+    place: None = None
+
+    @property
+    def sql(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def where(self) -> str:
+        """The lake and the table, for messages."""
+        return f"{self.store.location}: table {self.name}"
+
+    @property
+    def kept(self) -> MemoryVersions:
+        """All its versions."""
+        if (kept := self.store.kept.get(self.name)) is None:
+            raise LakeError(f"{self.where}: found no Delta table there, expected one")
+        return kept
+
+    # --- reads
+
+    def exists(self) -> bool:
+        """Return whether there is a table."""
+        return self.name in self.store.kept
+
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties."""
+        return dict(self.kept.newest.properties)
+
+    def table_id(self) -> str:
+        """Return the table's id: one that is dropped and made again has another."""
+        return self.kept.table_id
+
+    def size(self) -> TableSize:
+        """Return the size of the newest version."""
+        chunks = self.kept.newest.chunks
+        return TableSize(len(chunks), sum(chunk.nbytes for chunk in chunks))
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the newest version that an application's transactions committed."""
+        return self.kept.newest.transactions.get(app_id) if self.exists() else None
+
+    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
+        """Raise LakeError unless the table has these columns."""
+        found = [column for column in self.columns() if column.name not in also]
+        if {column.name: column.type for column in found} != {
+            column.name: column.type for column in expected
+        }:
+            raise LakeError(f"{self.where}: found the columns {found}, expected {expected}")
+
+    def columns(self, version: int | None = None) -> pa.Schema:
+        """Return the columns of a version, or of the newest one."""
+        return self._at(version).columns
+
+    def column(self, name: str) -> Column | None:
+        """Return a column of the newest version."""
+        columns = self.kept.newest.columns
+        return Column(columns.field(name).type, "") if name in columns.names else None
+
+    def commits(self, limit: int) -> list[dict[str, Any]]:
+        """Return the newest commits, newest first."""
+        return [each.told() for each in self.kept.versions[: -limit - 1 : -1]]
+
+    def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
+        """Return rows of the newest version."""
+        return self.take_rows(columns, condition, list)
+
+    def take_rows(
+        self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
+    ) -> _Found:
+        """Return what ``take`` makes of rows of the newest version."""
+
+        def statement(name: str, _: object) -> str:
+            return f"SELECT {columns} FROM {name} WHERE {condition}"
+
+        return take(iter(self._run(statement, None).to_pylist()))
+
+    def query(
+        self, statement: Statement, schema: pa.Schema, version: int | None = None
+    ) -> pa.Table:
+        """Return what a query finds in a version, as columns of ``schema``."""
+        return self._run(statement, version).select(schema.names).cast(schema)
+
+    def bounded_query(
+        self,
+        statement: Statement,
+        schema: pa.Schema,
+        version: int | None,
+        most_bytes: int | None,
+    ) -> pa.Table | None:
+        """Return the same; None where it is more than ``most_bytes``."""
+        found = self.query(statement, schema, version)
+        return found if most_bytes is None or found.nbytes <= most_bytes else None
+
+    def _run(self, statement: Statement, version: int | None) -> pa.Table:
+        read = self._at(version)
+        name = f"{self.name}_{self.kept.table_id}_{read.number}"
+        text = statement(name, standard_string)
+        if text not in read.found:
+            read.found[text] = self.store.run(text, {name: read.chunks})
+        return read.found[text]
+
+    def _at(self, version: int | None) -> MemoryVersion:
+        kept = self.kept
+        if version is None:
+            return kept.newest
+        if version in kept.unreadable or version >= len(kept.versions):
+            raise RuntimeError(f"[DELTA_VERSION_NOT_FOUND] {self.where}: version {version}")
+        return kept.versions[version]
+
+    # --- changes
+
+    def create(
+        self,
+        columns: pa.Schema,
+        cluster_by: Collection[str],  # rows in memory lie in no order
+        properties: Mapping[str, str],
+    ) -> None:
+        """Make the table unless it is there."""
+        if not self.exists():
+            self.store.kept[self.name] = MemoryVersions(self.store.new_id())
+            empty = _chunks(columns.empty_table())
+            self._commit("CREATE TABLE", columns, empty, {}, properties=dict(properties))
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set some properties."""
+        self._alter("SET TBLPROPERTIES", {**self.properties(), **properties})
+
+    def unset_properties(self, names: Collection[str]) -> None:
+        """Remove properties."""
+        left = {name: value for name, value in self.properties().items() if name not in names}
+        self._alter("UNSET TBLPROPERTIES", left)
+
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
+        """Append few rows."""
+        newest = self.kept.newest
+        made = rows.select(newest.columns.names).cast(newest.columns)
+        self._commit_rows("WRITE", (*newest.chunks, *_chunks(made)), metadata)
+
+    def append_on(
+        self,
+        version: int,
+        rows: pa.Table,
+        transaction: Transaction,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Append rows as the version after ``version``, as the product's commits of files do."""
+        read, newest = self.kept.versions[version], self.kept.newest
+        if read.had(transaction):
+            return
+        if newest is not read:
+            raise VersionTakenError(f"{self.where}: found version {newest.number}")
+        chunks = (*read.chunks, *_chunks(rows))
+        self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
+
+    def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
+        """Commit a version with the rows of the newest one."""
+        newest = self.kept.newest
+        if not newest.had(transaction):
+            metrics = {"numOutputRows": 0}
+            self._commit_rows(
+                "WRITE", newest.chunks, metadata, metrics, transaction, has_new_rows=False
+            )
+
+    def merge(
+        self,
+        rows: pa.Table,
+        statement: Callable[[str], str],  # it says the same in Spark's words
+        transaction: Transaction,
+        metadata: Mapping[str, Any],
+        settings: Mapping[str, str],  # of a session
+    ) -> None:
+        """Merge rows into the table by ``vbucket`` and ``key``; those with ``deleted`` go."""
+        read = self.kept.newest
+        if read.had(transaction):
+            return
+        chunks, metrics = _merged(read.rows, rows)
+        self.store.between(self.name)
+        since = self.kept.versions[read.number + 1 :]
+        if any(each.has_new_rows or each.operation in _KEEPS_FILES for each in since):
+            raise RuntimeError(f"[DELTA_CONCURRENT_WRITE] {self.where}: {since}")
+        self._commit_rows("MERGE", chunks, metadata, metrics, transaction)
+
+    def optimize(
+        self,
+        metadata: Mapping[str, Any],
+        settings: Mapping[str, str],  # of a session
+        *,
+        whole: bool,  # there are no files
+    ) -> Mapping[str, int]:
+        """Commit a version with the same rows in one chunk."""
+        before, made = self.kept.newest.chunks, _chunks(self.kept.newest.rows)
+        if len(before) > 1:
+            self._commit_rows("OPTIMIZE", made, metadata)
+        return {"numFilesRemoved": len(before) - 1, "numFilesAdded": int(len(before) > 1)}
+
+    def append_found(
+        self,
+        query: str,
+        views: Mapping[str, pa.Table],
+        transaction: Transaction,
+        metadata: Mapping[str, Any],
+        settings: Mapping[str, str],  # of a session
+    ) -> None:
+        """Append what a query finds in some views."""
+        newest = self.kept.newest
+        if not newest.had(transaction):
+            found = self.store.run(query, {name: _chunks(rows) for name, rows in views.items()})
+            made = found.select(newest.columns.names).cast(newest.columns)
+            chunks = (*newest.chunks, *_chunks(made))
+            self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
+
+    def is_readable(self) -> bool:
+        """Return whether all rows can be read."""
+        return True
+
+    def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
+        """Delete the rows for which ``condition`` holds; return how many those were."""
+        newest = self.kept.newest
+        left = self._run(
+            lambda name, _: f"SELECT * FROM {name} WHERE ({condition or 'true'}) IS NOT TRUE",
+            None,
+        )
+        self._commit_rows("DELETE", _chunks(left.cast(newest.columns)), metadata)
+        return int(newest.rows.num_rows - left.num_rows)
+
+    # --- what others do to a lake
+
+    def restore(self, version: int) -> None:
+        """Take the table back to an older version of it, as RESTORE does."""
+        older = self._at(version)
+        self._commit(
+            "RESTORE",
+            older.columns,
+            older.chunks,
+            {},
+            parameters={"version": str(version)},
+            properties=older.properties,
+        )
+
+    def drop(self) -> None:
+        """Let the table be gone."""
+        del self.store.kept[self.name]
+
+    # --- commits
+
+    def _alter(self, operation: str, properties: Mapping[str, str]) -> None:
+        newest = self.kept.newest
+        self._commit(
+            operation, newest.columns, newest.chunks, {}, properties=properties, has_new_rows=False
+        )
+
+    def _commit_rows(
+        self,
+        operation: str,
+        chunks: tuple[pa.RecordBatch, ...],
+        metadata: Mapping[str, Any],
+        metrics: Mapping[str, int] | None = None,
+        transaction: Transaction | None = None,
+        *,
+        has_new_rows: bool = True,
+    ) -> None:
+        self._commit(
+            operation,
+            self.kept.newest.columns,
+            chunks,
+            metadata,
+            metrics=metrics or {},
+            transaction=transaction,
+            has_new_rows=has_new_rows,
+        )
+
+    def _commit(
+        self,
+        operation: str,
+        columns: pa.Schema,
+        chunks: tuple[pa.RecordBatch, ...],
+        metadata: Mapping[str, Any],
+        *,
+        parameters: Mapping[str, str] | None = None,
+        metrics: Mapping[str, int] | None = None,
+        properties: Mapping[str, str] | None = None,
+        transaction: Transaction | None = None,
+        has_new_rows: bool = True,
+    ) -> None:
+        versions = self.kept.versions
+        before = versions[-1] if versions else None
+        transactions = {} if before is None else dict(before.transactions)
+        if transaction is not None:
+            transactions[transaction[0]] = transaction[1]
+        if properties is None:
+            properties = {} if before is None else before.properties
+        time = self.store.now()
+        if before is not None:
+            time = max(time, before.time + timedelta(milliseconds=1))
+        made = MemoryVersion(
+            len(versions),
+            columns,
+            chunks,
+            properties,
+            transactions,
+            operation,
+            metadata_json(metadata) if metadata else "",
+            time,
+            parameters or {},
+            metrics or {},
+            has_new_rows,
+        )
+        versions.append(made)
+        self.store.on_commit(self.name, made)
+
+
+def _chunks(rows: pa.Table) -> tuple[pa.RecordBatch, ...]:
+    """Return the rows as one chunk: DataFusion takes no slices of nested columns."""
+    batches = rows.combine_chunks().to_batches()
+    return tuple(batches or [pa.RecordBatch.from_pylist([], rows.schema)])
+
+
+def _merged(old: pa.Table, new: pa.Table) -> tuple[tuple[pa.RecordBatch, ...], dict[str, int]]:
+    """Return the rows after a MERGE, and its metrics."""
+    there = _places(old)
+    given = dict(zip(_places(new), new["deleted"].to_pylist(), strict=True))
+    kept = old.filter(pa.array([place not in given for place in there], pa.bool_()))
+    written = new.filter(pc.invert(new["deleted"])).select(old.schema.names).cast(old.schema)
+    deleted = sum(given.get(place, False) for place in there)
+    updated = old.num_rows - kept.num_rows - deleted
+    metrics = {
+        "numTargetRowsInserted": written.num_rows - updated,
+        "numTargetRowsUpdated": updated,
+        "numTargetRowsDeleted": deleted,
+    }
+    return _chunks(pa.concat_tables([kept, written])), metrics
+
+
+def _places(rows: pa.Table) -> list[tuple[int, str]]:
+    return list(zip(*(rows[name].to_pylist() for name in _PLACE), strict=True))

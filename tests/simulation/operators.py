@@ -1,0 +1,81 @@
+"""People who ask the lake's driver for something, by rows of the table ``control``."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
+from dcp.lake.rounds.backfill_plan import SOURCES
+from dcp.lake.run.backfills import backfill_options
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, SEEK, pause_of
+from dcp.lake.tables.tables import LakeTables
+from dcp.printable import number_ranges
+from tests.lake.watched_lake import WatchedLake
+from tests.simulation.faults import Counts, Options
+
+ASKED: Final = (PAUSE, RESUME, RESYNC, SEEK, BACKFILL, BACKFILL, CANCEL)
+
+
+class Operators:
+    """Those of one lake; ``open_lake`` opens it."""
+
+    def __init__(
+        self,
+        open_lake: Callable[[], LakeTables],
+        lake: WatchedLake,
+        options: Options,
+        random: Random,
+        counts: Counts,
+    ) -> None:
+        self._open, self._lake, self._options = open_lake, lake, options
+        self._random, self._counts = random, counts
+
+    def ask(self) -> None:
+        """Ask for something, if that is drawn."""
+        if self._random.random() >= self._options.driver.get("request", 0.0):
+            return
+        action = self._random.choice(ASKED)
+        if action == CANCEL:
+            self._cancel()
+            return
+        options: dict[str, Any] = {}
+        vbuckets = self._some_vbuckets() if action in (RESYNC, SEEK, BACKFILL) else None
+        if action == SEEK:
+            complete = [each.complete_seqno for each in self._lake.states.values()]
+            options = {"seqno": self._random.randint(1, max([*complete, 1]))}
+        elif action == BACKFILL:
+            names = self._random.choice(((), ("_default._default",), ("_default",)))
+            options = backfill_options(self._random.choice(SOURCES), None, names)
+        self._write(Action.requested(action, vbuckets, options))
+
+    def _some_vbuckets(self) -> str | None:
+        every = range(self._options.vbuckets)
+        chosen = [vbucket for vbucket in every if self._random.random() < 0.5]
+        return number_ranges(chosen) if chosen else None
+
+    def _cancel(self) -> None:
+        open_ones = [each for each in Control(self._open()).actions() if each.is_open]
+        if open_ones:
+            chosen = self._random.choice(open_ones)
+            Control(self._open()).write(
+                Action(chosen.id, CANCEL, None, None, "operator@host"), ActionState.REQUESTED
+            )
+
+    def _write(self, action: Action) -> None:
+        Control(self._open()).write(action, ActionState.REQUESTED)
+
+    def calm(self) -> None:
+        """Let rounds go on."""
+        if pause_of(Control(self._open()).actions()) is not None:
+            self._write(Action.requested(RESUME, None, {}))
+
+    def count(self) -> None:
+        """Count what became of the requests; when all is calm, none waits.
+
+        Raises:
+            AssertionError: one does.
+
+        """
+        for action in Control(self._open()).actions():
+            assert not action.is_open, f"P6: nobody answered the request {action}"
+            self._counts.add(f"{action.action} {action.state}")
