@@ -50,7 +50,7 @@ COMMANDS = {
     ("rollbacks",): "no rollback so far",
     ("cut",): "docs` VERSION AS OF 1;\n",
     ("tail", "--lines", "1"): '{"n": 1}',
-    ("doctor",): "lake: of this bucket",
+    ("doctor",): ": of this bucket",
     ("pause",): "no further round begins until dcplake resume",
     ("resume",): "rounds begin again",
 }
