@@ -1,10 +1,11 @@
-"""The store of a lake in memory: no JVM, no files, no threads; tasks run one after the other."""
+"""The store of a lake in memory: no JVM, no files; the tasks of a round run one after the other."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ class MemoryStore:
         self.on_commit: Callable[[str, MemoryVersion], None] = lambda *_: None
         config = SessionConfig().with_target_partitions(1).with_information_schema(enabled=False)
         self._context = SessionContext(config)
+        self._lock = Lock()
         self._ids = count(1)
 
     @property
@@ -82,13 +84,14 @@ class MemoryStore:
     def run(self, text: str, tables: Mapping[str, Sequence[pa.RecordBatch]]) -> pa.Table:
         """Return what a query finds in some tables."""
         context = self._context
-        for name, chunks in tables.items():
-            context.register_record_batches(name, [list(chunks)])
-        try:
-            return context.sql(_in_datafusion(text)).to_arrow_table()
-        finally:
-            for name in tables:
-                context.deregister_table(name)
+        with self._lock:
+            for name, chunks in tables.items():
+                context.register_record_batches(name, [list(chunks)])
+            try:
+                return context.sql(_in_datafusion(text)).to_arrow_table()
+            finally:
+                for name in tables:
+                    context.deregister_table(name)
 
 
 class MemoryRows:

@@ -6,7 +6,7 @@ Also: what a driver remembers of a table is never believed after somebody else w
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -19,17 +19,11 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
-from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.memory_store import MemoryStore, lake_in_memory
 from tests.lake.receiving import settings_for
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 VBUCKETS: Final = 4
 
@@ -37,8 +31,8 @@ VBUCKETS: Final = 4
 class Scene:
     """A driver of a bucket with three collections that hold documents, and an empty one; warm."""
 
-    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, folder: Path) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: ProducerCluster, folder: Path) -> None:
+        self.cluster, self.store = cluster, MemoryStore()
         cluster.create_scope("shop")
         self.ids = {"docs": 0} | {
             f"docs__shop__{name}__{number:x}": number
@@ -49,9 +43,8 @@ class Scene:
         self.empty = f"docs__shop__empty__{empty:x}"
         settings = settings_for(cluster, folder)
         self._access = source_access(settings)
-        self.lake = open_or_create(
-            lambda: spark, settings, lake_location(settings), query_cluster(self._access)
-        )
+        uuid = query_cluster(self._access).map.bucket_uuid
+        self.lake = lake_in_memory(VBUCKETS, self.store, uuid)
         self.driver = Driver(self.lake, settings, self._access, Observer())
         self.written: dict[str, int] = {}
         self.planned: list[str] = []
@@ -74,16 +67,13 @@ class Scene:
         return {each.table for each in self.driver.apply(self.round, force=False)}
 
     def newest(self, table: str) -> set[bytes]:
-        found = self.lake.spark.sql(f"SELECT value FROM {self.lake.table_sql(table)}").collect()
-        return {bytes(row["value"]) for row in found}
+        return {bytes(row["value"]) for row in self.lake.table(table).rows("value", "true")}
 
 
 @pytest.fixture
-def scene(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Scene]:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=6)) as cluster:
-        made = Scene(spark, cluster, tmp_path)
+        made = Scene(cluster, tmp_path)
 
         def noted(lake: Any, replica: ReplicaTable, *more: Any, **named: Any) -> Any:
             made.planned.append(replica.name)
@@ -209,16 +199,15 @@ def test_a_look_asks_of_a_bounded_number_of_tables_whether_somebody_changed_them
 
 def test_a_foreign_write_is_found(scene: Scene) -> None:
     a, b = list(scene.ids)[1:]
-    table = scene.lake.table_sql(b)
-    scene.lake.spark.sql(f"DELETE FROM {table} WHERE key = 'key-1'").collect()
+    scene.store.table(b).delete("key = 'key-1'", {})
     with pytest.raises(ForeignWriteError, match=b):
         scene.apply()
-    scene.lake.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 1").collect()
+    scene.store.table(b).restore(1)
     scene.write(a)
     scene.receive()
     assert scene.apply() == {a}
     assert b in scene.planned
-    scene.lake.spark.sql(f"DELETE FROM {scene.lake.changes_sql} WHERE vbucket = 1").collect()
+    scene.store.table("changes").delete("vbucket = 1", {})
     scene.write("docs")
     with pytest.raises(LakeError, match="changes"):
         scene.receive()
