@@ -42,7 +42,7 @@ class NewRows(Protocol):
 
 
 class LakeStore(Protocol):
-    """Where the tables of a lake are, and what works on them."""
+    """The tables of a lake, and the means to make rows of them."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -50,7 +50,7 @@ class LakeStore(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once; 0 where a cluster decides that."""
+        """The number of tasks that run at once; 0 where a cluster decides that."""
 
     def table(self, name: str) -> Table:
         """Return a table, which need not be there."""

@@ -31,7 +31,7 @@ class Column:
 
 
 class TableReads(Protocol):
-    """What every adapter reads of a table that is there."""
+    """The reads that every adapter can do of a table that is there."""
 
     def table_id(self) -> str:
         """Return Delta's own id of the table: one that is dropped and made again has another."""
@@ -95,7 +95,7 @@ class Table(TableReads, Protocol):
 
     @property
     def place(self) -> TablePlace | None:
-        """Where tasks of Spark may write files of the table; None where they cannot."""
+        """The place of its files; None where delta-rs cannot open it."""
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""

@@ -48,7 +48,7 @@ class SparkStore:
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once; 0 where the cluster decides that."""
+        """The number of tasks that run at once; 0 where the cluster decides that."""
         return session_slots(self.spark)
 
     def table(self, name: str) -> LakeTable:
