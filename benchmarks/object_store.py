@@ -1,113 +1,202 @@
 """Measures a lake in an S3 server beside one in a folder: CPU seconds of commands, and requests.
 
-    make bench BENCH=object_store ARGS="--documents 50000 --repetitions 3"
+    make bench BENCH=object_store ARGS="--documents 1000000 --bytes 1000 --repetitions 3"
 
 A producer and two lakes of it: one in a folder, one in the S3 server of moto. That server runs in
 this process, so that its CPU does not count. Each command runs for both in turn, as a process from
-start to exit: the first load, then ``status``, ``plan`` and ``run --once`` with nothing to do, and
-``run --once`` after 100 changes. CPU is that of the whole tree of processes (`start_up`).
+start to exit: the first load; then ``status``, ``plan``, ``run --once`` with nothing to do, and
+after some changes. Beside the load stands a plain Spark session that reads the load's rows of
+``changes`` and appends them to a new table. Last come rounds with their applies in a driver that
+goes on, from the third on. CPU is that of the whole tree of processes (`start_up`).
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from time import monotonic
-from typing import Final
+from typing import IO, Final, cast
 
-from benchmarks._producer import PASSWORD, USER
+import psutil
+
+from benchmarks._producer import PASSWORD, USER, BenchProducer, producer
 from benchmarks.start_up import adopt_orphans, cpu_seconds
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.lake.config.settings_load import load_settings
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import spark_of
 from tests.lake.object_store import BUCKET, ObjectStore, Request
 
-_CHANGES: Final = 100
-_TEXT: Final = b"x" * 480
-_FIRST_LOAD: Final = "run --once, first load"
-_COMMANDS: Final[Mapping[str, Sequence[str]]] = {
-    "status": ["status"],
-    "plan": ["plan"],
-    "run --once, idle": ["run", "--once"],
-    f"run --once, {_CHANGES} changes": ["run", "--once"],
-}
+_PLACES: Final = ("folder", "store")
+_WARM_UP: Final = 2
+_COMMANDS: Final = ("status", "plan", "run --once, idle")
 
 
 @dataclass(slots=True)
 class Measured:
-    """What one command took: CPU seconds in a folder, on S3, and the requests of the latter."""
+    """What something took: CPU seconds in a folder, on S3, and the requests of the latter."""
 
-    folder: list[float] = field(default_factory=list)
-    store: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     requests: list[int] = field(default_factory=list)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--documents", type=int, default=50_000)
-    parser.add_argument("--repetitions", type=int, default=3)
-    arguments = parser.parse_args()
-    adopt_orphans()
-    asked = 0
+class Bench:
+    """The two lakes, and what was measured of them."""
 
-    def count(_: Request) -> None:
-        nonlocal asked
-        asked += 1
-
-    with (
-        tempfile.TemporaryDirectory() as name,
-        ObjectStore() as store,
-        ProducerCluster(ClusterSettings(vbuckets=64, users={USER: PASSWORD})) as cluster,
-    ):
-        store.answer = count
-        folder = Path(name)
+    def __init__(self, folder: Path, source: BenchProducer, store: ObjectStore) -> None:
+        self._folder, self._source = folder, source
+        self._asked = self._seed = 0
+        store.answer = self._count
+        self.found: dict[str, Measured] = defaultdict(Measured)
         (folder / "password").write_text(PASSWORD)
-        source = [
+        lines = [
             "[source]",
-            f"seeds = {list(cluster.seeds)}",
+            f"seeds = {list(source.seeds)}",
             f"username = '{USER}'",
             f"password_file = '{folder / 'password'}'",
             "[lake]",
         ]
         options = ", ".join(f"{key} = '{value}'" for key, value in store.options.items())
         on_s3 = [f"root = 's3://{BUCKET}/lake'", f"storage_options = {{{options}}}"]
-        (folder / "folder.toml").write_text("\n".join([*source, "root = 'lake'"]))
-        (folder / "store.toml").write_text("\n".join([*source, *on_s3]))
+        (folder / "folder.toml").write_text("\n".join([*lines, "root = 'lake'"]))
+        (folder / "store.toml").write_text("\n".join([*lines, *on_s3]))
 
-        def took(words: Sequence[str], place: str) -> float:
-            ours = [sys.executable, "-m", "dcp.cli.main", words[0]]
-            config = ["--config", str(folder / f"{place}.toml")]
-            return cpu_seconds([*ours, *config, *words[1:]])[0]
+    def change(self, count: int) -> None:
+        """Let the producer overwrite so many documents."""
+        self._seed += 1
+        self._source.update(count, self._seed)
 
-        def write(first: int, count: int) -> None:
-            with cluster.batch():
-                for number in range(first, first + count):
-                    value = b'{"n": %d, "text": "%s"}' % (monotonic() * 1e6, _TEXT)
-                    cluster.set(b"key-%d" % number, value)
+    def command(self, title: str, *words: str) -> None:
+        """Measure a command of ``dcplake`` for both."""
+        for place in _PLACES:
+            ours = [sys.executable, "-m", "dcp.cli.main", words[0], "--config", self.config(place)]
+            self._measure(title, place, [*ours, *words[1:]])
 
-        def measure(words: Sequence[str], into: Measured) -> None:
-            into.folder.append(took(words, "folder"))
-            before = asked
-            into.store.append(took(words, "store"))
-            into.requests.append(asked - before)
+    def plain_append(self) -> None:
+        """Measure a Spark session that appends the rows of ``changes`` elsewhere."""
+        for place in _PLACES:
+            words = [sys.executable, "-m", "benchmarks.object_store", "--append"]
+            rows = str(self._folder / "lake" / "changes")
+            self._measure("plain Spark append", place, [*words, self.config(place), rows])
 
-        write(0, arguments.documents)
-        found = {title: Measured() for title in (_FIRST_LOAD, *_COMMANDS)}
-        measure(["run", "--once"], found[_FIRST_LOAD])
-        for repetition in range(arguments.repetitions):
-            for title, words in _COMMANDS.items():
-                if title.endswith("changes"):
-                    write(repetition * _CHANGES, _CHANGES)
-                measure(words, found[title])
-    print(f"{arguments.documents:,} documents, CPU seconds; medians of {arguments.repetitions}")
-    print(f"{'':26} {'folder':>7} {'S3':>7} {'ratio':>6} {'requests':>9}")
-    for title, each in found.items():
-        in_folder, in_store = median(each.folder), median(each.store)
+    def warm_rounds(self, changes: int, repetitions: int) -> None:
+        """Measure rounds with their applies in drivers that go on."""
+        drivers = {place: Driver(self.config(place)) for place in _PLACES}
+        for number in range(_WARM_UP + repetitions):
+            self.change(changes)
+            for place, driver in drivers.items():
+                before, seconds = self._asked, driver.round()
+                if number >= _WARM_UP:
+                    self._note(f"warm round and apply, {changes:,}", place, seconds, before)
+        for driver in drivers.values():
+            driver.end()
+
+    def config(self, place: str) -> str:
+        """Return the configuration of a place."""
+        return str(self._folder / f"{place}.toml")
+
+    def _measure(self, title: str, place: str, words: Sequence[str]) -> None:
+        before = self._asked
+        self._note(title, place, cpu_seconds([*words])[0], before)
+
+    def _note(self, title: str, place: str, seconds: float, before: int) -> None:
+        self.found[title].seconds[place].append(seconds)
+        if place == "store":
+            self.found[title].requests.append(self._asked - before)
+        print(f"{title}, {place}: {seconds:.1f} s, {self._asked - before} requests", flush=True)
+
+    def _count(self, _: Request) -> None:
+        self._asked += 1
+
+
+class Driver:
+    """A driver that goes on: `drive` in a process of its own."""
+
+    def __init__(self, config: str) -> None:
+        words = [sys.executable, "-m", "benchmarks.object_store", "--drive", config]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def round(self) -> float:
+        """Let it run until nothing is left to do; return the CPU seconds that it took."""
+        stdin = cast("IO[bytes]", self._process.stdin)
+        stdin.write(b"\n")
+        stdin.flush()
+        return float(cast("IO[bytes]", self._process.stdout).readline())
+
+    def end(self) -> None:
+        """End it."""
+        self._process.communicate(timeout=60)
+
+
+def drive(config: str) -> None:
+    """Run once for each line of the input, in one session; print the CPU seconds of each."""
+    settings = load_settings(Path(config), {})
+    spark = spark_of(settings)()
+    for _ in sys.stdin:
+        before = _tree_seconds()
+        run(settings, once=True, spark=spark)
+        print(_tree_seconds() - before, flush=True)
+
+
+def append(config: str, rows: str) -> None:
+    """Append rows of a Delta table to a new one beside the lake."""
+    settings = load_settings(Path(config), {})
+    frame = spark_of(settings)().read.format("delta").load(rows)
+    frame.write.format("delta").mode("append").save(f"{settings.lake.root}-plain")
+
+
+def _tree_seconds() -> float:
+    seconds = 0.0
+    for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            used = each.cpu_times()
+            seconds += used.user + used.system + used.children_user + used.children_system
+    return seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=50_000)
+    parser.add_argument("--bytes", type=int, default=500)
+    parser.add_argument("--changes", type=int, default=1_000)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    parser.add_argument("--append", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.drive:
+        drive(arguments.drive)
+        return
+    if arguments.append:
+        append(*arguments.append)
+        return
+    adopt_orphans()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ObjectStore() as store,
+        producer(arguments.documents, arguments.bytes) as source,
+    ):
+        bench = Bench(Path(name), source, store)
+        bench.command("first load into changes", "run", "--once", "--set", "apply.when=never")
+        bench.plain_append()
+        bench.command("first apply", "apply")
+        for _ in range(arguments.repetitions):
+            for title in _COMMANDS:
+                bench.command(title, *title.partition(",")[0].split())
+            bench.change(arguments.changes)
+            bench.command(f"run --once, {arguments.changes:,} changes", "run", "--once")
+        bench.warm_rounds(arguments.changes, arguments.repetitions)
+    told = f"{arguments.documents:,} documents of {arguments.bytes:,} bytes"
+    print(f"{told}, CPU seconds; medians of {arguments.repetitions}")
+    print(f"{'':28} {'folder':>7} {'S3':>7} {'ratio':>6} {'requests':>9}")
+    for title, each in bench.found.items():
+        in_folder, in_store = (median(each.seconds[place]) for place in _PLACES)
         print(
-            f"{title:26} {in_folder:7.1f} {in_store:7.1f} {in_store / in_folder:6.2f} "
+            f"{title:28} {in_folder:7.1f} {in_store:7.1f} {in_store / in_folder:6.2f} "
             f"{median(each.requests):9.0f}"
         )
 

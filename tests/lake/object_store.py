@@ -4,6 +4,7 @@ It is moto's, over HTTP. Whoever has no right key is refused, as a store does an
 """
 
 import logging
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
@@ -39,12 +40,15 @@ logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it prints each req
 class ObjectStore:
     """The server, with an empty bucket; ``answer`` may let a request fail, or wait.
 
-    As an older server it ``ignores_conditions`` of writes.
+    As an older server it ``ignores_conditions`` of writes. Where it ``loses_answer`` it does what
+    it was asked, and the connection is cut.
     """
 
     def __init__(self) -> None:
         self.answer: Callable[[Request], Failure | None] = lambda _: None
         self.ignores_conditions = False
+        self.access_keys = {ACCESS_KEY}
+        self.loses_answer: Callable[[Request], bool] = lambda _: False
         self._store = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(
             "127.0.0.1", 0, self._serve, threaded=True, request_handler=MotoRequestHandler
@@ -105,12 +109,15 @@ class ObjectStore:
 
     def _serve(self, request: Request, start: Callable[..., object]) -> Iterable[bytes]:
         failure = self.answer(request)
-        if f"Credential={ACCESS_KEY}/" not in request.get("HTTP_AUTHORIZATION", ""):
+        told = request.get("HTTP_AUTHORIZATION", "")
+        if not any(f"Credential={each}/" in told for each in self.access_keys):
             failure = "403 Forbidden", "InvalidAccessKeyId"
         if self.ignores_conditions:
             request.pop("HTTP_IF_NONE_MATCH", None)
         if failure is None:
             answered: Iterable[bytes] = self._store(request, start)
+            if self.loses_answer(request):
+                request["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             return answered
         status, code = failure
         start(status, [("Content-Type", "application/xml")])

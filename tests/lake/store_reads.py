@@ -31,8 +31,8 @@ def require_reads_and_appends(given: dict[str, str]) -> None:
     assert table.properties()["dcplake.a"] == "1"
     assert place.has_log()
     assert not place.has_data()
-    created = place.newest_commit(0)
-    assert created is not None
+    created = place.commits_from(0)
+    assert created.keys() == {0}
 
     def append(_: int) -> None:
         replace(table, remembered={}).append(rows, {"by": "tests"})
@@ -40,7 +40,8 @@ def require_reads_and_appends(given: dict[str, str]) -> None:
     with ThreadPoolExecutor(_WRITERS) as pool:
         list(pool.map(append, range(_WRITERS)))
     assert place.has_data()
-    assert place.newest_commit(0) is None, "later commits are there"
+    assert list(place.commits_from(0)) == list(range(_WRITERS + 1))
+    assert place.commits_from(0)[0] == created[0]
     assert len(table.rows("id", "true")) == _WRITERS, "what was remembered is not the newest"
     commits = table.commits(_WRITERS + 10)
     assert [each["version"] for each in commits] == list(range(_WRITERS, -1, -1))

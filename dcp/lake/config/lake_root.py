@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 
-_REMOTE_SCHEMES: Final = (*S3_SCHEMES, "gs", "abfs", "abfss", "hdfs", "wasbs", "dbfs")
+_REMOTE_SCHEMES: Final = (*S3_SCHEMES, "gs", "az", "abfs", "abfss", "hdfs", "wasbs", "dbfs")
 
 
 def local_root(root: str) -> Path | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, get_type_hints
 
 from dcp.errors import ConfigError, SecretError
+from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import is_on_s3, local_root
@@ -254,8 +255,8 @@ class LakeSettings(Section):
 
     root: str = key(
         "lake",
-        "Folder of the tables: a path, s3://bucket/path (docs/object-stores.md), or another URI "
-        "that Spark can write to.",
+        "Folder of the tables: a path, s3://bucket/path, gs://… or az://… "
+        "(docs/object-stores.md), or another URI that Spark can write to.",
         is_path=True,
     )
     schema: str = key(
@@ -263,8 +264,9 @@ class LakeSettings(Section):
     )
     storage_options: Mapping[str, str] = key(
         {},
-        "The way to S3 where the environment and the machine do not say it, in the names of "
-        "delta-rs and Polars: endpoint, region, access_key_id and others (docs/object-stores.md).",
+        "The way to an object store where the environment and the machine do not say it, in the "
+        "names of delta-rs and Polars: endpoint, region, access_key_id and others "
+        "(docs/object-stores.md).",
         may_be_secret=True,
     )
     lock: bool = key(
@@ -288,12 +290,16 @@ class LakeSettings(Section):
     def __post_init__(self) -> None:
         """Check that there is a place, that it can be a folder, and the way to it."""
         Section.__post_init__(self)
-        checked_options(self.storage_options)
+        if self.schema or not is_in_cloud(self.root):
+            checked_options(self.storage_options)
+        else:
+            checked_cloud_options(self.root, self.storage_options)
         if self.schema:
             return
-        if self.storage_options and not is_on_s3(self.root):
+        if self.storage_options and not (is_on_s3(self.root) or is_in_cloud(self.root)):
             raise ConfigError(
-                f"storage_options: found some, but root is {self.root!r}, expected s3://bucket/path"
+                f"storage_options: found some, but root is {self.root!r}, expected "
+                "s3://bucket/path, gs://… or az://…"
             )
         folder = local_root(self.root) if self.root else None
         if not self.root or (folder is not None and folder.is_file()):

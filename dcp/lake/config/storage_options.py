@@ -6,7 +6,6 @@ says (``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for those two.
 
 import configparser
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dcp.errors import ConfigError, SecretError
+from dcp.lake.config.cloud_options import SECRETS as _CLOUD_SECRETS
+from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.lake_root import S3_SCHEMES
+from dcp.lake.config.patience import PATIENCE, checked_patience
 from dcp.lake.config.secret_files import read_secret
 from dcp.suggestions import did_you_mean
 
@@ -23,16 +25,7 @@ KEYS: Final = ("access_key_id", "secret_access_key", "session_token")
 _SECRETS: Final = KEYS[1:]
 _FILES: Final = tuple(f"{name}_file" for name in KEYS)
 _SWITCHES: Final = ("allow_http", "virtual_hosted_style_request")
-_PATIENCE: Final = MappingProxyType(
-    {"connect_timeout": "5s", "timeout": "30s", "max_retries": "8", "retry_timeout": "60s"}
-)
-"""How long delta-rs and obstore wait: for a connection, for an answer, and with how many further
-attempts, each after twice the time of the last one. So a store that is busy for half a minute
-delays a round, and one that is gone ends it in less than two.
-"""
-_RETRIES: Final = "max_retries"
-_NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
-_NAMES: Final = (KEYS[0], *_FILES, "region", "endpoint", *_SWITCHES, *_PATIENCE)
+_NAMES: Final = (KEYS[0], *_FILES, "region", "endpoint", *_SWITCHES, *PATIENCE)
 
 _OTHER_NAMES: Final = MappingProxyType(
     {
@@ -112,12 +105,10 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"storage_options: found {name} twice, expected it once")
         if name in _SWITCHES and value.lower() not in ("true", "false"):
             raise ConfigError(f'storage_options: found {name} neither "true" nor "false"')
-        if name in _PATIENCE and not re.fullmatch(_NUMBERS[name == _RETRIES], value):
-            expected = "a number" if name == _RETRIES else 'a number of seconds, as "30s"'
-            raise ConfigError(f"storage_options: found {name} {value!r}, expected {expected}")
         if name in _FILES and not Path(value).expanduser().is_absolute():
             raise ConfigError(f"storage_options: found {name} relative, expected an absolute path")
         found[name] = value
+    checked_patience(found)
     _require_safe_endpoint(found)
     plain = {name.removesuffix("_file") for name in found}
     if ("access_key_id" in plain) != ("secret_access_key" in plain):
@@ -194,11 +185,11 @@ def options_of_delta_rs(
         options["endpoint"] = f"{scheme}://{bucket}.{host}"
     if scheme == "http":  # of an option it was allowed; of the environment S3A takes it, too
         options["allow_http"] = "true"
-    return {**_PATIENCE, **options}
+    return {**PATIENCE, **options}
 
 
 def with_secrets(
-    options: Mapping[str, str], environment: Mapping[str, str] | None = None
+    root: str, options: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the same with the keys that this machine has: of files, environment or profile.
 
@@ -211,6 +202,8 @@ def with_secrets(
     """
     around = os.environ if environment is None else environment
     found = _read(options)
+    if is_in_cloud(root):
+        return found
     if not _names_keys(found, around):
         keys = _profile(around) or {}
     elif KEYS[0] in found:
@@ -263,7 +256,7 @@ def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> di
 def _read(options: Mapping[str, str]) -> dict[str, str]:
     """Return options with what their files hold."""
     found = dict(options)
-    for name in KEYS:
+    for name in (*KEYS, *_CLOUD_SECRETS):
         if (file := found.pop(f"{name}_file", None)) is not None:
             found[name] = _secret_in(file, name)
     return found

@@ -18,6 +18,7 @@ from dcp.lake.tables.history import (
     WINDOW,
     TableCommit,
     history,
+    history_until,
     reaches_creation,
     refuse_other_writer,
 )
@@ -42,16 +43,18 @@ def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
     Long maintenance can push our commits out of the window, and log retention out of the history;
     then the rows themselves tell.
     """
-    for commit in commits:
+    found = history_until(lake.changes, _has_round, commits)
+    for commit in found:
         if commit.round is not None:
             return commit.round
-    if reaches_creation(commits):
+    if reaches_creation(found):
         return 0
-    for commit in history(lake.changes, WHOLE):
-        if commit.round is not None:
-            return commit.round
     [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
     return int(row["round"])
+
+
+def _has_round(commits: Sequence[TableCommit]) -> bool:
+    return any(each.round is not None for each in commits)
 
 
 def round_time(
@@ -78,9 +81,7 @@ def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None 
 
     ``commits`` are its newest ones, where the caller has them; it looks further if it must.
     """
-    found = history(lake.changes) if commits is None else commits
-    if not is_settled(found):
-        found = history(lake.changes, WHOLE)
+    found = history_until(lake.changes, is_settled, commits)
     refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
 
 
@@ -113,10 +114,10 @@ def append_round(
     metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
     metadata["writer"] = writer_id
     if verify:
-        commits = history(lake.changes)
+        commits: Sequence[TableCommit] = history(lake.changes)
         has_committed = writer_id in _committed_writers
-        if has_committed and not any(commit.writer for commit in commits):
-            commits = history(lake.changes, WHOLE)  # much maintenance since
+        if has_committed:  # there may be much maintenance since
+            commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
         refuse_other_writer(commits, writer_id, has_committed=has_committed)
         refuse_wrong_round(newest_round(lake, commits), round_number, commits)
         refuse_tampered_log(lake, commits)
@@ -164,7 +165,9 @@ def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCo
 
 
 def _committed(lake: LakeTables, round_number: int, writer_id: str) -> TableCommit:
-    commits = history(lake.changes, WINDOW)
+    commits = history_until(
+        lake.changes, lambda told: any(each.round == round_number for each in told)
+    )
     for commit in commits:
         if commit.round == round_number:
             if commit.writer == writer_id:

@@ -15,16 +15,27 @@ from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.heartbeat import beat, newest_commit_time
 from dcp.lake.maintain.retention import keep_retention
-from dcp.lake.tables.history import history
+from dcp.lake.tables.history import FEW, history
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 
-LOOK_BACK: Final = 500
+_LOOK_BACK: Final = 500
 """Commits of a replica that are searched for a VACUUM that kept too little.
 
 Old versions of ``changes`` are of no use to anybody: its VACUUMs do no harm."""
 
 _LOG = logging.getLogger(__name__)
+
+
+def look_back(lake: LakeTables) -> int:
+    """Return how many commits of a replica are searched for a VACUUM that kept too little.
+
+    In an object store each costs a request, and Delta writes none for a VACUUM on S3.
+    """
+    changes = lake.changes
+    place = changes.place if isinstance(changes, LakeTable) else None
+    return FEW if place is not None and place.folder is None else _LOOK_BACK
 
 
 class HorizonGuard:
@@ -63,7 +74,7 @@ class HorizonGuard:
         lake, now, replicas = self._lake, self._clock(), replicas_in(self._lake)
         commits = history(lake.changes)
         refuse_tampered_log(lake, commits)
-        statuses = {each.name: replica_status(lake, each, LOOK_BACK) for each in replicas}
+        statuses = {each.name: replica_status(lake, each, look_back(lake)) for each in replicas}
         refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
         self._newest["changes"] = commits[0].horizon_time
         for table, status in statuses.items():

@@ -23,8 +23,8 @@ MOST_BYTES: Final = 256 * MEBIBYTE
 """A larger table whose files were never put in order is left to `dcplake maintain`: the first
 OPTIMIZE of a table rewrites it whole."""
 
-_LOOK_BACK: Final = 4
-"""An OPTIMIZE is looked for in so many times as many commits: other commits may come between."""
+_LOOK_BACK: Final = (COMMITS // 2, COMMITS, 4 * COMMITS)
+"""In so many of the newest commits an OPTIMIZE is looked for: others may come between."""
 
 
 class SmallFiles:
@@ -58,5 +58,8 @@ class SmallFiles:
 
 
 def _last_optimize(lake: LakeTables, table: str) -> TableCommit | None:
-    commits = history(lake.table(table), _LOOK_BACK * COMMITS)
-    return next((commit for commit in commits if commit.operation == "OPTIMIZE"), None)
+    for limit in _LOOK_BACK:
+        for commit in history(lake.table(table), limit):
+            if commit.operation == "OPTIMIZE":
+                return commit
+    return None

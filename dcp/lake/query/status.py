@@ -11,7 +11,7 @@ from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import round_record
 from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
-from dcp.lake.maintain.horizon_guard import LOOK_BACK
+from dcp.lake.maintain.horizon_guard import look_back
 from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
 from dcp.lake.tables.history import TableCommit, history
@@ -151,7 +151,8 @@ def lake_status(lake: LakeTables) -> LakeStatus:
     newest = newest_round(lake, commits)
     record = round_record(lake, newest)
     horizon = recorded_horizon(lake)
-    replicas = {replica: replica_status(lake, replica, LOOK_BACK) for replica in replicas_in(lake)}
+    window = look_back(lake)
+    replicas = {each: replica_status(lake, each, window) for each in replicas_in(lake)}
     return LakeStatus(
         place=str(lake.location),
         lake_id=lake.identity.lake_id,

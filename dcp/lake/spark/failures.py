@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -54,6 +54,8 @@ UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
 
 _BY_OBSTORE: Final = r"Error performing [A-Z]+"
 """How obstore and delta-rs begin to tell of a request that failed; the URL follows."""
+_TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
+"""How delta-rs breaks such a line, in colours, where obstore has a colon."""
 _CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
 """How obstore tells of an error of ours, as it asked for keys."""
 
@@ -77,6 +79,18 @@ class _Cause:
     what_to_do: str = ""
     is_log: bool = False
 
+
+_DOWN: Final = _Cause(
+    re.compile(
+        r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
+        r"|\(Service: S3, (Status Code: 5\d\d)\b"
+        rf"|{_BY_OBSTORE} [^\n]*(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*)"
+    ),
+    SetupError,
+    "the object store does not answer, or says that it cannot",
+    "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
+    "nothing that is committed is lost",
+)
 
 _CAUSES: Final = (
     _Cause(
@@ -124,17 +138,7 @@ _CAUSES: Final = (
         "make it (dcplake makes none), or name another in lake.root; see the endpoint in "
         "lake.storage_options, too",
     ),
-    _Cause(
-        re.compile(
-            r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
-            r"|\(Service: S3, (Status Code: 5\d\d)\b"
-            rf"|{_BY_OBSTORE} [^\n]*(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*)"
-        ),
-        SetupError,
-        "the object store does not answer, or says that it cannot",
-        "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
-        "nothing that is committed is lost",
-    ),
+    _DOWN,
     _Cause(
         re.compile(
             f"(?:{_IN_PYTHON}|{_IN_JAVA})"
@@ -280,21 +284,32 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 
 def store_error(failure: BaseException) -> DcplakeError | None:
     """Return the error that a failure of obstore or delta-rs with a known cause means."""
-    told = "".join(traceback.format_exception_only(failure))
+    told = _TREE.sub(": ", str(failure))
     if (carried := _CARRIED.search(told)) is not None:
         return SecretError(carried[1])
     return _named_cause(told, "") if re.search(_BY_OBSTORE, told) else None
 
 
+def refuse_silent_store(failure: BaseException, what: str) -> None:
+    """Raise SetupError where a store does not answer obstore or delta-rs: nor would it Spark."""
+    told = _TREE.sub(": ", str(failure))
+    if re.search(_BY_OBSTORE, told) and next(_causes_of(told), None) is _DOWN:
+        raise SetupError(str(_named_cause(told, what))) from failure
+
+
 def _named_cause(told: str, what: str) -> DcplakeError | None:
     named = f"{what}: " if what else ""
-    for cause in _CAUSES:
-        if (match := cause.pattern.search(told)) is not None:
-            file = next(filter(None, match.groups()), "")
-            place = f"{file}: " if file else ""
-            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
-            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
+    for cause in _causes_of(told):
+        match = cast("re.Match[str]", cause.pattern.search(told))
+        file = next(filter(None, match.groups()), "")
+        place = f"{file}: " if file else ""
+        what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
+        return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
     return None
+
+
+def _causes_of(told: str) -> Iterator[_Cause]:
+    return (cause for cause in _CAUSES if cause.pattern.search(told))
 
 
 def start_cause(failure: BaseException, log_file: Path) -> str:
@@ -361,10 +376,11 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
 
 def _told(failure: BaseException) -> str:
     """Return the texts of a failure and of its causes, Java's among them."""
-    return "\n".join(
+    told = "\n".join(
         getattr(each, "_stackTrace", "") + "".join(traceback.format_exception_only(each))
         for each in _chain(failure)
     )
+    return _TREE.sub(": ", told)
 
 
 def innermost(failure: BaseException) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -44,18 +45,19 @@ class FolderPlace(TablePlace):
         """Return whether there are files of rows."""
         return any(self.path.rglob("*.parquet"))
 
-    def newest_commit(self, version: int) -> Hashable | None:
-        """Return the identity of a commit's file; None where it is gone, or a later one is there.
+    def commits_from(self, version: int) -> dict[int, Hashable]:
+        """Return the identities of the files of a commit, and of all later ones, by version.
 
         A table that was made anew has others.
         """
-        try:
-            found = self._commit_file(version).stat()
-        except FileNotFoundError:
-            return None
-        if self._commit_file(version + 1).exists():
-            return None
-        return found.st_ino, found.st_mtime_ns
+        found: dict[int, Hashable] = {}
+        for each in count(version):
+            try:
+                told = self._commit_file(each).stat()
+            except FileNotFoundError:
+                return found
+            found[each] = told.st_ino, told.st_mtime_ns
+        return found
 
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
         """Yield the files of commits, up to the first that is gone."""

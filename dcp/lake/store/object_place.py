@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,7 +19,7 @@ from dcp.lake.store.upload import Upload
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_COMMIT: Final = re.compile(r"\d{20}\.json")
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
 
 _AT_ONCE: Final = 16
 
@@ -55,7 +55,7 @@ class ObjectPlace(TablePlace):
             SecretError: a file with a secret cannot be read, or is empty.
 
         """
-        return with_secrets(self.way)
+        return with_secrets(self.url, self.way)
 
     @property
     def _store(self) -> "ObjectStore":
@@ -87,19 +87,19 @@ class ObjectPlace(TablePlace):
         """Return whether there are files of rows, as far as a first look tells."""
         return any(path.endswith(".parquet") for path in self._first_below(self._path()))
 
-    def newest_commit(self, version: int) -> Hashable | None:
-        """Return the identity of a commit's file; None where it is gone, or a later one is there.
+    def commits_from(self, version: int) -> dict[int, Hashable]:
+        """Return the identities of the files of a commit, and of all later ones, by version.
 
         A table that was made anew has others.
         """
         import obstore  # not where all is on this machine
 
-        path = self._commit_path(version)
-        listed = obstore.list(self._store, self._path(LOG), offset=path[:-1]).collect()
-        commits = [each for each in listed if _COMMIT.fullmatch(each["path"].rpartition("/")[2])]
-        if len(commits) != 1 or commits[0]["path"] != path:
-            return None
-        return commits[0]["e_tag"], commits[0]["last_modified"]
+        just_before = self._commit_path(version)[:-1]
+        listed = obstore.list(self._store, self._path(LOG), offset=just_before).collect()
+        named = ((_COMMIT.fullmatch(each["path"].rpartition("/")[2]), each) for each in listed)
+        return {
+            int(name[1]): (each["e_tag"], each["last_modified"]) for name, each in named if name
+        }
 
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
         """Yield the files of commits, up to the first that is gone.
@@ -166,7 +166,9 @@ class ObjectPlace(TablePlace):
         except Exception as failure:
             # The store may have refused our own content: where it heard no answer, obstore asks
             # again. Each commit has an identifier of its own.
-            found = self._read_commit(version)
+            found = None
+            with suppress(Exception):  # then it is not known; the caller reads back
+                found = self._read_commit(version)
             if found is not None and found.content == content:
                 return
             if found is not None or isinstance(failure, AlreadyExistsError):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from dcp.errors import SecretError
 from dcp.lake.config.storage_options import KEYS, with_secrets
 
 if TYPE_CHECKING:
@@ -25,11 +26,18 @@ class _Keys:
 
     refresh_threshold = timedelta(0)
 
-    def __init__(self, way: Mapping[str, str]) -> None:
+    def __init__(self, bucket: str, way: Mapping[str, str]) -> None:
+        self._bucket = bucket
         self._way = way
+        self._last: dict[str, str] = {}
 
     def __call__(self) -> dict[str, Any]:
-        found = with_secrets(self._way)
+        try:
+            found = self._last = with_secrets(self._bucket, self._way)
+        except SecretError:  # a file that is replaced may be empty, or gone, for a moment
+            if not self._last:
+                raise
+            found = self._last
         key, secret, token = (found.get(name) for name in KEYS)
         return {
             "access_key_id": key,
@@ -53,7 +61,7 @@ def opened_store(bucket: str, way: Mapping[str, str]) -> "ObjectStore":
 def _opened(bucket: str, way: tuple[tuple[str, str], ...]) -> "ObjectStore":
     from obstore import store  # not where all is on this machine
 
-    config = with_secrets(dict(way))
+    config = with_secrets(bucket, dict(way))
     client = {name: config.pop(name) for name in _OF_CLIENT if name in config}
     retry = {
         "max_retries": int(config.pop("max_retries")),
@@ -68,6 +76,6 @@ def _opened(bucket: str, way: tuple[tuple[str, str], ...]) -> "ObjectStore":
         config=config,
         client_options=client,
         retry_config=retry,
-        **({"credential_provider": _Keys(dict(way))} if has_keys else {}),
+        **({"credential_provider": _Keys(bucket, dict(way))} if has_keys else {}),
     )
     return opened

@@ -62,8 +62,8 @@ class TablePlace(ABC):
         """Return whether there are files of rows."""
 
     @abstractmethod
-    def newest_commit(self, version: int) -> Hashable | None:
-        """Return the identity of a commit's file; None where it is gone, or a later one is there.
+    def commits_from(self, version: int) -> dict[int, Hashable]:
+        """Return the identities of the files of a commit, and of all later ones, by version.
 
         A table that was made anew has others.
         """

@@ -100,19 +100,15 @@ class VersionTakenError(Exception):
     """Another commit came first: nothing was committed, and the files are there still."""
 
 
-def takes_files(place: TablePlace) -> bool:
-    """Return whether an append to the table at ``place`` needs nothing that we do not do.
+def takes_files(place: TablePlace, table: "StoredTable") -> bool:
+    """Return whether an append to a table, read at ``place``, needs nothing that we do not do.
 
     Raises:
+        SetupError: it is in a store that does not answer.
         LakeError: it is in a store that overwrites.
 
     """
-    try:
-        unknown = _unknown_features(place.open())
-    except Exception as failure:  # of many classes, not all of them documented
-        _LOG.info("%s: delta-rs: %s; Spark writes to it", place, failure)
-        return False
-    if unknown:
+    if unknown := _unknown_features(table):
         _LOG.info("%s: found the Delta features %s; Spark writes to it", place, unknown)
     return not unknown and place.can_commit()
 
@@ -132,6 +128,7 @@ def commit_files(
     transaction: tuple[str, int],
     user_metadata: str,
     operation: Operation = Operation.WRITE,
+    table: "StoredTable | None" = None,
 ) -> None:
     """Append the rows of ``files`` as the version after ``read_version``.
 
@@ -145,6 +142,7 @@ def commit_files(
         transaction: application id and version of Delta's transaction identifiers.
         user_metadata: what the table's history shows under that name.
         operation: what it calls the commit.
+        table: as it was read, up to that version or a later one; else it is read.
 
     Raises:
         VersionTakenError: another commit came first.
@@ -154,7 +152,7 @@ def commit_files(
     """
     now_milliseconds = time.time_ns() // 1_000_000
     app_id, app_version = transaction
-    table = place.open(read_version)
+    table = table or place.open(read_version)
     properties = table.metadata().configuration
     newest = table.transaction_version(app_id)
     if newest is not None and newest >= app_version:

@@ -1,10 +1,8 @@
 """Reads a table by delta-rs: in milliseconds, in this process. It appends few rows, too."""
 
-import json
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -14,15 +12,12 @@ from deltalake import Schema as StoredSchema
 from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 
 from dcp.errors import LakeError
-from dcp.lake.store.commit_times import in_time
 from dcp.lake.store.place import TablePlace
+from dcp.lake.store.remembered_table import RememberedTable, as_it_is
 from dcp.lake.store.table import Column, Statement, TableSize
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.sql import standard_string
-
-_MOST_REMEMBERED: Final = 500
-"""Commits of a table that are remembered at most."""
 
 _NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
 """Errors of delta-rs before a commit: the table has a feature that it lacks, or other columns.
@@ -33,19 +28,6 @@ What it does behind a commit, as a checkpoint, fails with others.
 _NAME: Final = "t"
 _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
-
-
-@dataclass(slots=True)
-class RememberedTable:
-    """A table as it was read, up to its newest commit, and what identifies that commit's file.
-
-    ``commits`` are its newest ones, newest first, ``limit`` at most.
-    """
-
-    stored: StoredTable
-    newest: Hashable
-    commits: list[dict[str, Any]] = field(default_factory=list)
-    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +46,13 @@ class FileTable:
 
     def exists(self) -> bool:
         """Return whether there is a table; where its log is damaged, this raises."""
+        is_new = self.sql not in self.remembered
+        if is_new and not self.place.has_log():  # one request instead of three
+            return False
         try:
             self._newest()
         except Exception:  # of many classes, not all of them documented
-            if self.place.has_log():
+            if is_new or self.place.has_log():
                 raise
             return False
         return True
@@ -107,13 +92,7 @@ class FileTable:
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits."""
-        known = self._newest()
-        if known.limit >= limit:
-            return known.commits[:limit]
-        found = _commits(self.place, known.stored.version(), limit)
-        if limit <= _MOST_REMEMBERED:
-            known.commits, known.limit = found, limit
-        return found
+        return self._newest().commits(self.place, limit)
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
@@ -181,46 +160,22 @@ class FileTable:
         found = QueryBuilder().register(_NAME, self._stored(version)).execute(statement)
         return pa.RecordBatchReader.from_stream(found)
 
+    def read_log(self) -> StoredTable:
+        """Return the table as it is, by delta-rs."""
+        return self._stored()
+
     def _stored(self, version: int | None = None) -> StoredTable:
         return self._newest().stored if version is None else self.place.open(version)
 
     def _newest(self) -> RememberedTable:
-        """Return the table as it is: as it was read, if no commit has come since."""
-        known = self.remembered.pop(self.sql, None)
-        if known is None or self.place.newest_commit(known.stored.version()) != known.newest:
-            stored = self.place.open()
-            newest = self.place.newest_commit(stored.version())
-            known = RememberedTable(stored, newest)
-            if newest is None:  # a commit has come in the meantime
-                return known
-        self.remembered[self.sql] = known
-        return known
+        """Return the table as it is: as it was read, and what has come since."""
+        return as_it_is(self.place, self.remembered, self.sql)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     """Yield the rows of some batches."""
     for batch in batches:
         yield from batch.to_pylist()
-
-
-def _commits(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]:
-    """Return commits up to the version ``newest``, newest first, as delta-rs would.
-
-    That would keep this process's other threads from running while it waits for a store.
-    """
-    versions = range(newest, max(newest - limit, -1), -1)
-    told = [
-        ({**_commit_info(file.content), "version": file.version}, file.milliseconds)
-        for file in place.read_commits(versions)
-    ]
-    return in_time((commit, commit.get("timestamp"), of_file) for commit, of_file in told)
-
-
-def _commit_info(commit_file: bytes) -> dict[str, Any]:
-    for line in BytesIO(commit_file):
-        if b'"commitInfo"' in line and (found := json.loads(line).get("commitInfo")):
-            return dict(found)
-    return {}
 
 
 def _columns(schema: pa.Schema, also: Collection[str] = ()) -> dict[str, pa.DataType]:

@@ -5,7 +5,7 @@ Every commit of ours carries JSON in its user metadata:
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -20,11 +20,11 @@ HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"
 """Keys in the metadata of commits of `maintain.heartbeat` and of `maintain.cleaning`."""
 
-FEW: Final = 8
-"""Commits that mostly tell where a table stands. In an object store each is a request."""
+FEW: Final = 4
+"""Commits that a look at the history reads at first. In an object store each is a request."""
 
 WINDOW: Final = 50
-"""Commits that a look at the history reads at first."""
+"""Commits that it reads then, before it reads all of them."""
 
 WHOLE: Final = 1_000_000
 """More commits than a log keeps."""
@@ -141,9 +141,26 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
     return ours if isinstance(ours, dict) else {}
 
 
-def history(table: Table, limit: int = WINDOW) -> list[TableCommit]:
+def history(table: Table, limit: int = FEW) -> list[TableCommit]:
     """Return the newest ``limit`` commits of a table, newest first."""
     return [_commit(told) for told in table.commits(limit)]
+
+
+def history_until(
+    table: Table,
+    is_enough: Callable[[Sequence[TableCommit]], bool],
+    found: Sequence[TableCommit] | None = None,
+) -> Sequence[TableCommit]:
+    """Return the newest commits, newest first, as many as ``is_enough`` says; else all.
+
+    ``found`` are the newest ones, where the caller has them.
+    """
+    commits = history(table) if found is None else found
+    for limit in (WINDOW, WHOLE):
+        if is_enough(commits) or reaches_creation(commits):
+            break
+        commits = history(table, limit)
+    return commits
 
 
 def _commit(told: Mapping[str, Any]) -> TableCommit:

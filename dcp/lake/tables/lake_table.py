@@ -10,17 +10,21 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.spark.failures import remedy
+from dcp.lake.spark.failures import refuse_silent_store, remedy
 from dcp.lake.store.place import LOG, TablePlace
+from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.store.table import Column, Statement, TableReads, TableSize
 from dcp.lake.tables.file_commit import commits_to
-from dcp.lake.tables.file_table import FileTable, RememberedTable
+from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.spark_table import SparkTable, StartSpark
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
@@ -56,6 +60,10 @@ class LakeTable:
     @property
     def _spark(self) -> SparkTable:
         return SparkTable(self.sql, self.where, self.start_spark, self.path)
+
+    def read_log(self) -> "StoredTable | None":
+        """Return the table as it is, by delta-rs; None where only Spark can read it."""
+        return self._by_files(FileTable.read_log)
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
@@ -239,6 +247,7 @@ class LakeTable:
             return None
 
     def _note(self, failure: Exception) -> None:
+        refuse_silent_store(failure, self.where)
         _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
 
     def _remove_unfinished_log(self) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dcp.lake.config.lake_root import local_root
+from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.file_table import RememberedTable
+from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.sql import dotted, quoted
@@ -87,4 +87,5 @@ class LakeLocation:
             return FolderPlace(folder)
         if self.options is None:
             return None
-        return ObjectPlace(f"s3://{path.partition('://')[2]}", self.options)
+        url = f"s3://{path.partition('://')[2]}" if is_on_s3(path) else path
+        return ObjectPlace(url, self.options)

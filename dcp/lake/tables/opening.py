@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, LakeError, StoppedError
+from dcp.lake.config.cloud_options import cloud_way, is_in_cloud
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
@@ -34,6 +35,8 @@ def lake_location(settings: Settings) -> LakeLocation:
     lake, options = settings.lake, None
     if lake.on_s3:
         options = options_of_delta_rs(lake.root, lake.storage_options, settings.spark.conf)
+    elif is_in_cloud(lake.root):
+        options = cloud_way(lake.root, lake.storage_options)
     return LakeLocation(root=lake.root, options=options)
 
 

@@ -11,9 +11,9 @@ from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slots
 from dcp.lake.store.lake_store import BatchFunction, Transaction
 from dcp.lake.store.place import TablePlace
+from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import takes_files
-from dcp.lake.tables.file_table import RememberedTable
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
@@ -68,8 +68,9 @@ class SparkStore:
             LakeError: it is in a store that overwrites.
 
         """
-        place, root = self.table(table).place, self.location.root
-        if place is None or root is None or not takes_files(place):
+        found, root = self.table(table), self.location.root
+        place, read = found.place, found.read_log()
+        if place is None or root is None or read is None or not takes_files(place, read):
             return None
         # Another log store may keep the newest commits elsewhere, or overwrite ours.
         is_ours = not is_on_s3(root) or log_store_of(self.spark, root) == LOG_STORE
@@ -86,13 +87,14 @@ class SparkStore:
         spark, settings = self.spark, FEW_ROWS if are_few else {}
         each_task = spark.range(0, tasks, 1, tasks)
         if (place := self.place_of_files(_CHANGES)) is not None:
-            return TaskFiles(each_task, receive, place, _FILES, settings)
+            read_log = self.table(_CHANGES).read_log
+            return TaskFiles(each_task, receive, place, _FILES, settings, read_log)
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
         return SparkRows(frame, self.location, settings)
 
     def beside(self) -> Self:
         """Return the same lake in a session of its own, which begins when it is asked for."""
-        return replace(self, start_spark=SessionBeside(self.start_spark), remembered={})
+        return replace(self, start_spark=SessionBeside(self.start_spark))
 
     def end_beside(self, stores: Sequence[Self]) -> None:
         """Let go of the sessions that `beside` began."""

@@ -223,7 +223,7 @@ def lake_in(
         _make_lake(changes, identity, horizon, also)
     lake = _open(store, location)
     lake.identity.require_same(identity, str(location))
-    _require_deletion_vectors(lake.changes, deletion_vectors)
+    _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
     return lake
 
 
@@ -265,9 +265,11 @@ def has_deletion_vectors(table: Table) -> bool:
     return table.properties().get(_DELETION_VECTORS) == "true"
 
 
-def _require_deletion_vectors(table: Table, are_wanted: bool) -> None:
+def _require_deletion_vectors(
+    table: Table, properties: Mapping[str, str], are_wanted: bool
+) -> None:
     """Raise ConfigError if a table was made otherwise: Delta keeps a feature that it had."""
-    had = has_deletion_vectors(table)
+    had = properties.get(_DELETION_VECTORS) == "true"
     if had != are_wanted:
         words = ("without", "with")
         raise ConfigError(
@@ -357,7 +359,7 @@ def ensure_replica(
                 f"{table.where}: found {name} {found.get(name)!r}, expected {expected!r}; "
                 "it is not this lake's replica and is left alone"
             )
-    _require_deletion_vectors(table, deletion_vectors)
+    _require_deletion_vectors(table, found, deletion_vectors)
     table.require_columns(REPLICA, also=TYPED.names)
     if replica != DOCS:
         _list_replica(lake, replica)

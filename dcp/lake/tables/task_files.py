@@ -6,7 +6,7 @@ The driver hears of the files alone and commits them (`dcp.lake.tables.file_comm
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from socket import gethostname
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -21,6 +21,9 @@ from dcp.lake.tables.file_commit import Operation, commit_files
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.transaction import session_settings_for_a_while
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 
 @contextmanager
@@ -45,10 +48,12 @@ class TaskFiles:
         place: TablePlace,
         contents: FileContents,
         settings: Mapping[str, str],
+        read_log: "Callable[[], StoredTable | None]" = lambda: None,
     ) -> None:
         """Each task of ``frame`` writes what ``rows`` makes of its batches at ``place``.
 
-        ``settings`` are those of the session while the job runs.
+        ``settings`` are those of the session while the job runs. ``read_log`` may know the table,
+        so that a commit need not read it again.
         """
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -61,6 +66,7 @@ class TaskFiles:
 
         self.place = place
         self._settings = settings
+        self._read_log = read_log
         self._frame = frame.mapInArrow(write, spark_ddl(DATA_FILE))
         self._written: list[DataFile] | None = None
 
@@ -85,4 +91,6 @@ class TaskFiles:
 
         """
         files, told = self.written(), metadata_json(metadata)
-        commit_files(self.place, files, base(), transaction, told, operation)
+        commit_files(
+            self.place, files, base(), transaction, told, operation, table=self._read_log()
+        )

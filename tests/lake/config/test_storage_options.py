@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import ConfigError, SecretError
+from dcp.lake.config.cloud_options import cloud_way
+from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.settings import LakeSettings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.config.storage_options import (
@@ -88,7 +90,7 @@ def read_without_spark(
     if way is None:
         return None
     assert SECRET not in pickle.dumps(way).decode("latin-1"), "it travels to tasks"
-    found = with_secrets(way, environment)
+    found = with_secrets(ROOT, way, environment)
     known = ("region", "endpoint", "allow_http", *KEYS)
     return {name: found[name] for name in known if name in found}
 
@@ -206,3 +208,41 @@ def test_options_are_for_lakes_on_s3_and_stay_unseen() -> None:
     assert not LakeSettings(schema="c.s").on_s3
     with pytest.raises(ConfigError, match=r"root is 'lake', expected s3://bucket/path"):
         LakeSettings(root="lake", storage_options={"region": "x"})
+
+
+@pytest.mark.parametrize(
+    ("root", "given", "environment", "way"),
+    [
+        ("gs://bucket/lake", {}, {}, None),
+        ("gs://bucket/lake", {}, {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, {}),
+        ("gs://bucket/lake", {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, {}, {}),
+        ("az://container/lake", {}, {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, {}),
+        ("abfss://c@a.dfs.core.windows.net/lake", {"timeout": "9s"}, {}, {"timeout": "9s"}),
+    ],
+)
+def test_lakes_of_google_and_azure_are_read_without_spark_where_the_way_is_told(
+    root: str, given: dict[str, str], environment: dict[str, str], way: dict[str, str] | None
+) -> None:
+    found = cloud_way(root, given, environment)
+    if way is None or found is None:
+        assert found is way
+        return
+    assert found == {**PATIENCE, **{name.lower(): value for name, value in given.items()}, **way}
+    assert with_secrets(root, found, AROUND) == found, "keys of S3 are of no use there"
+
+
+def test_a_secret_of_azure_is_in_a_file(tmp_path: Path) -> None:
+    root, secret = "az://container/lake", tmp_path / "secret"
+    secret.write_text(SECRET)
+    file = {"azure_storage_account_key_file": str(secret)}
+    assert with_secrets(root, file) == {"azure_storage_account_key": SECRET}
+    LakeSettings(root=root, storage_options=file)
+    for wrong, message in (
+        ({"azure_storage_account_key": SECRET}, "expected azure_storage_account_key_file"),
+        ({"google_service_account": SECRET}, "found 'google_service_account'"),
+        ({"azure_storage_account_key_file": SECRET}, "relative, expected an absolute path"),
+        ({"max_retries": "many"}, "found max_retries 'many', expected a number"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            LakeSettings(root=root, storage_options=wrong)
+        assert message in str(refused.value) and SECRET not in str(refused.value)

@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from dcp.errors import LakeError
-from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.file_commit import VersionTakenError, commit_files, commits_to, takes_files
 from dcp.lake.tables.history import history
+from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.tables import LakeTables
@@ -58,7 +58,7 @@ def commit(place: TablePlace, read_version: int, round_number: int) -> DataFile:
 def test_spark_reads_prunes_describes_and_compacts_what_was_committed(lake: LakeTables) -> None:
     folder, name, spark = folder_of(lake), lake.changes_sql, lake.spark
     place = place_of(lake)
-    assert takes_files(place)
+    assert takes_files(place, place.open())
     log = folder / "_delta_log"
     files = {number: commit(place_of(lake), number - 1, number) for number in range(1, 26)}
     assert sorted(file.name for file in log.glob("*.checkpoint.parquet")) == [
@@ -210,16 +210,17 @@ def test_tables_that_ask_more_of_writers_are_left_to_spark(
     lake: LakeTables, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = folder_of(lake)
-    assert not takes_files(FolderPlace(tmp_path / "nothing"))
+    nothing = lake.table("nothing")
+    assert isinstance(nothing, LakeTable) and nothing.read_log() is None
 
     def refuse(*_: object) -> None:
         raise PermissionError("no links here")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", refuse)
-        assert not takes_files(place_of(lake))
-    assert takes_files(place_of(lake))
+        assert not takes_files(place_of(lake), place_of(lake).open())
+    assert takes_files(place_of(lake), place_of(lake).open())
     assert not list((folder / "_delta_log").glob(".*.tmp"))
     wanted = "'delta.enableInCommitTimestamps' = 'true'"
     lake.spark.sql(f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({wanted})")
-    assert not takes_files(place_of(lake))
+    assert not takes_files(place_of(lake), place_of(lake).open())

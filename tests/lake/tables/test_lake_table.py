@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from deltalake.exceptions import DeltaProtocolError
 
 from dcp.errors import LakeError
 from dcp.lake.store.folder_place import FolderPlace
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.place import CommitFile
 from dcp.lake.tables import file_table
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -180,34 +181,34 @@ def test_spark_is_asked_where_the_log_cannot_be_read(changed: LakeTables) -> Non
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The limits with which a log was read."""
+    """The versions whose commits were read."""
     found: list[int] = []
-    read = file_table._commits
+    read = FolderPlace.read_commits
 
-    def counted(place: TablePlace, newest: int, limit: int) -> list[dict[str, Any]]:
-        found.append(limit)
-        return read(place, newest, limit)
+    def noted(place: FolderPlace, versions: Iterable[int]) -> Iterator[CommitFile]:
+        for file in read(place, versions):
+            found.append(file.version)
+            yield file
 
-    monkeypatch.setattr(file_table, "_commits", counted)
+    monkeypatch.setattr(FolderPlace, "read_commits", noted)
     return found
 
 
 def test_a_log_is_read_again_only_where_something_came(
     changed: LakeTables, reads: list[int]
 ) -> None:
+    newest = history(docs_of(changed), 3)
     whole = history(docs_of(changed), 50)
     assert history(docs_of(changed), 50) == whole
-    assert history(docs_of(changed), 3) == whole[:3]
-    assert reads == [50]
+    assert history(docs_of(changed), 3) == whole[:3] == newest
+    assert reads == [each.version for each in whole], "each once"
+    reads.clear()
     docs = changed.table_sql(DOCS.name)
     changed.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('dcplake.c' = '1')").collect()
     newer = history(docs_of(changed), 50)
     assert [each.version for each in newer] == [whole[0].version + 1, *(c.version for c in whole)]
-    assert history(docs_of(changed), 60) == newer
-    assert reads == [50, 50, 60]
-    history(docs_of(changed), WHOLE)
-    history(docs_of(changed), WHOLE)  # so many are not remembered
-    assert reads == [50, 50, 60, WHOLE, WHOLE]
+    assert history(docs_of(changed), WHOLE) == newer
+    assert reads == [newer[0].version]
 
 
 def test_a_table_that_was_made_anew_is_read_anew(
@@ -221,7 +222,7 @@ def test_a_table_that_was_made_anew_is_read_anew(
     shutil.rmtree(table.folder)
     shutil.copytree(copy, table.folder, copy_function=shutil.copy)
     after = history(docs_of(changed))
-    assert len(reads) == 2
+    assert reads == 2 * [each.version for each in before]
     assert [each.version for each in after] == [each.version for each in before]
     assert after[0].time == before[0].time, "a copy tells when its commits were made"
     shutil.rmtree(table.folder)

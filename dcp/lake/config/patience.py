@@ -1,0 +1,28 @@
+"""Says how long delta-rs and obstore wait for a store, in their own options."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from dcp.errors import ConfigError
+
+RETRIES: Final = "max_retries"
+PATIENCE: Final = MappingProxyType(
+    {"connect_timeout": "5s", "timeout": "30s", RETRIES: "8", "retry_timeout": "60s"}
+)
+"""For a connection, for an answer, and with how many further attempts until when, each after twice
+the time of the last one. So a store that is busy for half a minute delays a round, and one that is
+gone ends it.
+"""
+_NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
+
+
+def checked_patience(options: Mapping[str, str]) -> None:
+    """Raise ConfigError where such an option is no number."""
+    for name in PATIENCE.keys() & options.keys():
+        if not re.fullmatch(_NUMBERS[name == RETRIES], options[name]):
+            expected = "a number" if name == RETRIES else 'a number of seconds, as "30s"'
+            raise ConfigError(
+                f"storage_options: found {name} {options[name]!r}, expected {expected}"
+            )

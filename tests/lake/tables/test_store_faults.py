@@ -1,0 +1,231 @@
+"""A store that fails while tasks upload and the driver commits: all or nothing, and one line.
+
+Without Spark: what tasks and drivers do there is done here.
+"""
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from deltalake import Schema
+
+from dcp.errors import DcplakeError, SetupError
+from dcp.lake.config.memory import UPLOAD_PART_BYTES
+from dcp.lake.spark.failures import store_error
+from dcp.lake.store import opened_store
+from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
+from dcp.lake.tables.file_commit import VersionTakenError, commit_files
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from tests.lake.object_store import ACCESS_KEY, SECRET_KEY, Failure, ObjectStore, Request
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BUSY: Failure = ("503 Slow Down", "SlowDown")
+ENDED: Failure = ("400 Bad Request", "ExpiredToken")
+MOST_SECONDS = 30.0
+FIRST_COMMIT = (
+    '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["appendOnly"]}}\n'
+    '{"metaData":{"id":"0","format":{"provider":"parquet","options":{}},"schemaString":%s,'
+    '"partitionColumns":[],"configuration":{},"createdTime":0}}\n'
+)
+
+
+class Table:
+    """A table in a store that may fail."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        import json
+
+        self.store, self.prefix = store, uuid4().hex
+        schema = json.dumps(Schema.from_arrow(CHANGES).to_json())
+        self.place.commit(0, (FIRST_COMMIT % schema).encode())
+
+    @property
+    def place(self) -> ObjectPlace:
+        return self.store.place(self.prefix)
+
+    def write(self, row_bytes: int = 100) -> DataFile:
+        contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
+        rows = [{"round": 1, "vbucket": 1, "kind": "mutation", "value": os.urandom(row_bytes)}]
+        with DataFileWriter(self.place, contents) as writer:
+            for _ in range(4):
+                writer.write(pa.RecordBatch.from_pylist(rows, schema=CHANGES))
+            file = writer.finish()
+        assert file is not None
+        return file
+
+    def commit(self, file: DataFile, version: int = 0) -> None:
+        commit_files(self.place, [file], version, ("app", version + 1), "")
+
+    def round(self, row_bytes: int = 100) -> None:
+        self.commit(self.write(row_bytes))
+
+    def versions(self) -> list[int]:
+        return list(self.place.commits_from(0))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        store.options |= {"max_retries": "3", "timeout": "2s"}
+        yield store
+
+
+@pytest.fixture
+def table(server: ObjectStore) -> Iterator[Table]:
+    yield Table(server)
+    server.answer, server.loses_answer = lambda _: None, lambda _: False
+
+
+def never() -> "SparkSession":
+    raise AssertionError("Spark was started")
+
+
+def is_put(request: Request, suffix: str) -> bool:
+    return request["REQUEST_METHOD"] == "PUT" and str(request["PATH_INFO"]).endswith(suffix)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_commit_whose_answer_is_lost_stands_once(table: Table, times: int) -> None:
+    lost: list[str] = []
+
+    def loses(request: Request) -> bool:
+        if not is_put(request, ".json") or len(lost) == times:
+            return False
+        lost.append(request["PATH_INFO"])
+        return True
+
+    table.store.loses_answer = loses
+    table.round()
+    assert len(lost) == times
+    assert table.versions() == [0, 1]
+    assert table.place.open().version() == 1
+    file = table.write()
+    table.commit(file, 1)
+    with pytest.raises(VersionTakenError, match=r"0{19}1\.json: found a commit there"):
+        table.commit(file)
+
+
+def test_a_store_that_is_busy_for_a_while_delays_a_round(table: Table) -> None:
+    refused: set[tuple[str, str, str]] = set()
+
+    def answer(request: Request) -> Failure | None:
+        what = request["REQUEST_METHOD"], request["PATH_INFO"], request["QUERY_STRING"]
+        if what in refused:
+            return None
+        refused.add(what)
+        return ("429 Too Many Requests", "TooManyRequests") if len(refused) % 2 else BUSY
+
+    table.store.answer = answer
+    table.round(UPLOAD_PART_BYTES // 2)
+    assert any(query.startswith("partNumber=1") for _, _, query in refused)
+    assert table.versions() == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".json"])
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (BUSY, "503 Service Unavailable: the object store does not answer"),
+        (ENDED, "the credentials of the object store have ended; renew them and run again"),
+        (("403 Forbidden", "AccessDenied"), "the object store refused the credentials"),
+        (None, "the object store does not answer, or says that it cannot; see that the endpoint"),
+    ],
+)
+def test_a_store_that_fails_on_ends_the_round_and_leaves_nothing_of_it(
+    table: Table, suffix: str, failure: Failure | None, said: str
+) -> None:
+    """None: it takes the request and says nothing."""
+    parts: list[str] = []
+
+    def answer(request: Request) -> Failure | None:
+        query = str(request["QUERY_STRING"])
+        if request["REQUEST_METHOD"] == "DELETE":
+            parts.append(query)
+        if not is_put(request, suffix) or "partNumber=1" in query:
+            return None
+        if failure is None:
+            sleep(2.5)
+        return failure or BUSY
+
+    if failure is None:
+        table.store.options["max_retries"] = "1"
+    table.store.answer = answer
+    begin = monotonic()
+    with pytest.raises(Exception) as told:
+        table.round(UPLOAD_PART_BYTES // 2 if suffix == ".parquet" else 100)
+    table.store.options["max_retries"] = "3"
+    assert monotonic() - begin < MOST_SECONDS
+    error = store_error(told.value)
+    assert isinstance(error, DcplakeError) and said in str(error)
+    assert "\n" not in str(error) and SECRET_KEY not in str(error)
+    table.store.answer = lambda _: None
+    assert table.versions() == [0]
+    if suffix == ".parquet":
+        assert [query.partition("=")[0] for query in parts] == ["uploadId"], "it was taken back"
+        assert not [name for name in table.store.names(table.prefix) if name.endswith(".parquet")]
+    table.round()
+    assert table.versions() == [0, 1]
+
+
+def test_a_store_that_does_not_answer_is_not_asked_by_spark_too(table: Table) -> None:
+    lake_table = LakeTable("delta.`t`", "the lake: table t", table.place, never)
+    table.store.answer = lambda _: BUSY
+    for ask in (lake_table.properties, lake_table.exists, lake_table.read_log):
+        with pytest.raises(SetupError, match=r"^\S.*503 Service Unavailable: the object store"):
+            ask()
+
+
+def test_keys_that_are_renewed_while_a_file_is_written_are_found(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = table.store
+    monkeypatch.setattr(opened_store, "_KEYS_LAST", timedelta(0))
+    files = {name: tmp_path / name for name in ("access_key_id", "secret_access_key")}
+    files["access_key_id"].write_text(ACCESS_KEY)
+    files["secret_access_key"].write_text(SECRET_KEY)
+    monkeypatch.setattr(
+        store,
+        "options",
+        {k: v for k, v in store.options.items() if not k.startswith(tuple(files))}
+        | {f"{name}_file": str(file) for name, file in files.items()},
+    )
+    contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
+    row = {"round": 1, "value": os.urandom(UPLOAD_PART_BYTES)}
+    batch = pa.RecordBatch.from_pylist([row], schema=CHANGES)
+    try:
+        with DataFileWriter(table.place, contents) as writer:
+            writer.write(batch)
+            store.access_keys.add("AKIDRENEWED")  # what is on its way has the old one
+            files["access_key_id"].write_text("AKIDRENEWED")
+            writer.write(batch)
+            store.access_keys.remove(ACCESS_KEY)
+            writer.write(batch)
+            file = writer.finish()
+        assert file is not None
+        table.commit(file)
+        assert table.place.open().version() == 1, "delta-rs has them, too"
+    finally:
+        store.access_keys = {ACCESS_KEY}
+
+
+def test_a_task_whose_secret_cannot_be_read_says_which(table: Table, tmp_path: Path) -> None:
+    secret = Path(table.store.options["secret_access_key_file"])
+    place = table.place
+    content = secret.read_text()
+    opened_store._opened.cache_clear()
+    secret.unlink()
+    try:
+        with pytest.raises(DcplakeError, match=r"secret_access_key_file: cannot read the file"):
+            place.commit(1, b"")
+    finally:
+        secret.write_text(content)
