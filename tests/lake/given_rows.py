@@ -24,6 +24,7 @@ class OwnFiles(TaskFiles):
 
     def __init__(self, place: TablePlace, rows: pa.Table) -> None:
         self.place = place
+        self._read_log = lambda: None
         with DataFileWriter(place, FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)
