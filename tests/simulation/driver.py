@@ -305,6 +305,7 @@ class Crew:
         for _ in range(self.random.randint(1, 3)):
             self.loop.sleep(0.2)
             self.run()
+        self.loop.sleep(self.random.uniform(0.0, 1.0))  # so that it finds something to read
         if self.lake.round > rounds:
             self.counts.add("stalled driver overtaken")
             process.overtaken = True
