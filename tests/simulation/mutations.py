@@ -6,7 +6,6 @@ from unittest.mock import patch
 
 import dcp.lake.apply.slice_rules
 import dcp.lake.log.changes
-import dcp.lake.run.control_requests
 from dcp.lake.apply.clearing_rules import ClearedRanges
 from dcp.lake.apply.slice_rules import _Standing
 from dcp.protocol.position import Position
@@ -28,7 +27,6 @@ MUTATIONS: Final[Mapping[str, Place]] = {
         "with_events",
         lambda ranges, *_: ClearedRanges(ranges),
     ),
-    "a pause stops nothing": (dcp.lake.run.control_requests, "pause_of", lambda _: None),
     "driver does not look for others": (
         dcp.lake.log.changes,
         "refuse_other_writer",

@@ -13,7 +13,7 @@ from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
 
-ASKED: Final = (PAUSE, RESUME, RESYNC, SEEK, BACKFILL, BACKFILL, CANCEL)
+ASKED: Final = (PAUSE, PAUSE, RESUME, RESYNC, RESYNC, SEEK, BACKFILL, BACKFILL, CANCEL)
 
 
 class Operators:

@@ -54,7 +54,6 @@ def test_options_are_the_seeds_own() -> None:
         ("takes back no dead rows", ("P1/P2", "P6")),
         ("driver does not look for others", ("P7",)),
         ("a flush takes nothing", ("P1/P2",)),
-        ("a pause stops nothing", ("paused",)),
     ],
 )
 def test_a_fault_of_ours_is_found_and_says_how_to_repeat_it(
