@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import FencedError, ForeignWriteError, LakeError
-from dcp.lake.apply import first_apply
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.tables import task_files
 from dcp.lake.tables.file_commit import commit_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables
@@ -38,13 +38,13 @@ def do_before_the_commit(patch: pytest.MonkeyPatch, do: Callable[[], object]) ->
     """Let something happen between writing the files and the first commit; return a log."""
     attempts: list[str] = []
 
-    def commit(*arguments: object) -> None:
+    def commit(*arguments: object, **named: object) -> None:
         attempts.append("commit")
         if len(attempts) == 1:
             do()
-        commit_files(*arguments)  # type: ignore[arg-type]  # as they come
+        commit_files(*arguments, **named)  # type: ignore[arg-type]  # as they come
 
-    patch.setattr(first_apply, "commit_files", commit)
+    patch.setattr(task_files, "commit_files", commit)
     return attempts
 
 
