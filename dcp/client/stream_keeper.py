@@ -132,9 +132,8 @@ class StreamKeeper:
     def act(self, now: float) -> None:
         """Give up, connect, ask for streams and for the map, as far as each is due."""
         due: dict[NodeAddress, list[VbucketTrack]] = {}
-        attended = self._attended(now)
         for track in self.tracks.values():
-            if attended >= track.deadline(self._settings.node_deadline_seconds):
+            if now >= self._deadline(track):  # the sum that `act_at` is of: no rounding between
                 if not self._may_have_answered(track):
                     self._give_up(track, now)
             elif track.phase is Phase.WAITING and now >= track.retry_at:
