@@ -308,7 +308,8 @@ class Crew:
         self.loop.sleep(self.random.uniform(0.0, 1.0))  # so that it finds something to read
         if self.lake.round > rounds:
             self.counts.add("stalled driver overtaken")
-            process.overtaken = True
+            # Who has committed no round yet, and planned none, goes on after others.
+            process.overtaken = step != "pass.begun" or bool(process.rounds_when_overtaken)
         if len(self.lake.versions) > versions and step in ("apply.planned", "docs.committing"):
             self.counts.add("stalled apply overtaken")
         self._current = process
