@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from dcp.errors import ConfigError, LakeError
+from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
@@ -38,7 +38,13 @@ class Requests:
         self._only_in_log = only_in_log
 
     def carry_out(self) -> Action | None:
-        """Do what is asked; return the pause that holds, if one does."""
+        """Do what is asked; return the pause that holds, if one does.
+
+        Raises:
+            FencedError: another driver committed a round in the moment of a resync or seek; the
+                request stays open.
+
+        """
         for action in self._control.actions():
             if action.is_open and action.action != BACKFILL:
                 self._carry_out(action)
@@ -49,6 +55,8 @@ class Requests:
             return self._control.write(action, ActionState.CANCELLED)
         try:
             detail = self._do(action)
+        except FencedError:  # the other driver will do it
+            raise
         except (ConfigError, LakeError) as error:
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
         newest = latest_round(self._lake)
