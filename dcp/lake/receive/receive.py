@@ -316,8 +316,20 @@ class TaskReceiver:
                 self.results[event.vbucket].brought_collections = True
                 if isinstance(event.meaning, CollectionEnded):
                     self.results[event.vbucket].ended_collections.add(event.meaning.collection_id)
-        if not self._plan.collections:  # the lake has the events of what is read once more
+        if not self._plan.collections or self._ends_what_came(event):
             self._rows.add(event)
+
+    def _ends_what_came(self, event: Event) -> bool:
+        """Return whether a partial backfill met a flush, which ends what its stream brought.
+
+        The lake has the events of what is read once more: this one, too, but of an epoch whose
+        documents the backfill replaces. A collection that was dropped is not brought anew.
+        """
+        if not isinstance(event, SystemEventReceived):
+            return False
+        partial, flushed = self.results[event.vbucket].plan.partial, collection_of(event)
+        is_drop = isinstance(event.meaning, CollectionEnded)
+        return partial is not None and not is_drop and flushed in partial.collections
 
     def _roll_back(self, event: RollbackOrdered) -> None:
         result = self.results[event.vbucket]

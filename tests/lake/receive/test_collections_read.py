@@ -101,6 +101,22 @@ def test_a_collection_without_documents(scene: Scene) -> None:
     assert kinds(rows, "rollback", "backfill") == ["backfill", "rollback"], "its rows are gone"
 
 
+def test_a_flush_that_the_stream_meets_counts_for_what_it_brought(scene: Scene) -> None:
+    """A copy may send documents, then the flush that ends them: the lake has it in an old epoch."""
+    scene.cluster.flush_collection("_default", "small")
+    scene.cluster.set(b"small-1", b"new", collection=scene.small)
+    scene.rounds.run()
+    rows = scene.rounds.run(scene.plan(scene.small))
+    assert scene.rounds.states[0].epoch == 1
+    flush = max(
+        row["seqno"]
+        for row in rows
+        if row["kind"] == "system_event" and row["collection_id"] == scene.small
+    )
+    own = [row for row in item_rows(rows) if row["collection_id"] == scene.small]
+    assert {row["key"] for row in own if row["seqno"] > flush} == {"small-1"}
+
+
 def test_a_stream_that_ends_inside_an_out_of_order_snapshot_counts_for_nothing(
     scene: Scene,
 ) -> None:
