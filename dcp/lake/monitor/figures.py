@@ -17,7 +17,7 @@ from dcp.lake.log.round_records import reports_since, round_record, round_record
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
-from dcp.lake.tables.history import TableCommit, history
+from dcp.lake.tables.history import WINDOW, TableCommit, history
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, audit_exists, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -133,7 +133,7 @@ class FiguresReader:
             LakeError: a table, or the newest round's record, is not as it must be.
         """
         lake = self._lake
-        commits = history(lake.changes)
+        commits = history(lake.changes, WINDOW)  # the times of the rounds that it shows
         statuses = {each: replica_status(lake, each) for each in replicas_in(lake)}
         heads = {each.name: status.lineage.commits[0] for each, status in statuses.items()}
         heads = {"changes": commits[0], **heads}
