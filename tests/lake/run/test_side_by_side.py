@@ -25,7 +25,9 @@ from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.rounds.lake_position import tasks_at_once
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -278,6 +280,7 @@ def test_tables_of_two_collections_are_applied_to_at_once(
 def test_a_round_leaves_half_of_one_machine_to_an_apply(
     master: str, alone: int, beside: int
 ) -> None:
-    lake: Any = SimpleNamespace(spark=SimpleNamespace(conf={"spark.master": master}))
+    session: Any = SimpleNamespace(conf={"spark.master": master})
+    lake: Any = SimpleNamespace(store=SparkStore(lambda: session, LakeLocation(root="/lake")))
     assert tasks_at_once(lake) == alone
     assert tasks_at_once(lake, beside_apply=True) == beside
