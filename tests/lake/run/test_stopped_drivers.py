@@ -128,8 +128,16 @@ def test_stopped_while_a_worker_receives_until_every_time_limit_is_over(scene: S
 def test_stopped_while_a_round_is_written(scene: Scene) -> None:
     lakes, host = scene.lakes, scene.host
     settings = lakes.pending()
-    lakes.write()
-    stop_in(scene, settings, "append changes", writing="changes", words=("run", "--once"))
+    for _ in range(5):  # a busy machine may stop it when so small a round is committed
+        lakes.write()
+        if is_stopped_in(
+            scene, settings, "append changes", writing="changes", words=("run", "--once")
+        ):
+            break
+        host.wake()
+        host.ended()
+    else:
+        pytest.fail("the round was committed before it was stopped, each time")
     lakes.take_over(settings)
     host.wake()
     require_fenced(host.ended())
@@ -217,10 +225,22 @@ def stop_in(
     words: tuple[str, ...],
     writing: str | None = None,
 ) -> None:
-    """Run a command until it is in a statement (and writes data files), and stop it there.
+    """Run a command until it is in a statement (and writes data files), and stop it there."""
+    assert is_stopped_in(scene, settings, statement, words=words, writing=writing)
+
+
+def is_stopped_in(
+    scene: Scene,
+    settings: Settings,
+    statement: str,
+    *,
+    words: tuple[str, ...],
+    writing: str | None = None,
+) -> bool:
+    """Do so; return whether it stands in the statement and has not committed.
 
     What the statement does for a while is drawn. That it is stopped is looked at afterwards, when
-    nothing moves any more: it must still be in the statement, and may not have committed.
+    nothing moves any more.
     """
     lakes, host = scene.lakes, scene.host
     root, table = settings.lake.root, statement.split()[1]
@@ -231,5 +251,4 @@ def stop_in(
     if writing:
         host.wait_until(lambda: data_files_in(root, writing) > files, f"data of {statement}")
     host.stop()
-    assert host.statement == statement
-    assert commits_in(root, table) == commits
+    return host.statement == statement and commits_in(root, table) == commits

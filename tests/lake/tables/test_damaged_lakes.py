@@ -18,7 +18,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.errors import REREAD_COMMAND, LakeError, SetupError
 from dcp.lake.run.run import run
-from dcp.lake.tables.history import history
+from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import FORMAT_VERSION, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -100,7 +100,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
                 cluster.set(b"key-%d" % key, b'{"round": %d}' % number)
             run(settings, once=True, spark=spark)
         lake = open_lake(lambda: spark, lake_location(settings))
-        assert len(history(lake.changes)) == ROUNDS + 1
+        assert len(history(lake.changes, WHOLE)) == ROUNDS + 1
         for number in range(5):
             cluster.set(b"key-%d" % number, b'"not read yet"')
         cluster.delete(b"key-7")

@@ -101,11 +101,9 @@ class Scene:
         return self.ended()
 
     def files(self) -> list[str]:
-        """Return the names of all files in the bucket."""
-        return [
-            each.path
-            for each in self.store.files.get_file_info(pafs.FileSelector(BUCKET, recursive=True))
-        ]
+        """Return the names of all files of the lake; the bucket may hold others' as well."""
+        below = pafs.FileSelector(f"{BUCKET}/lake", recursive=True)
+        return [each.path for each in self.store.files.get_file_info(below)]
 
     def copied(self) -> Path:
         """Return the folder with a copy of what the bucket holds by now."""
