@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow.fs as pafs
+from moto.moto_api._internal import moto_api_backend
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
     MotoRequestHandler,
@@ -40,9 +41,13 @@ logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it prints each req
 class ObjectStore:
     """The server, with an empty bucket; ``answer`` may let a request fail, or wait.
 
+    All stores of a process share what they hold; it is gone when the last one ends.
+
     As an older server it ``ignores_conditions`` of writes. Where it ``loses_answer`` it does what
     it was asked, and the connection is cut.
     """
+
+    _open: ClassVar = set["ObjectStore"]()
 
     def __init__(self) -> None:
         self.answer: Callable[[Request], Failure | None] = lambda _: None
@@ -74,6 +79,7 @@ class ObjectStore:
             "secret_access_key_file": str(secret),
         }
         """The options by which a lake in it is opened."""
+        self._open.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +93,9 @@ class ObjectStore:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._open.remove(self)
+        if not self._open:
+            moto_api_backend.reset()
         self._folder.cleanup()
 
     def place(self, table: str) -> ObjectPlace:

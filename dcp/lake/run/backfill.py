@@ -184,10 +184,12 @@ def _wait_for_driver(
     lake = open_lake(spark_of(settings, spark), lake_location(settings))
     control = Control(lake)
     action = _own(lake, control, wish)
-    while action.is_open and not stopped.wait(_LOOK_SECONDS):
-        action = control.action(action.id)
+    while action.is_open:
         if action.state is ActionState.BEGUN:
             observer.backfill(_seen(lake, action))
+        if stopped.wait(_LOOK_SECONDS):
+            break
+        action = control.action(action.id)
         with _lock(settings) as location:
             if location is not None:
                 break

@@ -235,7 +235,8 @@ def test_what_is_no_manifest_is_refused(manifest: bytes) -> None:
 def test_every_named_step_is_a_step_of_the_code() -> None:
     """A step that the list lacks could not be killed at; one that nothing reaches proves nothing.
 
-    Each statement that commits data of a round or an apply is followed by one.
+    Each statement that commits data of a round or an apply is followed by one. The adapters in
+    ``dcp/lake/tables`` commit what the modules above them ask for.
     """
     reached_steps: Counter[str] = Counter()
     committing: dict[str, bool] = {}
@@ -246,17 +247,15 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
                 [step] = node.args
                 assert isinstance(step, ast.Constant), f"{path.name}: a step must be a literal"
                 reached_steps[str(step.value)] += 1
-        committing |= _commits(path.name, tree)
+        if path.parent.name != "tables":
+            committing |= _commits(path.name, tree)
     assert set(reached_steps) == set(STEPS)
     assert max(reached_steps.values()) == 1
     assert committing == {
         "changes.py:append_round": True,
-        "changes.py:_append_by_spark": False,  # of append_round
-        "changes.py:_commit_files": False,
         "apply.py:_commit": True,
         "apply.py:_merge": False,  # of _commit
         "apply.py:_rewrite": False,
-        "first_apply.py:insert_rows": False,
         "audit.py:write_audit": True,
         "heartbeat.py:beat": False,  # adds and takes no row: nothing can be half done
     }
@@ -266,12 +265,22 @@ def _commits(name: str, tree: ast.Module) -> dict[str, bool]:
     """Return the functions that commit under a transaction id, and whether they name a step."""
     found = {}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef) or name in ("transaction.py", "file_commit.py"):
-            continue
-        text = ast.unparse(node)
-        if any(each in text for each in ("transaction(", "txnAppId", "commit_files(", "_merge(")):
-            found[f"{name}:{node.name}"] = "reached(" in text
+        if isinstance(node, ast.FunctionDef):
+            calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+            if any(map(_is_commit, calls)):
+                names = [getattr(each.func, "id", "") for each in calls]
+                found[f"{name}:{node.name}"] = "reached" in names
     return found
+
+
+def _is_commit(call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Name):
+        return call.func.id == "transaction"
+    # Other methods of these names have fewer arguments: they take no transaction.
+    return isinstance(call.func, ast.Attribute) and (
+        call.func.attr in ("append_found", "renew")
+        or (call.func.attr in ("append", "merge") and len(call.args) > 2)
+    )
 
 
 @pytest.fixture
