@@ -100,7 +100,7 @@ def append_round(
         rows: of ``changes``.
         round_number: the newest committed round plus 1.
         writer_id: the random id of this driver.
-        verify: whether to look for other writers before the rows are received.
+        verify: whether the round must be the next one of an undamaged log.
 
     Returns:
         The commit as Delta's history has it.
@@ -113,12 +113,12 @@ def append_round(
     """
     metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
     metadata["writer"] = writer_id
+    commits: Sequence[TableCommit] = history(lake.changes)
+    has_committed = writer_id in _committed_writers
+    if has_committed:  # there may be much maintenance since
+        commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
+    refuse_other_writer(commits, writer_id, has_committed=has_committed)
     if verify:
-        commits: Sequence[TableCommit] = history(lake.changes)
-        has_committed = writer_id in _committed_writers
-        if has_committed:  # there may be much maintenance since
-            commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
-        refuse_other_writer(commits, writer_id, has_committed=has_committed)
         refuse_wrong_round(newest_round(lake, commits), round_number, commits)
         refuse_tampered_log(lake, commits)
         # So that a change of rows that slips in between is found by the next round.

@@ -1,23 +1,32 @@
-"""Requests of the table ``control`` and a driver that is overtaken as it carries one out."""
+"""Requests of the table ``control`` and a driver that is overtaken before or as it does one."""
 
 import pytest
 
 from dcp.errors import FencedError
 from dcp.lake.log.control import Action, ActionState, Control
 from dcp.lake.run.control_requests import RESYNC, Requests
-from dcp.lake.tables.tables import DOCS, ensure_replica
+from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replica
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 
 
-def test_a_driver_that_is_overtaken_in_a_resync_stops_and_leaves_the_request_open() -> None:
+def lake_with_request() -> tuple[MemoryStore, LakeTables, LogModel, Control]:
+    """Return a lake with a round of the driver "writer", which is asked to resync it."""
     store = MemoryStore()
     lake = lake_in_memory(1, store)
     ensure_replica(lake, DOCS)
     model = LogModel(lake, 1)
-    model.commit(model.next_round())
+    model.commit(model.next_round(), "writer")
     control = Control(lake)
     control.write(Action.requested(RESYNC, None, {}), ActionState.REQUESTED)
+    return store, lake, model, control
+
+
+@pytest.mark.parametrize("writer", ["writer", "one without a round"])
+def test_a_driver_that_is_overtaken_in_a_resync_stops_and_leaves_the_request_open(
+    writer: str,
+) -> None:
+    store, lake, model, control = lake_with_request()
 
     def overtake(_: str) -> None:
         store.between = lambda _: None
@@ -25,6 +34,15 @@ def test_a_driver_that_is_overtaken_in_a_resync_stops_and_leaves_the_request_ope
 
     store.between = overtake
     with pytest.raises(FencedError):
-        Requests(lake, control, "overtaken driver", ()).carry_out()
+        Requests(lake, control, writer, ()).carry_out()
+    [action] = control.actions()
+    assert action.is_open
+
+
+def test_a_driver_that_was_overtaken_does_no_resync() -> None:
+    _, lake, model, control = lake_with_request()
+    model.commit(model.next_round(), "the next driver")
+    with pytest.raises(FencedError, match="by writer the next driver"):
+        Requests(lake, control, "writer", ()).carry_out()
     [action] = control.actions()
     assert action.is_open
