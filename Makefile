@@ -46,13 +46,15 @@ test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 # The drivers of the official clients.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
 GO_DRIVER   := tests/interop/go/bin/driver
-# A second S3 server, beside moto.
+# Servers of object stores, beside moto: a second one of S3, Google's and Azure's.
 VERSITYGW   := tests/interop/go/bin/versitygw
+FAKE_GCS    := tests/interop/go/bin/fake-gcs-server
+AZURITE     := build/azurite/node_modules/.package-lock.json
 needs        = command -v $(1) >/dev/null || { echo "make interop: $(1) is not installed" >&2; exit 1; }
 
-interop-setup: $(JAVA_DRIVER) $(GO_DRIVER) $(VERSITYGW)  ## what the official clients' tests run, built where its sources changed
+interop-setup: $(JAVA_DRIVER) $(GO_DRIVER) $(VERSITYGW) $(FAKE_GCS) $(AZURITE)  ## what the official clients' tests run, built where its sources changed
 
-interop: setup interop-setup  ## the official clients, a second S3 server, our Java, pages in a browser, alarms (needs Maven, Go, Chromium, promtool)
+interop: setup interop-setup  ## the official clients, servers of object stores, our Java, pages in a browser, alarms (needs Maven, Go, Node, Chromium, promtool)
 	@$(call needs,chromium); $(call needs,chromedriver); $(call needs,promtool)
 	@$(PYTHON) -m pytest -m interop $(or $(ARGS),tests/interop)
 
@@ -67,6 +69,16 @@ $(GO_DRIVER): $(wildcard tests/interop/go/*.go) tests/interop/go/go.mod tests/in
 $(VERSITYGW):
 	@$(call needs,go)
 	GOBIN=$(abspath $(dir $@)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+$(FAKE_GCS):
+	@$(call needs,go)
+	GOBIN=$(abspath $(dir $@)) go install github.com/fsouza/fake-gcs-server@v1.56.1
+
+# In build/, since a folder of packages has many thousand files; npm writes the one that is named last.
+$(AZURITE): $(wildcard tests/interop/azurite/*.json)
+	@$(call needs,npm)
+	mkdir -p build/azurite && cp $^ build/azurite
+	npm ci --prefix build/azurite --ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error && touch $@
 
 LOG_STORE := dcp/lake/spark/log_store
 log-store:  ## build the jar of dcp/lake/spark/log_store, which is committed (needs Maven)

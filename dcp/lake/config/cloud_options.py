@@ -42,6 +42,7 @@ _TEXTS: Final = (
     "azure_storage_tenant_id",
     "azure_storage_authority_host",
     "azure_storage_endpoint",
+    "azure_storage_use_emulator",
     "azure_msi_endpoint",
 )
 

@@ -98,7 +98,9 @@ class ObjectPlace(TablePlace):
         listed = obstore.list(self._store, self._path(LOG), offset=just_before).collect()
         named = ((_COMMIT.fullmatch(each["path"].rpartition("/")[2]), each) for each in listed)
         return {
-            int(name[1]): (each["e_tag"], each["last_modified"]) for name, each in named if name
+            int(name[1]): (each["e_tag"], each["last_modified"])
+            for name, each in named
+            if name and int(name[1]) >= version  # servers may begin at the folder's begin
         }
 
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:

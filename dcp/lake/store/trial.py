@@ -9,6 +9,7 @@ from dcp.errors import LakeError
 from dcp.lake.spark.failures import UNSAFE_STORE, spark_errors
 
 if TYPE_CHECKING:
+    from obstore import UpdateVersion
     from obstore.store import ObjectStore
 
 _CONTENT: Final = b"dcplake tries this store\n"
@@ -94,23 +95,28 @@ class StoreTrial:
             try:
                 obstore.put(self._store, self._probe, _CHANGED, mode="create")
             except obstore.exceptions.AlreadyExistsError:
-                return "it refused to overwrite the file (If-None-Match)"
+                return "it refused to overwrite the file"
         raise LakeError(f"{self._where}: {UNSAFE_STORE}")
 
     def swap(self) -> str:
-        """Replace the file by its ETag, which must work once; no commit relies on it."""
+        """Replace the file as it was seen, which must work once; no commit relies on it."""
         import obstore
 
         with spark_errors(self._where):
-            seen = obstore.head(self._store, self._probe)["e_tag"]
-            for content in (_CHANGED, _CONTENT):
-                try:
-                    obstore.put(self._store, self._probe, content, mode={"e_tag": seen})
-                except obstore.exceptions.PreconditionError:
-                    return "it swapped the file once, and refused the second time (If-Match)"
-                except obstore.exceptions.BaseError:
-                    return "it cannot swap a file by its ETag (If-Match); dcplake can do without"
-        return "it swaps a file whatever its ETag is (If-Match); dcplake can do without"
+            seen = obstore.head(self._store, self._probe)
+            # Google goes by the version, the others by the ETag.
+            mode: UpdateVersion = {"e_tag": seen["e_tag"]}
+            if seen["version"] is not None:
+                mode["version"] = seen["version"]
+            try:
+                obstore.put(self._store, self._probe, _CHANGED, mode=mode)
+            except obstore.exceptions.BaseError:
+                return "it cannot swap a file; dcplake can do without"
+            try:
+                obstore.put(self._store, self._probe, _CONTENT, mode=mode)
+            except obstore.exceptions.PreconditionError:
+                return "it swapped the file once, and refused the second time"
+        return "it swaps a file that was changed meanwhile; dcplake can do without"
 
     def delete(self) -> str:
         """Remove the file."""

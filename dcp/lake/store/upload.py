@@ -38,7 +38,7 @@ class Upload:
         What comes after the end, or a failure, is ignored: pyarrow writes what it has gathered
         when it is closed, or freed.
         """
-        view = memoryview(data)
+        view = memoryview(data).cast("B")  # those of pyarrow are signed, which obstore refuses
         if not self._takes_more:
             return len(view)
         self._takes_more = False

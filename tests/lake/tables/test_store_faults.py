@@ -13,18 +13,18 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from deltalake import Schema
 
 from dcp.errors import DcplakeError, SetupError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.spark.failures import store_error
 from dcp.lake.store import opened_store
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import VersionTakenError, commit_files
+from dcp.lake.tables.data_file import DataFile, DataFileWriter
+from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.lake_table import LakeTable
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.schema import CHANGES
 from tests.lake.object_store import ACCESS_KEY, SECRET_KEY, Failure, ObjectStore, Request
+from tests.lake.rounds_in_store import CONTENTS, commit_file, make_table, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,39 +32,24 @@ if TYPE_CHECKING:
 BUSY: Failure = ("503 Slow Down", "SlowDown")
 ENDED: Failure = ("400 Bad Request", "ExpiredToken")
 MOST_SECONDS = 30.0
-FIRST_COMMIT = (
-    '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["appendOnly"]}}\n'
-    '{"metaData":{"id":"0","format":{"provider":"parquet","options":{}},"schemaString":%s,'
-    '"partitionColumns":[],"configuration":{},"createdTime":0}}\n'
-)
 
 
 class Table:
     """A table in a store that may fail."""
 
     def __init__(self, store: ObjectStore) -> None:
-        import json
-
         self.store, self.prefix = store, uuid4().hex
-        schema = json.dumps(Schema.from_arrow(CHANGES).to_json())
-        self.place.commit(0, (FIRST_COMMIT % schema).encode())
+        make_table(self.place)
 
     @property
     def place(self) -> ObjectPlace:
         return self.store.place(self.prefix)
 
     def write(self, row_bytes: int = 100) -> DataFile:
-        contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
-        rows = [{"round": 1, "vbucket": 1, "kind": "mutation", "value": os.urandom(row_bytes)}]
-        with DataFileWriter(self.place, contents) as writer:
-            for _ in range(4):
-                writer.write(pa.RecordBatch.from_pylist(rows, schema=CHANGES))
-            file = writer.finish()
-        assert file is not None
-        return file
+        return write_file(self.place, row_bytes)
 
     def commit(self, file: DataFile, version: int = 0) -> None:
-        commit_files(self.place, [file], version, ("app", version + 1), "")
+        commit_file(self.place, file, version)
 
     def round(self, row_bytes: int = 100) -> None:
         self.commit(self.write(row_bytes))
@@ -199,11 +184,10 @@ def test_keys_that_are_renewed_while_a_file_is_written_are_found(
         {k: v for k, v in store.options.items() if not k.startswith(tuple(files))}
         | {f"{name}_file": str(file) for name, file in files.items()},
     )
-    contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
     row = {"round": 1, "value": os.urandom(UPLOAD_PART_BYTES)}
     batch = pa.RecordBatch.from_pylist([row], schema=CHANGES)
     try:
-        with DataFileWriter(table.place, contents) as writer:
+        with DataFileWriter(table.place, CONTENTS) as writer:
             writer.write(batch)
             store.access_keys.add("AKIDRENEWED")  # what is on its way has the old one
             files["access_key_id"].write_text("AKIDRENEWED")

@@ -1,0 +1,42 @@
+"""A table of rounds in an object store, written and committed as tasks and drivers do."""
+
+import json
+import os
+from typing import Final
+
+import pyarrow as pa
+from deltalake import Schema
+
+from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
+from dcp.lake.tables.file_commit import commit_files
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+
+_FIRST_COMMIT: Final = (
+    '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["appendOnly"]}}\n'
+    '{"metaData":{"id":"0","format":{"provider":"parquet","options":{}},"schemaString":%s,'
+    '"partitionColumns":[],"configuration":{},"createdTime":0}}\n'
+)
+
+CONTENTS: Final = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
+
+
+def make_table(place: ObjectPlace) -> None:
+    schema = json.dumps(Schema.from_arrow(CHANGES).to_json())
+    place.commit(0, (_FIRST_COMMIT % schema).encode())
+
+
+def write_file(place: ObjectPlace, row_bytes: int = 100) -> DataFile:
+    """Write four rows of so many random bytes."""
+    rows = [{"round": 1, "vbucket": 1, "kind": "mutation", "value": os.urandom(row_bytes)}]
+    with DataFileWriter(place, CONTENTS) as writer:
+        for _ in range(4):
+            writer.write(pa.RecordBatch.from_pylist(rows, schema=CHANGES))
+        file = writer.finish()
+    assert file is not None
+    return file
+
+
+def commit_file(place: ObjectPlace, file: DataFile, version: int = 0) -> None:
+    """Commit it as the round after a version."""
+    commit_files(place, [file], version, ("app", version + 1), "")
