@@ -7,11 +7,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, PassingObserver
+from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.progress import StreamProgress
 
 if TYPE_CHECKING:
     from dcp.lake.log.applied import AppliedVersion
+    from dcp.lake.rounds.backfill_report import BackfillReport
     from dcp.lake.rounds.progress import RoundProgress
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
@@ -43,14 +44,14 @@ class Health:
         }
 
 
-class RunWatch(PassingObserver):
+class RunWatch(Observer):
     """Passes on what it hears, and answers from any thread how the run stands."""
 
     def __init__(
         self, inner: Observer, rounds: RoundSettings, clock: Callable[[], float] = monotonic
     ) -> None:
         """Begin; a round may take its target, and what a silent node is waited for."""
-        super().__init__(inner)
+        self._inner = inner
         self._clock = clock
         self._limit_seconds = (
             rounds.target_seconds
@@ -79,30 +80,34 @@ class RunWatch(PassingObserver):
         targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
         self.under_way = targets, datetime.now(UTC)
         self._progress, self._done = progress, StreamProgress()
-        super().planned(plan, progress)
+        self._inner.planned(plan, progress)
 
     def committed(self, report: "RoundReport") -> None:
         """Note progress; what the round left open is in the lake by now."""
         self.under_way, self._progress = ({}, datetime.now(UTC)), None
         self._move()
-        super().committed(report)
+        self._inner.committed(report)
 
     def applied(self, version: "AppliedVersion") -> None:
         """Note progress."""
         self._move()
-        super().applied(version)
+        self._inner.applied(version)
 
     def idle(self, idle: "Idle") -> None:
         """Note progress: there is nothing to do."""
         self._move()
-        super().idle(idle)
+        self._inner.idle(idle)
+
+    def backfill(self, report: "BackfillReport") -> None:
+        """Pass it on."""
+        self._inner.backfill(report)
 
     def waiting(self, seconds: float, reason: str) -> None:
         """Note what the run waits for; a pause is as good as progress."""
         if reason.startswith(PAUSED):
             self._move()
         self._reason = "" if reason == NEXT_ROUND else reason
-        super().waiting(seconds, reason)
+        self._inner.waiting(seconds, reason)
 
     def _move(self) -> None:
         self._moved_at = self._clock()

@@ -18,7 +18,6 @@ from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.remembered_nodes import RememberedNodes
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_locked, spark_of
@@ -43,17 +42,14 @@ def apply_pending(
         QualityError: ``quality.gate`` holds an apply back.
 
     """
-    with (
-        sending_lineage(observer, settings) as told,
-        lake_locked(settings, "dcplake apply") as location,
-    ):
+    with lake_locked(settings, "dcplake apply") as location:
         lake = open_lake(spark_of(settings, spark), location)
         guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
         guard.check()
         rule = replace(settings.apply, when="every_round")
         gate = QualityGate.of_setting(settings.quality.gate)
         with closing(
-            Applier(lake, rule, secrets.token_hex(8), told, guard, gate.may_publish)
+            Applier(lake, rule, secrets.token_hex(8), observer, guard, gate.may_publish)
         ) as applier:
             applier.know(replicas_in(lake))
             persistence = PersistenceGate(

@@ -30,7 +30,6 @@ from dcp.lake.run.backfills import (
     request_of,
 )
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.run import open_or_create, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.document_filter import DocumentFilter
@@ -85,10 +84,8 @@ def backfill(
         StoppedError: it was asked to stop, and the backfill stays open; or somebody cancelled it.
 
     """
-    with (
-        sending_lineage(observer or Observer(), settings) as told,
-        stopping(stop, settings.round) as stopped,
-    ):
+    told = observer or Observer()
+    with stopping(stop, settings.round) as stopped:
         while not stopped.is_set():
             with _lock(settings) as location:
                 if location is not None:

@@ -17,7 +17,6 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.large_load import is_large_load
-from dcp.lake.run.openlineage_events import sending_lineage
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
@@ -62,7 +61,6 @@ def run(
 
     """
     with (
-        sending_lineage(observer or Observer(), settings) as told,
         lake_locked(settings, "dcplake run", makes_lake=True) as location,
         stopping(stop, settings.round) as stopped,
     ):
@@ -79,7 +77,7 @@ def run(
         )
         high_seqnos.update(cluster.high_seqnos)
         lake = open_or_create(start_spark, settings, location, cluster)
-        with closing(Driver(lake, settings, access, told)) as driver:
+        with closing(Driver(lake, settings, access, observer or Observer())) as driver:
             return driver.once(cluster, stopped) if once else driver.continuously(stopped)
 
 
