@@ -59,7 +59,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Repair": {
         "resync": ("lake", "let vbuckets be streamed again from their beginning"),
-        "seek": ("lake", "let vbuckets go back to a seqno, and be read from there on"),
         "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),
     },
     "Test cluster": {
@@ -80,6 +79,9 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 """The commands by what they are for, the everyday ones first: each with the sub-package of its
 module, which has its name, and a summary."""
 
+_GONE: Final = {"seek": "dcplake resync --vbuckets reads vbuckets again, from their beginning"}
+"""Commands that there are no more, and what to use instead."""
+
 COMMANDS: Final = {name: about for group in GROUPS.values() for name, about in group.items()}
 
 
@@ -90,7 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     program, as_json = f"dcplake {words[0]}" if is_command else "dcplake", "--json" in words
     try:
         with interruptible(program, as_json=as_json):
-            if is_command:
+            if words and (instead := _GONE.get(words[0])) is not None:
+                code = 2
+                log_end(program, f"no such command: {words[0]}; {instead}", code, as_json=as_json)
+            elif is_command:
                 code = parsed(command(words[0]), words[1:], program)
             else:
                 code = parsed(_list_of_commands(), words, program)

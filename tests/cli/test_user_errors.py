@@ -53,6 +53,7 @@ def answering(said_there: bytes | None) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (["seek", "--seqno", "9"], "dcplake: no such command: seek; dcplake resync --vbuckets"),
         (["lode"], "dcplake: No such command 'lode'. Did you mean 'load'?; dcplake --help says"),
         (
             ["load", "--sedes=x", "f"],

@@ -7,13 +7,13 @@ from typing import Any, Final
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.rounds.backfill_plan import SOURCES
 from dcp.lake.run.backfills import backfill_options
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, SEEK, pause_of
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, pause_of
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
 
-ASKED: Final = (PAUSE, PAUSE, RESUME, RESYNC, RESYNC, SEEK, BACKFILL, BACKFILL, CANCEL)
+ASKED: Final = (PAUSE, PAUSE, RESUME, RESYNC, RESYNC, BACKFILL, BACKFILL, CANCEL)
 
 
 class Operators:
@@ -39,11 +39,8 @@ class Operators:
             self._cancel()
             return
         options: dict[str, Any] = {}
-        vbuckets = self._some_vbuckets() if action in (RESYNC, SEEK, BACKFILL) else None
-        if action == SEEK:
-            complete = [each.complete_seqno for each in self._lake.states.values()]
-            options = {"seqno": self._random.randint(1, max([*complete, 1]))}
-        elif action == BACKFILL:
+        vbuckets = self._some_vbuckets() if action in (RESYNC, BACKFILL) else None
+        if action == BACKFILL:
             names = self._random.choice(((), ("_default._default",), ("_default",)))
             options = backfill_options(self._random.choice(SOURCES), None, names)
         self._write(Action.requested(action, vbuckets, options))

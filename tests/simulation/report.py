@@ -52,7 +52,6 @@ EXPECTED: Final = (
     "replication paused",
     "rollback followed",
     "rollback to 0 followed",
-    "seek done",
     "slow sink",
     "split segment",
     "stalled apply overtaken",

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from dcp.lake.log.log_slice import CollectionEvent
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
@@ -10,15 +9,6 @@ from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables
 from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import SystemEventKind
-
-
-@dataclass(frozen=True, slots=True)
-class KeptDrop:
-    """A drop of a collection after which the lake kept the rows of a vbucket."""
-
-    vbucket: int
-    seqno: int
-    collection_id: int
 
 
 def collection_events(
@@ -66,21 +56,6 @@ def backfilled_collections(
         )
         found[row["collection_id"]].append(event)
     return dict(found)
-
-
-def kept_drops(lake: LakeTables, vbuckets: Collection[int]) -> list[KeptDrop]:
-    """Return the drops after which some vbuckets kept the collection's rows."""
-    rows = lake.changes.rows(
-        "DISTINCT vbucket, seqno, detail",
-        f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id IS NULL "
-        f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
-    )
-    told = ((row, dropped_collection(row["detail"])) for row in rows)
-    return [
-        KeptDrop(row["vbucket"], int(row["seqno"]), dropped)
-        for row, dropped in told
-        if dropped is not None
-    ]
 
 
 def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:

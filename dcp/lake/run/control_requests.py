@@ -5,7 +5,6 @@ lets vbuckets be streamed again from their beginning, ``seek`` from a seqno. Eac
 answered by a row.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,13 +14,11 @@ from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges, numbers_of
-from dcp.types import U64_MAX
 
 PAUSE: Final = "pause"
 RESUME: Final = "resume"
 RESYNC: Final = "resync"
-SEEK: Final = "seek"
-ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC, SEEK)
+ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
 _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
 """Requests that ended so change nothing."""
 
@@ -41,7 +38,7 @@ class Requests:
         """Do what is asked; return the pause that holds, if one does.
 
         Raises:
-            FencedError: another driver committed a round in the moment of a resync or seek; the
+            FencedError: another driver committed a round in the moment of a resync; the
                 request stays open.
 
         """
@@ -71,20 +68,17 @@ class Requests:
             return ""
         if action.action == CANCEL:
             raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
-        if action.action not in (RESYNC, SEEK):
+        if action.action != RESYNC:
             expected = ", ".join((*ACTIONS, CANCEL))
             raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
-        if action.action == SEEK and action.vbuckets is None:
-            raise ConfigError("vbuckets: found null, expected some: seqnos are a vbucket's own")
         vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
         done = commit_resync(
             self._lake,
             vbuckets,
-            seqno=_seqno_of(action.options) if action.action == SEEK else 0,
             only_in_log=self._only_in_log,
             writer_id=self._writer_id,
         )
-        return f"round {done.round}{done.forks_text}"
+        return f"round {done.round}"
 
 
 def pause_of(actions: Sequence[Action]) -> Action | None:
@@ -94,25 +88,6 @@ def pause_of(actions: Sequence[Action]) -> Action | None:
         if action.action in (PAUSE, RESUME) and action.state not in _VOID:
             held = action if action.action == PAUSE else None
     return held
-
-
-def _seqno_of(options: str | None) -> int:
-    """Return the seqno that a seek's options name.
-
-    Raises:
-        ConfigError: they are something else.
-
-    """
-    try:
-        told = json.loads(options or "null")
-    except ValueError:
-        told = None
-    seqno = told.get("seqno") if isinstance(told, dict) and len(told) == 1 else None
-    if not isinstance(seqno, int) or isinstance(seqno, bool) or not 1 <= seqno <= U64_MAX:
-        raise ConfigError(
-            f'options: found {options!r:.80}, expected a seqno, as in {{"seqno": 99}}'
-        )
-    return seqno
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:

@@ -15,15 +15,13 @@ from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import Action, ActionState, Control
-from dcp.lake.query.views_sql import epochs_sql
+from dcp.lake.log.control import ActionState, Control
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.ask import ask
 from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, SEEK
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
 from dcp.lake.run.preview import preview_backfill
-from dcp.lake.run.resync import seek
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
@@ -253,45 +251,6 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(
         assert {undo.vbucket for each in applied for undo in each.undone} == {2, 3}
 
 
-def test_a_vbucket_goes_back_to_a_seqno_and_is_read_from_there_on(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    with cluster_of(1, 0) as cluster:
-        fill(cluster, range(30))
-        settings = quick(cluster, tmp_path)
-        run(settings, once=True, spark=spark)
-        first = {vb: cluster.high_seqno(vb) for vb in range(VBUCKETS)}
-        fill(cluster, range(40), b"second")
-        run(settings, once=True, spark=spark)
-        lake = lake_of(settings, spark)
-        with pytest.raises(
-            ConfigError, match=r"vbucket 3 is complete up to .*a seek only goes back"
-        ):
-            seek(settings, [3], 10_000)
-        with pytest.raises(ConfigError, match=r"first snapshot of vbuckets 2 .* ended above it"):
-            seek(settings, [2], first[2] - 1)
-        done = seek(settings, [2], first[2] + 1)
-        assert done.fork_seqnos == {2: first[2]}
-        run(settings, once=True, spark=spark)
-        received = lake.changes.rows("DISTINCT vbucket", "kind = 'mutation' AND round > 3")
-        assert {row["vbucket"] for row in received} == {2}
-        assert table_rows(lake, None) == source(cluster)
-
-        # By the table control: the run that is going on does it.
-        asked = Action.requested(SEEK, "4", {"seqno": first[4]})
-        Control(lake).write(asked, ActionState.REQUESTED)
-        run(settings, once=True, spark=spark)
-        ended = Control(lake).action(asked.id)
-        assert ended.state is ActionState.DONE
-        assert ended.detail == f"round 5: vbuckets 4 from seqno {first[4]}"
-        reasons = spark.sql(
-            f"SELECT vbucket, reason, fork_seqno FROM ({epochs_sql(lake.changes_sql)})"
-        )
-        assert (4, "seek", first[4]) in {tuple(row) for row in reasons.collect()}
-        assert table_rows(lake, None) == source(cluster)
-        require_every_version_exact(lake, cluster)
-
-
 def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -311,12 +270,9 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
         control = Control(lake)
         bad = {
             "a": ("skip", "0", None, "action: found 'skip', expected one of backfill, pause"),
-            "i": ("seek", "0", None, "options: found None, expected a seqno, as in"),
-            "j": ("seek", "0", '{"seqno": 1e3}', "expected a seqno, as in"),
-            "k": ("seek", "0", '{"seqno": 99999}', "expected a seqno that each of the vbuckets"),
+            "i": ("seek", "0", None, "action: found 'seek', expected one of backfill, pause"),
             "l": ("backfill", None, '{"collections": "c"}', "found 'c', expected a list of names"),
             "m": ("backfill", None, '{"collections": []}', "found [], expected a list of names"),
-            "n": ("seek", None, '{"seqno": 5}', "vbuckets: found null, expected some"),
             "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
             "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),
             "d": ("backfill", None, '{"source": "disk"}', "source: found 'disk', expected"),
