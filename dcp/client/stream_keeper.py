@@ -285,13 +285,11 @@ class StreamKeeper:
         self.act_at = now
 
     def _needed_nodes(self) -> set[NodeAddress]:
-        """Return the nodes of all vbuckets that are to be streamed, but for those awaited."""
+        """Return the nodes of all vbuckets that are to be streamed."""
         return {
             each.address
             for each in self.tracks.values()
-            if each.address is not None
-            and each.phase not in (Phase.CLOSING, Phase.STOPPED)
-            and not each.is_awaited
+            if each.address is not None and each.phase not in (Phase.CLOSING, Phase.STOPPED)
         }
 
     def _trouble(
@@ -406,11 +404,11 @@ class StreamKeeper:
                 self._stop(track, StopReason.FINISHED, detail)
             case Reaction.STOP:
                 self._stop(track, reason, f"{track.address}: {detail}")
-            case Reaction.FAIL_BUCKET if not track.is_awaited:
+            case Reaction.FAIL_BUCKET:
                 raise BucketError(
                     f"{track.address}: vbucket {track.vbucket}: {detail}; {ROLE_CURE}"
                 )
-            case Reaction.RETRY | Reaction.FAIL_BUCKET:
+            case Reaction.RETRY:
                 self._trouble(track, reason, detail, now, now + delay_seconds)
             case Reaction.REOPEN:
                 # At once, but not in a tight loop: only the first time since things went well.

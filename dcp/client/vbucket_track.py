@@ -29,8 +29,7 @@ class StreamStart:
     """A vbucket to stream: the node (None: by the cluster map), and the position to start after.
 
     ``failover_log`` is the one accepted with the data up to ``position``, where it is known;
-    ``purge_seqno`` the newest that a marker told with that data. ``is_awaited``: no node is known
-    to serve it yet, so until its first stream opens it has no deadline, and fails nothing.
+    ``purge_seqno`` the newest that a marker told with that data.
     """
 
     vbucket: int
@@ -39,7 +38,6 @@ class StreamStart:
     failover_log: FailoverLog | None = None
     end_seqno: int = END_OF_TIME
     purge_seqno: int | None = None
-    is_awaited: bool = False
 
 
 class Phase(Enum):
@@ -85,8 +83,6 @@ class VbucketTrack:
     progressed: bool = False
     rollback: RollbackOrdered | None = None
     purge_seqno: int | None = None
-    is_awaited: bool = False
-    """Whether its first stream has not opened, and nobody may serve it."""
     has_unplaced_rows: bool = False
     """Whether rows came of an out-of-order snapshot that has not ended."""
 
@@ -101,7 +97,6 @@ class VbucketTrack:
             start.end_seqno,
             trouble_since=now,
             purge_seqno=start.purge_seqno,
-            is_awaited=start.is_awaited,
         )
 
     def opened(self, failover_log: FailoverLog, now: float) -> None:
@@ -109,8 +104,6 @@ class VbucketTrack:
         self.phase = Phase.STREAMING
         self.failover_log = failover_log
         self.opened_at = now
-        if self.is_awaited:
-            self.is_awaited, self.trouble_since = False, now
 
     def advance(self, position: Position) -> None:
         """Note the position behind the delivered events."""
@@ -133,9 +126,8 @@ class VbucketTrack:
         self.rollback = None
 
     def deadline(self, node_deadline_seconds: float) -> float:
-        """Return when to give up; never while the stream is open, awaited or was reported."""
-        is_on_trial = self.phase in _ON_TRIAL and not self.is_awaited
-        return self.trouble_since + node_deadline_seconds if is_on_trial else inf
+        """Return when to give up; never while the stream is open or was reported."""
+        return self.trouble_since + node_deadline_seconds if self.phase in _ON_TRIAL else inf
 
     def stop_details(self, now: float, *, connects: bool) -> tuple[StopReason, str]:
         """Return why it is given up, and words for people: for how long, and its last state.

@@ -28,7 +28,6 @@ from dcp.lake.run.control_requests import pause_of
 from dcp.lake.run.driver import Driver
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import RowKind
 from tests.lake.memory_store import task_number
 from tests.lake.watched_lake import WatchedLake
@@ -101,13 +100,6 @@ class Seen(Observer):
 
     def committed(self, report: RoundReport) -> None:
         """Look at what became of it."""
-        awaited = {vbucket for task in self._plan.tasks for vbucket in task.awaited}
-        came = [
-            each.vbucket
-            for each in report.vbuckets
-            if each.vbucket in awaited and each.outcome is not Outcome.LEFT_OUT
-        ]
-        self._counts.add("awaited vbucket came", len(came))
         brought = sum(row["kind"] == RowKind.BACKFILL for row in self._lake.newest_rows)
         partial = sum(stream.partial is not None for stream in self._plan.streams)
         self._counts.add("collection brought anew", brought)

@@ -8,8 +8,7 @@ not discard what another sent. A refused password or bucket fails the task only 
 taken them: once all nodes of the plan refuse or are out of reach (`Consumer.next`).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import Final
 
@@ -106,10 +105,7 @@ class TaskReceiver:
         self.results = {
             stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
         }
-        """The results by vbucket; each has its outcome when ``stream`` has ended.
-
-        Vbuckets that are awaited have one from when they come on.
-        """
+        """The results by vbucket; each has its outcome when ``stream`` has ended."""
         self._open = set(self.results)
         self._server_logs: dict[int, FailoverLog] = {}
         flow, branches = access.flow_control, BranchLookup()
@@ -121,9 +117,10 @@ class TaskReceiver:
             system_xattrs=plan.document_filter.rules.system_xattrs,
             counts=counts,
         )
-        streams = (*plan.streams, *plan.awaited.values())
-        self._rows = ChangeRows(streams, self._batches, branches, access.dropped)
-        self._wanted = WantedRows(plan.document_filter, streams, is_old_only=bool(plan.collections))
+        self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
+        self._wanted = WantedRows(
+            plan.document_filter, plan.streams, is_old_only=bool(plan.collections)
+        )
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -139,11 +136,11 @@ class TaskReceiver:
     @property
     def done(self) -> StreamProgress:
         """The progress of its vbuckets: seqnos are those that its plan knew of."""
-        known = [each for each in self.results.values() if each.plan.awaits is None]
+        results = self.results.values()
         if self._plan.collections:  # from seqno 0, and no further than is asked
-            seqnos = sum(min(each.position.seqno, each.plan.target_seqno) for each in known)
+            seqnos = sum(min(each.position.seqno, each.plan.target_seqno) for each in results)
         else:
-            seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in known)
+            seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in results)
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:
@@ -228,8 +225,6 @@ class TaskReceiver:
                 self._learn(event, delivery.node)
                 if isinstance(event, StreamOpened):
                     moved.add(event.vbucket)  # to be accepted may be all that was wanted
-                elif isinstance(event, SeqnosReceived):
-                    moved |= self._given_targets(delivery.node, dict(event.seqnos))
             self._policy.moved(delivery.node, delivery.positions)
         for event in delivery.events:
             if isinstance(event, Items):
@@ -243,10 +238,6 @@ class TaskReceiver:
 
     def _learn(self, event: Event, node: NodeAddress) -> None:
         """Note what an event tells of streams, nodes and collections, before rows are taken."""
-        if isinstance(event, StreamOpened | RollbackOrdered) and event.vbucket not in self.results:
-            came = self._plan.awaited[event.vbucket]
-            self.results[event.vbucket] = StreamResult(came, self._consumer.position)
-            self._open.add(event.vbucket)
         match event:
             case StreamOpened() if event.vbucket in self._open:
                 self._opened(event, node)
@@ -259,14 +250,6 @@ class TaskReceiver:
                 self._policy.snapshot_started(event.vbucket, event.flags)
             case SystemEventReceived():
                 self._wanted.learn(event)
-
-    def _given_targets(self, node: NodeAddress, seqnos: Mapping[int, int]) -> set[int]:
-        """Return the vbuckets that came without a target, and have what their node holds as one."""
-        waiting = (self.results[vbucket] for vbucket in self._open & seqnos.keys())
-        found = [each for each in waiting if each.lacks_target and each.node == node]
-        for each in found:
-            each.plan = replace(each.plan, target_seqno=seqnos[each.plan.vbucket])
-        return {each.plan.vbucket for each in found}
 
     def _add_documents(self, columns: DataColumns) -> None:
         wanted = self._wanted.documents(columns)
@@ -282,7 +265,7 @@ class TaskReceiver:
         result.start_seqno = start_seqno_on(result.plan.state, event.failover_log)
         self._wanted.drop_up_to(event.vbucket, result.start_seqno or 0)
         result.node = node
-        self._policy.opened(node, event.vbucket, lacks_target=result.lacks_target)
+        self._policy.opened(node, event.vbucket)
         self._rows.accepted(event.vbucket, event.failover_log)
 
     def _partial_trouble(self, result: StreamResult, log: FailoverLog) -> tuple[str, str] | None:
@@ -396,14 +379,13 @@ class TaskReceiver:
                 self._add_beginning(result)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
-            if left.vbucket not in self.results:  # otherwise it was awaited, and came
-                detail = left_out_status(left)
-                self._batches.add_event(
-                    RowKind.STATUS, left.vbucket, epochs[left.vbucket], detail=detail
-                )
+            detail = left_out_status(left)
+            self._batches.add_event(
+                RowKind.STATUS, left.vbucket, epochs[left.vbucket], detail=detail
+            )
         yield from self._batches.flush()
         states = [result.state(self._round) for result in self.results.values()]
-        states += [each for each in self._plan.carried if each.vbucket not in self.results]
+        states += self._plan.carried
         yield states_to_batch(states, self._round)
         if self._plan.applied:
             yield applied_to_batch(self._plan.applied, self._round)

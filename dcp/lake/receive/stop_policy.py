@@ -5,9 +5,7 @@ no more for us. So where a vbucket was silent for a while its node is asked for 
 over the very connection that carries the streams, and only the answer ends a vbucket as caught up:
 everything up to the high seqno that it told is here. A vbucket whose node does not answer, or that
 stays short of what the node says it holds, is stopped with that reason at ``deadline_seconds``.
-Where no stream is open the consumer decides by its own attempts (``stream_keeper.py``). A vbucket
-that was awaited lacks a target, whatever moves, until its node, asked at once, has told what it
-holds.
+Where no stream is open the consumer decides by its own attempts (``stream_keeper.py``).
 
 Each vbucket counts for itself: that others of its node go on is an excuse in one case only. A node
 reads its disk for one vbucket after the other (``backfill_order``, docs/negotiation.md), so one may
@@ -141,11 +139,9 @@ class StopPolicy:
         """Note that the thread was busy with Spark until ``now`` and did not read."""
         self._reads_since = now
 
-    def opened(self, node: NodeAddress, vbucket: int, *, lacks_target: bool = False) -> None:
-        """Note that a node opened a vbucket's stream; if that ``lacks_target``, ask it soon."""
-        opener = self._nodes.setdefault(node, _Node())
-        if lacks_target:
-            opener.asked_at = -inf
+    def opened(self, node: NodeAddress, vbucket: int) -> None:
+        """Note that a node opened a vbucket's stream."""
+        self._nodes.setdefault(node, _Node())
         self._streams[vbucket] = _Stream(self._listened_seconds, self._listened_seconds)
 
     def snapshot_started(self, vbucket: int, flags: int) -> None:
@@ -221,8 +217,6 @@ class StopPolicy:
             vbucket = result.plan.vbucket
             if result.node is None or not streams.is_streaming(vbucket):
                 continue
-            if result.lacks_target:
-                asked_nodes[result.node] = None
             silent_seconds = self._silent_seconds(vbucket)
             if silent_seconds < self._ask_after_seconds:
                 continue

@@ -34,7 +34,7 @@ def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
     if plan.collections:
         connection = replace(connection, change_streams=False, out_of_order_snapshots=True)
     return Consumer(
-        [_stream_start(plan, stream) for stream in (*plan.streams, *plan.awaited.values())],
+        [_stream_start(plan, stream) for stream in plan.streams],
         [str(node) for node in plan.seeds],
         replace(
             settings,
@@ -56,7 +56,6 @@ def _stream_start(plan: TaskPlan, stream: StreamPlan) -> StreamStart:
         stream.state.position,
         stream.state.failover_log,
         purge_seqno=stream.state.purge_seqno,
-        is_awaited=stream.awaits is not None,
     )
 
 

@@ -6,11 +6,7 @@ round and no commit. ``Idle`` also means that every vbucket that is behind may w
 (`dcp.lake.rounds.empty_rounds`).
 
 Vbuckets that no node can serve at that moment (there is none, it does not answer, or does not tell
-what it holds) are left out, and do not make a round. Where there is one, its tasks await them: as
-long as a task has streams to read, its consumer tries to open theirs as well, by the newest map. A
-stream that opens is one of the task's, and is to reach what its node says it holds; of the others
-the round says what the plan said. So a failover, or a node that comes back, counts in the round
-under way, and no round is longer for what does not come.
+what it holds) are left out, and do not make a round: they wait for the next one.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,7 +32,6 @@ from dcp.lake.rounds.round_plan import (
 )
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
-from dcp.types import END_OF_TIME
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -135,7 +130,7 @@ def plan_round(
     position.refuse_late_start()
     goals = cluster.high_seqnos if targets is None else targets
     backfill = position.backfill
-    plans: list[StreamPlan] = []
+    streams: list[StreamPlan] = []
     left_out: list[LeftOut] = []
     for vbucket in range(cluster.map.vbucket_count):
         state = position.state(vbucket)
@@ -167,12 +162,10 @@ def plan_round(
                 skip or {},
                 begins_epoch=restarted is not None,
             )
-        left = planned if isinstance(planned, LeftOut) else planned.awaits
-        if left is not None:
-            left_out.append(left)
-        if isinstance(planned, StreamPlan):
-            plans.append(_passing(planned, position.document_filter))
-    streams = [plan for plan in plans if plan.awaits is None]
+        if isinstance(planned, LeftOut):
+            left_out.append(planned)
+        else:
+            streams.append(_passing(planned, position.document_filter))
     if all(_may_wait(stream, position, cluster) for stream in streams):
         return Idle(
             position.lake_id,
@@ -183,13 +176,12 @@ def plan_round(
     slots = slots if isinstance(slots, int) else slots()
     if slots < 0:
         raise ValueError(f"slots: found {slots}, expected 0 or more")
-    awaited = [plan for plan in plans if plan.awaits and position.has_started(plan.vbucket)]
     shares = _shares(streams, slots, settings.tasks)
     most_seconds = ROUND_SECONDS if any(each.is_backfill for each in streams) else inf
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_tasks(position, cluster, shares, left_out, awaited, flow),
+        tasks=_tasks(position, cluster, shares, left_out, flow),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=min(settings.target_seconds, most_seconds),
@@ -289,8 +281,6 @@ def _partial_stream(
     planned = _stream_or_reason(state.vbucket, begun, goal, cluster, skip, begins_epoch=True)
     if isinstance(planned, LeftOut):
         return planned
-    if planned.awaits is not None:  # its collections wait for that, too
-        return replace(planned, state=state, begins_epoch=False)
     partial = PartialBackfill(read.collections, read.node, read.collections_seqno)
     return replace(planned, is_backfill=True, partial=partial)
 
@@ -326,16 +316,14 @@ def _stream_or_reason(
     if isinstance(state, BlockedRollback):
         return LeftOut(vbucket, state.reason, state.detail)
     node = cluster.map.owner(vbucket)
-    target_seqno = END_OF_TIME if goal is None else goal
-    awaits = None
     if node is None:
-        awaits = LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
-    elif node in cluster.unreachable:
-        awaits = LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
-    elif goal is None:
+        return LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
+    if node in cluster.unreachable:
+        return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
+    if goal is None:
         detail = f"{node} did not tell its high seqno, or its branch"
-        awaits = LeftOut(vbucket, "no high seqno", detail)
-    return StreamPlan(state, node, target_seqno, begins_epoch, awaits=awaits)
+        return LeftOut(vbucket, "no high seqno", detail)
+    return StreamPlan(state, node, goal, begins_epoch)
 
 
 def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:
@@ -355,13 +343,12 @@ def _tasks(
     cluster: "ClusterView",
     shares: Sequence[tuple[StreamPlan, ...]],
     left_out: Sequence[LeftOut],
-    awaited: Sequence[StreamPlan],
     flow: FlowControlSettings,
 ) -> tuple[TaskPlan, ...]:
     """Give each task its streams, its part of what is only written down, and its windows.
 
-    These are sized as if all tasks ran at once in one executor, and all that they await came. The
-    last ones, where a backfill has some besides others, carry and await nothing.
+    These are sized as if all tasks ran at once in one executor. The last ones, where a backfill has
+    some besides others, carry nothing.
     """
     streamed = {stream.vbucket for share in shares for stream in share}
     known = {*range(cluster.map.vbucket_count), *position.states}
@@ -372,14 +359,7 @@ def _tasks(
         tuple(carried[index::carriers]) if index < carriers else () for index in range(len(shares))
     ]
     vbuckets = [{state.vbucket for state in each} for each in carries]
-    awaits = [
-        {stream.vbucket: stream for stream in awaited if live and stream.vbucket in each}
-        for each in vbuckets
-    ]
-    connections = sum(
-        _connections((*share, *more.values())) for share, more in zip(shares, awaits, strict=True)
-    )
-    windows = WindowPlan.of(flow, connections)
+    windows = WindowPlan.of(flow, sum(map(_connections, shares)))
     source = None if position.backfill is None else position.backfill.source
     backfill = source and source.shared_by(sum(share[0].is_backfill for share in shares))
     seeds = tuple(node for node in cluster.map.addresses if node not in cluster.unreachable)
@@ -397,7 +377,6 @@ def _tasks(
                 backfill=reads,
                 seeds=seeds,
                 document_filter=position.document_filter,
-                awaited=awaits[index],
             )
         )
     return tuple(tasks)

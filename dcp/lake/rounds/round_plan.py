@@ -4,7 +4,7 @@ Pure data. It holds no secret.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -14,7 +14,7 @@ from dcp.lake.rounds.outlook import Outlook
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
-from dcp.types import END_OF_TIME, FailoverLog
+from dcp.types import FailoverLog
 
 _LISTED: Final = 10
 
@@ -85,25 +85,14 @@ class StreamPlan:
     ``is_backfill``: a backfill reads it (`dcp.lake.rounds.backfill_plan`), so the target is what
     the node holds, which need not be all that there is. ``partial`` is what a backfill of some
     collections reads before.
-
-    ``awaits`` says why it cannot be opened yet (`dcp.lake.rounds.planning`): then ``node`` may be
-    None, there was none, and ``target_seqno`` ``END_OF_TIME``, nobody told what it holds.
     """
 
     state: VbucketProgress
-    node: NodeAddress | None
+    node: NodeAddress
     target_seqno: int
     begins_epoch: bool = False
     is_backfill: bool = False
     partial: PartialBackfill | None = None
-    awaits: "LeftOut | None" = None
-
-    def __post_init__(self) -> None:
-        """Reject what no task could open."""
-        if self.awaits is None and self.node is None:
-            raise ValueError(f"vbucket {self.vbucket}: found no node, expected one to stream from")
-        if self.awaits is not None and self.partial is not None:
-            raise ValueError(f"vbucket {self.vbucket}: found collections of an awaited stream")
 
     @property
     def vbucket(self) -> int:
@@ -126,7 +115,7 @@ class StreamPlan:
         if self.partial is not None:
             return self.partial.read.seqno
         is_whole = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
-        return self.target_seqno if is_whole and self.target_seqno != END_OF_TIME else 0
+        return self.target_seqno if is_whole else 0
 
     @property
     def backlog(self) -> int:
@@ -140,8 +129,7 @@ class TaskPlan:
     """One Spark task: what it streams, and its share of what the round only writes down.
 
     ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
-    have been, and ``awaited``, by vbucket, the streams of those of these that may come yet: what
-    does come is neither carried nor left out. ``applied`` are replica versions that the log does
+    have been. ``applied`` are replica versions that the log does
     not list yet. ``backfill`` is set where all its streams are a backfill's, with the task's part
     of the rate. ``seeds`` are the nodes of the cluster when it was planned, which it may ask for a
     newer map. Of its streams goes to the lake what passes ``document_filter``. ``collections`` are
@@ -158,7 +146,6 @@ class TaskPlan:
     seeds: tuple[NodeAddress, ...] = ()
     document_filter: DocumentFilter = EVERYTHING
     collections: frozenset[int] = frozenset()
-    awaited: Mapping[int, StreamPlan] = field(default_factory=dict)
 
     @property
     def collections_first(self) -> "TaskPlan | None":
@@ -176,7 +163,6 @@ class TaskPlan:
             carried=(),
             left_out=(),
             applied=(),
-            awaited={},
         )
 
     def after_collections(self, read: Mapping[int, CollectionsRead]) -> "TaskPlan":
@@ -189,8 +175,8 @@ class TaskPlan:
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
-        """The nodes it connects to, one connection each; those of what it awaits aside."""
-        return tuple(sorted({stream.node for stream in self.streams if stream.node is not None}))
+        """The nodes it connects to, one connection each."""
+        return tuple(sorted({stream.node for stream in self.streams}))
 
     @property
     def backlog(self) -> int:

@@ -26,10 +26,8 @@ class RoundReport(Shown):
     def of(
         cls, plan: RoundPlan, version: int, seconds: float, vbuckets: tuple[VbucketReport, ...]
     ) -> "RoundReport":
-        """Return the report of a plan's round; what was awaited, and came, is not left out."""
-        came = {report.vbucket for report in vbuckets}
-        left_out = tuple(left for left in plan.left_out if left.vbucket not in came)
-        return cls(plan.round, version, seconds, vbuckets, left_out)
+        """Return the report of a plan's round."""
+        return cls(plan.round, version, seconds, vbuckets, plan.left_out)
 
     @property
     def rows(self) -> int:

@@ -11,7 +11,7 @@ from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
-from dcp.types import END_OF_TIME, FailoverLog
+from dcp.types import FailoverLog
 
 _LEAST_SHARE: Final = 0.005
 """Less than half a percent of the time is not worth a word."""
@@ -71,11 +71,6 @@ class StreamResult:
         return self.position.complete_seqno >= self.plan.target_seqno
 
     @property
-    def lacks_target(self) -> bool:
-        """True until the node of a vbucket that was awaited has told what it holds."""
-        return self.plan.target_seqno == END_OF_TIME
-
-    @property
     def reads_on(self) -> bool:
         """True if the stream must not end before a snapshot's end that is still to come."""
         return self.position.complete_seqno < self.plan.least_complete_seqno
@@ -120,9 +115,8 @@ class StreamResult:
             "largest_bytes": self.largest_bytes,
             "seqno": self.position.seqno,
             "complete_seqno": self.position.complete_seqno,
+            "target_seqno": self.plan.target_seqno,
         }
-        if not self.lacks_target:
-            told["target_seqno"] = self.plan.target_seqno
         if self.escaped_keys:
             told["escaped_keys"] = self.escaped_keys
         if self.undecodable_values:

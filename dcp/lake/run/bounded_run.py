@@ -103,8 +103,7 @@ def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:
     A rollback does: each leads further back, or is reported by the plan
     (`dcp.lake.rounds.rollback_plan`).
     """
-    awaited = (stream for task in plan.tasks for stream in task.awaited.values())
-    before = {each.vbucket: each.state.position.seqno for each in (*plan.streams, *awaited)}
+    before = {each.vbucket: each.state.position.seqno for each in plan.streams}
     return {
         each.vbucket: each.seqno > before[each.vbucket]
         or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP, Outcome.ROLLBACK)

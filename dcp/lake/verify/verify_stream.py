@@ -101,8 +101,7 @@ def read_function(
         for batch in indices:
             for index in batch.column(0).to_pylist():
                 name = f"dcplake-verify-{lake_id[:8]}-t{index}"
-                task = replace(tasks[index], awaited={})  # nothing can be said of these
-                receiver = TaskReceiver(task, _NO_ROUND, UNLIMITED, access, name)
+                receiver = TaskReceiver(tasks[index], _NO_ROUND, UNLIMITED, access, name)
                 for rows in receiver.stream():
                     yield narrow_rows(rows)
                     if progress is not None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -277,93 +276,25 @@ def test_a_vbucket_that_cannot_be_planned_is_told_in_the_round(
     assert {row["epoch"] for row in found if row["kind"] == "status"} == {0}
 
 
-def run_with_late_node(
-    rounds: RoundsInProcess, cluster: ProducerCluster, cure: str
-) -> tuple[RoundPlan, list[dict[str, Any]]]:
-    """Plan a round without node 1, and run it; when it has begun there is an active node again.
-
-    One vbucket goes on until those of node 1 have ended. They are written to all the time.
-    """
-    awaited = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
+@pytest.mark.parametrize("cure", ["failover", "restore_node"])
+def test_a_vbucket_without_a_node_at_planning_is_read_in_the_next_round(
+    cluster: ProducerCluster, tmp_path: Path, cure: str
+) -> None:
+    fill(cluster, 400)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, source=QUICK_SOURCE))
+    rounds.run()
+    fill(cluster, 400)
+    late = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
     cluster.kill_node(1)
     plan = rounds.plan()
     assert plan is not None
-    assert {left.vbucket for left in plan.left_out} == awaited
-    (task,) = plan.tasks
-    last = task.streams[-1]
-    streams = (*task.streams[:-1], replace(last, target_seqno=last.target_seqno + 1))
-    receiver = rounds.receiver(plan, replace(task, streams=streams))
-    keys = {cluster.vbucket_of(key): key for n in range(99) if (key := b"key-%d" % n)}
-
-    def has_ended(vbucket: int) -> bool:
-        result = receiver.results.get(vbucket)
-        return result is not None and result.outcome is not None
-
-    def go_on() -> None:
-        getattr(cluster, cure)(1)
-        deadline = time.monotonic() + 60
-        while not all(map(has_ended, awaited)) and time.monotonic() < deadline:
-            cluster.set(keys[min(awaited)], b"again")
-            time.sleep(0.02)
-        cluster.set(keys[last.vbucket], b"last")
-
-    others = receiver.batches()
-    received = [next(others)]
-    going_on = threading.Thread(target=go_on, daemon=True)
-    going_on.start()
-    received += others
-    going_on.join()
-    return plan, rounds.keep(plan, received)
-
-
-LATE_NODE: dict[str, Any] = {
-    "source": QUICK_SOURCE,
-    "flow_control": SMALL_FLOW,
-    "round": {"quiet_seconds": 30.0},  # nothing ends by its silence before
-}
-
-
-@pytest.mark.parametrize("cure", ["failover", "restore_node"])
-def test_a_vbucket_without_a_node_at_planning_is_read_in_the_round_once_it_has_one(
-    cluster: ProducerCluster, tmp_path: Path, cure: str
-) -> None:
-    """Whatever moves: its target is what its node holds when it comes."""
-    fill(cluster, 400)
-    rounds = RoundsInProcess(settings_for(cluster, tmp_path, **LATE_NODE))
-    rounds.run()
-    fill(cluster, 400)
-    plan, rows = run_with_late_node(rounds, cluster, cure)
-    found = statuses(rows)
-    assert {told["outcome"] for told in found.values()} == {"reached"}, found
-    told = [VbucketReport.parse(vb, json.dumps(each)) for vb, each in found.items()]
-    report = RoundReport.of(plan, 1, 1.0, tuple(told))
-    assert (len(report.vbuckets), report.left_out) == (8, ())
-    require_exact(rounds, cluster)
-    if rounds.plan() is not None:  # what was written behind the targets
-        rounds.run()
-    require_complete(rounds, cluster)
-
-
-def test_a_vbucket_without_a_node_at_planning_may_be_rolled_back_in_the_round(
-    tmp_path: Path,
-) -> None:
-    settings = ClusterSettings(nodes=2, vbuckets=8, users=USERS, seed=7, replica_lag_seqnos=5)
-    with ProducerCluster(settings) as cluster:
-        fill(cluster, 400)
-        rounds = RoundsInProcess(settings_for(cluster, tmp_path, **LATE_NODE))
-        rounds.run()
-        fill(cluster, 4, start=2000)
-        with_order = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
-        before = {vb: rounds.states[vb].position for vb in with_order}
-        _, rows = run_with_late_node(rounds, cluster, "failover")
-        found = statuses(rows)
-        assert {vb for vb, told in found.items() if told["outcome"] == "rollback"} == with_order
-        assert all(0 < found[vb]["rollback_seqno"] < before[vb].seqno for vb in with_order)
-        assert not any("target_seqno" in found[vb] for vb in with_order), "nobody told one"
-        for vb in with_order:
-            order = rounds.states[vb].order
-            assert order is not None and order.to_seqno == found[vb]["rollback_seqno"]
-            assert rounds.states[vb].position == before[vb]
+    assert {left.vbucket for left in plan.left_out} == late
+    getattr(cluster, cure)(1)
+    rounds.run(plan)
+    plan = rounds.plan()
+    assert plan is not None
+    assert {stream.vbucket for stream in plan.streams} == late
+    assert {told["outcome"] for told in statuses(rounds.run(plan)).values()} == {"reached"}
 
 
 def test_a_refused_stream_is_reported_with_its_status(

@@ -1,6 +1,6 @@
 """The end of a vbucket in a round: only an answer proves it; silence counts while we listen."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 import pytest
@@ -12,7 +12,6 @@ from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
-from dcp.types import END_OF_TIME
 from dcp.wire.vocabulary import SnapshotFlag
 
 NODE, OTHER_NODE = NodeAddress("a", 1), NodeAddress("b", 2)
@@ -106,22 +105,6 @@ def test_silence_alone_ends_nothing_and_an_answer_does() -> None:
     assert task.streams.asked == [NODE], "asked once"
     task.policy.answered(NODE, {0: 0})
     assert task.listen(QUIET + 7) == [VbucketStop(0, Outcome.CAUGHT_UP)]
-
-
-def test_the_node_of_a_vbucket_without_a_target_is_asked_at_once_whatever_moves() -> None:
-    """Though it was asked a moment ago for another one: it may not have had this one then."""
-    first, later = result(), result(vbucket=1)
-    task = Task(first)
-    task.listen(QUIET + 1)
-    assert task.streams.asked == [NODE]
-    later.plan = replace(later.plan, target_seqno=END_OF_TIME)
-    task.results.append(later)
-    task.policy.opened(NODE, 1, lacks_target=later.lacks_target)
-    task.listen(QUIET + 2, moving=1)
-    assert task.streams.asked == [NODE, NODE]
-    later.plan = replace(later.plan, target_seqno=100)
-    task.listen(2 * QUIET, moving=1)
-    assert task.streams.asked == [NODE, NODE]
 
 
 def test_a_node_that_does_not_answer_is_reported() -> None:

@@ -29,7 +29,7 @@ from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
-from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
+from dcp.types import FailoverEntry, FailoverLog
 
 NODES = tuple(NodeAddress("node", port) for port in (11210, 11220, 11230))
 SETTINGS = RoundSettings()
@@ -203,8 +203,7 @@ def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
     assert set(carried) == {1, 2, 3, 5, 7}
 
 
-def test_what_no_node_can_serve_is_awaited_by_the_tasks_of_the_others() -> None:
-    """In the task that carries it: there it is written down, whether it comes or not."""
+def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
     log = FailoverLog((FailoverEntry(7, 0),))
     waiting = {vb: replace(complete(vb, 4), failover_log=log) for vb in (1, 2, 3, 5)}
     view = replace(
@@ -219,27 +218,19 @@ def test_what_no_node_can_serve_is_awaited_by_the_tasks_of_the_others() -> None:
     plan = plan_round(position, view, RoundSettings(tasks=2), FLOW, 2, targets=targets, skip=skip)
     assert isinstance(plan, RoundPlan)
     assert [stream.vbucket for stream in plan.streams] == [0, 6]
-    awaited = {vb: (each, task) for task in plan.tasks for vb, each in task.awaited.items()}
-    assert {vb: (each.node, each.target_seqno) for vb, (each, _) in awaited.items()} == {
-        1: (NODES[1], 9),
-        2: (None, END_OF_TIME),
-        3: (NODES[1], END_OF_TIME),  # what was to be reached may be lost
-        4: (NODES[0], END_OF_TIME),  # nobody told what it holds
+    reasons = {left.vbucket: left.reason for task in plan.tasks for left in task.left_out}
+    assert reasons == {
+        1: "node unreachable",
+        2: "no active node",
+        3: "node unreachable",
+        4: "no high seqno",
+        5: "rollback",
+        7: "stopped",
     }
-    anew = awaited[3][0]
-    assert (anew.begins_epoch, anew.state.epoch, anew.state.position.seqno) == (True, 1, 2)
-    assert {each.awaits for each, _ in awaited.values()} <= set(plan.left_out)
-    for vbucket, (_, task) in awaited.items():
-        assert position.state(vbucket) in task.carried
-        assert vbucket in {left.vbucket for left in task.left_out}
+    carried = {state.vbucket: state for task in plan.tasks for state in task.carried}
+    assert carried == {vb: position.state(vb) for vb in reasons}
     assert len(plan.to_json()["left_out"]) == 6
     assert "node:11220" not in str(plan).split("left out", 1)[0]
-
-    view = replace(view, failover_logs=dict.fromkeys(range(8), log))
-    begun = replace(waiting[1], start_seqno=2, filter_fingerprint=STARTS_NOW.fingerprint)
-    starting = replace(lake(begun), document_filter=STARTS_NOW)
-    plan = planned(starting, view)
-    assert {vb for task in plan.tasks for vb in task.awaited} == {1}, "others have not started"
 
 
 def test_a_node_that_the_network_does_not_have_is_told_from_no_node() -> None:

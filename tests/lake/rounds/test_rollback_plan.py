@@ -13,11 +13,11 @@ from dcp.lake.rounds.rollback_plan import (
     rollback_target,
     start_seqno_on,
 )
-from dcp.lake.rounds.round_plan import LeftOut, StreamPlan
+from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
-from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
+from dcp.types import FailoverEntry, FailoverLog
 
 A, B, C, D = 0xA, 0xB, 0xC, 0xD
 REWRITE = RollbackPolicy.REWRITE
@@ -152,8 +152,6 @@ def test_what_was_never_caught_up_with_is_read_as_a_whole_after_a_rollback_to_0(
     assert begun.position.seqno == 0
     node = NodeAddress("node", 11210)
     assert StreamPlan(begun, node, 90, begins_epoch=True).least_complete_seqno == least
-    unknown = StreamPlan(begun, None, END_OF_TIME, awaits=LeftOut(begun.vbucket, "", ""))
-    assert unknown.least_complete_seqno == 0, "nobody has told yet what there is to read"
 
 
 def test_progress_forgets_what_was_fruitless() -> None:

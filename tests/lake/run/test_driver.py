@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -84,7 +82,7 @@ class Scripted(Driver):
         super().__init__(lake, settings, access, Observer())
         self._outcome_of = outcome_of
         self.states: dict[int, VbucketProgress] = {}
-        self.keeps_states = self.awaited_comes = False
+        self.keeps_states = False
         self.rounds: list[set[int]] = []
         self.handed_over = 0
         self.idle: list[tuple[LeftOut, ...]] = []
@@ -117,12 +115,9 @@ class Scripted(Driver):
         return len(self.rounds)
 
     def round(self, plan: RoundPlan) -> RoundReport:
-        streams = list(plan.streams)
-        if self.awaited_comes:
-            streams += [each for task in plan.tasks for each in task.awaited.values()]
-        self.rounds.append({stream.vbucket for stream in streams})
+        self.rounds.append({stream.vbucket for stream in plan.streams})
         reports = []
-        for stream in streams:
+        for stream in plan.streams:
             outcome, seqno = self._outcome_of(stream.vbucket, stream.target_seqno)
             position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
             if not self.keeps_states:
@@ -213,27 +208,6 @@ def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
     driver.once(view(10, 10), threading.Event())
     assert driver.rounds == [{0, 1}, {1}]
     assert driver.idle == [()]
-
-
-@pytest.mark.parametrize("outcome", [Outcome.CAUGHT_UP, Outcome.STOPPED])
-def test_a_vbucket_that_came_in_the_round_that_had_left_it_out_is_like_any_other(
-    looks: list[ClusterView | DcplakeError], outcome: Outcome
-) -> None:
-    """Its end counts; what it could not bring is given up."""
-    looks.append(view(10, 20))
-    gone = NodeAddress("b", 1)
-    early = replace(view(10), map=ClusterMap("b", "uuid", 1, 1, (NODE, gone), (0, 1)))
-    driver = Scripted(
-        lambda vb, __: (
-            (outcome, 0 if outcome is Outcome.STOPPED else 20) if vb else (Outcome.REACHED, 10)
-        )
-    )
-    driver.awaited_comes = True
-    stops = pytest.raises(IncompleteRunError, match="vbuckets 1: stopped")
-    with stops if outcome is Outcome.STOPPED else nullcontext():
-        driver.once(replace(early, unreachable={gone: "refused"}), threading.Event())
-    assert driver.rounds == [{0, 1}]
-    assert [left.vbucket for left in driver.idle[-1]] == [1] * (outcome is Outcome.STOPPED)
 
 
 def test_a_node_that_contradicts_itself_for_ever_is_left_out(
