@@ -8,33 +8,18 @@ import configparser
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
 from dcp.errors import ConfigError, SecretError
-from dcp.lake.config.cloud_options import SECRETS as _CLOUD_SECRETS
 from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.lake_root import S3_SCHEMES
-from dcp.lake.config.patience import PATIENCE, checked_patience
+from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.secret_files import read_secret
-from dcp.suggestions import did_you_mean
+from dcp.lake.config.store_options import IN_FILES, S3
 
-KEYS: Final = ("access_key_id", "secret_access_key", "session_token")
-"""What says who asks; all but the first are secrets."""
-_SECRETS: Final = KEYS[1:]
-_FILES: Final = tuple(f"{name}_file" for name in KEYS)
-_SWITCHES: Final = ("allow_http", "virtual_hosted_style_request")
-_NAMES: Final = (KEYS[0], *_FILES, "region", "endpoint", *_SWITCHES, *PATIENCE)
-
-_OTHER_NAMES: Final = MappingProxyType(
-    {
-        "default_region": "region",
-        "endpoint_url": "endpoint",
-        "endpoint_url_s3": "endpoint",
-        "token": "session_token",
-    }
-)
+KEYS: Final = S3.in_files
+"""Key, secret and token that say who asks; all but the first are secrets."""
 
 _VARIABLES: Final = (
     ("region", ("AWS_REGION", "AWS_DEFAULT_REGION")),
@@ -81,34 +66,12 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
     """Return options by their plain names.
 
     Raises:
-        ConfigError: a name is unknown or given twice, a switch is neither true nor false, a key
-            lacks its secret, or the endpoint is no URL, or unencrypted, and nothing allows that.
-            Says no value, which may be a secret by a mistake.
+        ConfigError: as `StoreOptions.checked`; or a key lacks its secret, or the endpoint is no
+            URL, or unencrypted, and nothing allows that. Says no value, which may be a secret by a
+            mistake.
 
     """
-    found: dict[str, str] = {}
-    for written, value in given.items():
-        name = written.lower().removeprefix("aws_")
-        name = _OTHER_NAMES.get(name, name)
-        if name in _SECRETS:
-            raise ConfigError(
-                f"storage_options: found {name}, expected {name}_file, the absolute path of a file "
-                f"that holds it, or AWS_{name.upper()} in the environment of the driver and of "
-                "executors: settings travel to where others can read them (docs/object-stores.md)"
-            )
-        if name not in _NAMES:
-            raise ConfigError(
-                f"storage_options: found {written!r}{did_you_mean(name, _NAMES)}, expected only "
-                f"{', '.join(_NAMES)}, each with aws_ before it or not"
-            )
-        if name in found or (name.removesuffix("_file") in found) or f"{name}_file" in found:
-            raise ConfigError(f"storage_options: found {name} twice, expected it once")
-        if name in _SWITCHES and value.lower() not in ("true", "false"):
-            raise ConfigError(f'storage_options: found {name} neither "true" nor "false"')
-        if name in _FILES and not Path(value).expanduser().is_absolute():
-            raise ConfigError(f"storage_options: found {name} relative, expected an absolute path")
-        found[name] = value
-    checked_patience(found)
+    found = S3.checked(given)
     _require_safe_endpoint(found)
     plain = {name.removesuffix("_file") for name in found}
     if ("access_key_id" in plain) != ("secret_access_key" in plain):
@@ -215,7 +178,7 @@ def with_secrets(
 
 def _names_keys(options: Mapping[str, str], around: Mapping[str, str]) -> bool:
     """Return whether options or the environment name a key: profiles count for nothing then."""
-    named = KEYS[0] in options or _FILES[0] in options
+    named = KEYS[0] in options or f"{KEYS[0]}_file" in options
     return named or bool(around.get(f"AWS_{KEYS[0].upper()}"))
 
 
@@ -256,7 +219,7 @@ def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> di
 def _read(options: Mapping[str, str]) -> dict[str, str]:
     """Return options with what their files hold."""
     found = dict(options)
-    for name in (*KEYS, *_CLOUD_SECRETS):
+    for name in IN_FILES:
         if (file := found.pop(f"{name}_file", None)) is not None:
             found[name] = _secret_in(file, name)
     return found

@@ -242,6 +242,11 @@ def test_a_secret_of_azure_is_in_a_file(tmp_path: Path) -> None:
         ({"google_service_account": SECRET}, "found 'google_service_account'"),
         ({"azure_storage_account_key_file": SECRET}, "relative, expected an absolute path"),
         ({"max_retries": "many"}, "found max_retries 'many', expected a number"),
+        ({"allow_http": SECRET}, "found allow_http neither"),
+        (
+            {"azure_storage_client_id": "a", "AZURE_STORAGE_CLIENT_ID": "b"},
+            "found azure_storage_client_id twice",
+        ),
     ):
         with pytest.raises(ConfigError) as refused:
             LakeSettings(root=root, storage_options=wrong)

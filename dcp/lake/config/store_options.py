@@ -1,0 +1,139 @@
+"""The options of object stores that ``lake.storage_options`` takes, in one table for each store.
+
+The names are those of delta-rs and Polars. A secret is given by a file, whose option has ``_file``
+behind the secret's name; no message says a value, which may be a secret by a mistake.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.lake.config.patience import PATIENCE, checked_patience
+from dcp.suggestions import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The options of one kind of store."""
+
+    prefix: str
+    """Begins the names of variables of the environment."""
+    secrets: tuple[str, ...]
+    """Options that only a file gives."""
+    texts: tuple[str, ...]
+    also_in_files: tuple[str, ...] = ()
+    """Texts that a file may give."""
+    paths: tuple[str, ...] = ()
+    """Paths that the store's own library reads."""
+    switches: tuple[str, ...] = ("allow_http",)
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    has_short_names: bool = False
+    """Whether names do without the prefix."""
+
+    @property
+    def in_files(self) -> tuple[str, ...]:
+        """The options that a file may give."""
+        return (*self.also_in_files, *self.secrets)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names."""
+        files = (f"{name}_file" for name in self.in_files)
+        return (*self.paths, *files, *self.texts, *self.switches, *PATIENCE)
+
+    def checked(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return options by their plain names.
+
+        Raises:
+            ConfigError: a name is unknown or given twice, a secret is not in a file, a path is
+                relative, a switch is neither true nor false, or a time is no number.
+
+        """
+        found: dict[str, str] = {}
+        for written, value in given.items():
+            name = self._plain(written)
+            self._refuse(name, written, value)
+            if name in found or name.removesuffix("_file") in found or f"{name}_file" in found:
+                raise ConfigError(f"storage_options: found {name} twice, expected it once")
+            found[name] = value
+        checked_patience(found)
+        return found
+
+    def _plain(self, written: str) -> str:
+        name = written.lower()
+        if self.has_short_names:
+            name = name.removeprefix(self.prefix)
+        return self.other_names.get(name, name)
+
+    def _refuse(self, name: str, written: str, value: str) -> None:
+        """Raise ConfigError where an option is wrong by itself."""
+        if name in self.secrets:
+            variable = (self.prefix + name.removeprefix(self.prefix)).upper()
+            raise ConfigError(
+                f"storage_options: found {name}, expected {name}_file, the absolute path of a file "
+                f"that holds it, or {variable} in the environment of the driver and of executors: "
+                "settings travel to where others can read them (docs/object-stores.md)"
+            )
+        if name not in self.names:
+            or_not = f", each with {self.prefix} before it or not" if self.has_short_names else ""
+            raise ConfigError(
+                f"storage_options: found {written!r}{did_you_mean(name, self.names)}, expected "
+                f"only {', '.join(self.names)}{or_not}"
+            )
+        if name in self.switches and value.lower() not in ("true", "false"):
+            raise ConfigError(f'storage_options: found {name} neither "true" nor "false"')
+        files = tuple(f"{each}_file" for each in self.in_files)
+        path = Path(value).expanduser() if name in files else Path(value)
+        if name in (*files, *self.paths) and not path.is_absolute():
+            raise ConfigError(f"storage_options: found {name} relative, expected an absolute path")
+
+
+S3: Final = StoreOptions(
+    prefix="aws_",
+    has_short_names=True,
+    also_in_files=("access_key_id",),
+    secrets=("secret_access_key", "session_token"),
+    texts=("access_key_id", "region", "endpoint"),
+    switches=("allow_http", "virtual_hosted_style_request"),
+    other_names=MappingProxyType(
+        {
+            "default_region": "region",
+            "endpoint_url": "endpoint",
+            "endpoint_url_s3": "endpoint",
+            "token": "session_token",
+        }
+    ),
+)
+GOOGLE: Final = StoreOptions(
+    prefix="google_",
+    secrets=("google_service_account_key",),
+    paths=("google_service_account", "google_application_credentials"),
+    texts=("google_base_url",),
+)
+AZURE: Final = StoreOptions(
+    prefix="azure_",
+    secrets=(
+        "azure_storage_account_key",
+        "azure_storage_sas_key",
+        "azure_storage_client_secret",
+    ),
+    paths=("azure_federated_token_file",),
+    texts=(
+        "azure_storage_account_name",
+        "azure_storage_client_id",
+        "azure_storage_tenant_id",
+        "azure_storage_authority_host",
+        "azure_storage_endpoint",
+        "azure_msi_endpoint",
+    ),
+    switches=("allow_http", "azure_storage_use_emulator"),
+)
+
+CLOUDS: Final = MappingProxyType({"gs": GOOGLE, "az": AZURE, "abfs": AZURE, "abfss": AZURE})
+"""The stores of Google and Azure by the scheme of a URL."""
+
+IN_FILES: Final = (*S3.in_files, *GOOGLE.in_files, *AZURE.in_files)
+"""The options of all stores that a file may give."""
