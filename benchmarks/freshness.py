@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pyarrow as pa
 
+from benchmarks._commands import lake_options, sets_of
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import session, settings_for
 from dcp.lake.config.settings import Settings
@@ -76,15 +77,12 @@ def main() -> None:
 def _ours(arguments: argparse.Namespace, source: BenchProducer, folder: Path, rate: int) -> None:
     folder.mkdir()
     settings = settings_for(source, folder, "lake")
-    words = [sys.executable, "-m", "dcp.cli.main", "run", "--lake", settings.lake.root]
-    for name, value in {
-        "source.seeds": ",".join(source.seeds),
-        "source.username": settings.source.username,
-        "source.password_file": settings.source.password_file,
+    options = {
+        **lake_options(source.seeds, folder),
         "spark.master": f"local[{arguments.cores}]",
         **dict(each.split("=", 1) for each in arguments.set),
-    }.items():
-        words += ["--set", f"{name}={value}"]
+    }
+    words = [sys.executable, "-m", "dcp.cli.main", "run", *sets_of(options)]
     with (folder / "run.log").open("wb") as log:
         process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
         try:

@@ -18,10 +18,10 @@ from inspect import getsource
 from pathlib import Path
 from typing import Final
 
-from benchmarks._producer import USER, producer
+from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_options, report, sets_of
+from benchmarks._producer import producer
 from benchmarks._runs import settings_for
 from benchmarks.end_to_end import plan_for, record, replay_function
-from benchmarks.start_up import adopt_orphans, cpu_seconds, report
 from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
 from dcp.lake.tables.schema import CHANGES, spark_ddl
@@ -66,14 +66,8 @@ def main() -> None:
         folder = Path(name)
         settings = settings_for(source, folder, "lake")
         files, _ = record(settings, plan_for(settings, os.cpu_count() or 1), Path(memory))
-        options = {
-            "source.seeds": ",".join(source.seeds),
-            "source.username": USER,
-            "source.password_file": settings.source.password_file,
-            "lake.root": settings.lake.root,
-            "round.target_bytes": settings.round.target_bytes,
-        }
-        sets = [word for pair in options.items() for word in ("--set", "{}={}".format(*pair))]
+        options = lake_options(source.seeds, folder)
+        sets = sets_of(options | {"round.target_bytes": str(settings.round.target_bytes)})
         ours = [sys.executable, "-m", "dcp.cli.main", "run", "--once", *sets]
         jars = ",".join(map(str, delta_jars()))
         bare = [jars, DELTA_EXTENSION, DELTA_CATALOG, spark_ddl(CHANGES), str(folder / "plain")]
@@ -82,11 +76,11 @@ def main() -> None:
             "run --once, no apply": [*ours, "--set", "apply.when=never"],
             "run --once": ours,
         }
-        found: dict[str, list[tuple[float, float]]] = {title: [] for title in commands}
+        found: dict[str, list[CommandCost]] = {title: [] for title in commands}
         for _ in range(arguments.repetitions):
             for title, words in commands.items():
                 shutil.rmtree(settings.lake.root, ignore_errors=True)
-                found[title].append(cpu_seconds(words))
+                found[title].append(cost_of(words))
     report(found)
 
 

@@ -7,7 +7,7 @@ this process, so that its CPU does not count. Each command runs for both in turn
 start to exit: the first load; then ``status``, ``plan``, ``run --once`` with nothing to do, and
 after some changes. Beside the load stands a plain Spark session that reads the load's rows of
 ``changes`` and appends them to a new table. Last come rounds with their applies in a driver that
-goes on, from the third on. CPU is that of the whole tree of processes (`start_up`).
+goes on, from the third on. CPU is that of the whole tree of processes.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from typing import IO, Final, cast
 
 import psutil
 
+from benchmarks._commands import adopt_orphans, cost_of
 from benchmarks._producer import PASSWORD, USER, BenchProducer, producer
-from benchmarks.start_up import adopt_orphans, cpu_seconds
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import spark_of
@@ -101,7 +101,7 @@ class Bench:
 
     def _measure(self, title: str, place: str, words: Sequence[str]) -> None:
         before = self._asked
-        self._note(title, place, cpu_seconds([*words])[0], before)
+        self._note(title, place, cost_of(words).cpu_seconds, before)
 
     def _note(self, title: str, place: str, seconds: float, before: int) -> None:
         self.found[title].seconds[place].append(seconds)

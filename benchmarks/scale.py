@@ -11,58 +11,25 @@ seconds, and the resident memory of its Python; and the bytes that a round adds 
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, time
+from time import time
 from typing import Any, Final
 from uuid import uuid4
 
-import psutil
 from deltalake import DeltaTable
 
+from benchmarks._commands import adopt_orphans, cost_of, lake_options, sets_of
 from benchmarks._producer import PASSWORD, USER
-from benchmarks.start_up import adopt_orphans
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
 _VBUCKETS: Final = 1024
 _DOCUMENTS: Final = 10_000
 _FILES_OF_A_COMMIT: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one process took."""
-
-    cpu_seconds: float
-    wall_seconds: float
-    resident_mib: float
-
-    def __str__(self) -> str:
-        """Return three columns."""
-        return f"{self.cpu_seconds:8.2f} {self.wall_seconds:7.2f} {self.resident_mib:7.0f}"
-
-
-def cost_of(words: list[str]) -> Cost:
-    """Run a command to its end, and all that it left; the memory is that of its first process."""
-    others = {child.pid for child in psutil.Process().children()}
-    began = monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    wall_seconds, cpu_seconds = monotonic() - began, used.ru_utime + used.ru_stime
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, words)
-    while left := {child.pid for child in psutil.Process().children()} - others:
-        _, _, of_child = os.wait4(left.pop(), 0)
-        cpu_seconds += of_child.ru_utime + of_child.ru_stime
-    return Cost(cpu_seconds, wall_seconds, used.ru_maxrss / 1024)
 
 
 def main() -> None:
@@ -78,14 +45,7 @@ def main() -> None:
         ProducerCluster(cluster_settings) as cluster,
     ):
         folder = Path(name)
-        (folder / "password").write_text(PASSWORD)
-        options = {
-            "source.seeds": ",".join(cluster.seeds),
-            "source.username": USER,
-            "source.password_file": str(folder / "password"),
-            "lake.root": str(folder / "lake"),
-        }
-        sets = [word for pair in options.items() for word in ("--set", "=".join(pair))]
+        sets = sets_of(lake_options(cluster.seeds, folder))
         ours = [sys.executable, "-m", "dcp.cli.main"]
         commands = {
             "status": [*ours, "status", *sets],
@@ -121,7 +81,9 @@ def main() -> None:
 def _measure(title: str, commands: dict[str, list[str]]) -> None:
     print(title)
     for name, words in commands.items():
-        print(f"  {name:30}{cost_of(words)}", flush=True)
+        cost = cost_of(words)
+        figures = f"{cost.cpu_seconds:8.2f} {cost.wall_seconds:7.2f} {cost.resident_mib:7.0f}"
+        print(f"  {name:30}{figures}", flush=True)
 
 
 def _bytes_of_newest_round(changes: Path) -> int:

@@ -9,26 +9,19 @@ tree of processes, the JVM and Python's workers among them: what loses its paren
 """
 
 import argparse
-import ctypes
-import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import Final
 
-import psutil
-
+from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_options, report, sets_of
 from benchmarks._producer import PASSWORD, USER
 from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 
-_SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _BARE: Final = "bare session"
 _CHANGES: Final = 100
 _COUNT: Final = """
@@ -44,36 +37,6 @@ assert spark.read.format("delta").load(table).count() > 0
 """
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every process of ours that loses its own."""
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
-def cpu_seconds(words: list[str]) -> tuple[float, float]:
-    """Run a command to its end, and all that it left; return its CPU and wall seconds.
-
-    What loses its parent meanwhile must be adopted by this process (`adopt_orphans`).
-    """
-    others = {child.pid for child in psutil.Process().children()}
-    before, began = os.times(), monotonic()
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wall_seconds = monotonic() - began
-    while left := {child.pid for child in psutil.Process().children()} - others:
-        os.waitpid(left.pop(), 0)
-    after = os.times()
-    used = after.children_user - before.children_user
-    return used + after.children_system - before.children_system, wall_seconds
-
-
-def report(found: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """Print what each command took, the first one being the floor."""
-    floor = median(cpu for cpu, _ in next(iter(found.values())))
-    print("medians, in turn: CPU and wall seconds, CPU over the first's")
-    for title, runs in found.items():
-        cpu, wall = (median(each) for each in zip(*runs, strict=True))
-        print(f"{title:26} {cpu:7.1f} {wall:7.1f} {cpu / floor:6.2f}")
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -86,14 +49,7 @@ def main() -> None:
         ProducerCluster(ClusterSettings(vbuckets=64, users={USER: PASSWORD})) as cluster,
     ):
         folder = Path(name)
-        (folder / "password").write_text(PASSWORD)
-        options = {
-            "source.seeds": ",".join(cluster.seeds),
-            "source.username": USER,
-            "source.password_file": str(folder / "password"),
-            "lake.root": str(folder / "lake"),
-        }
-        sets = [word for pair in options.items() for word in ("--set", "=".join(pair))]
+        sets = sets_of(lake_options(cluster.seeds, folder))
         jars = ",".join(map(str, delta_jars()))
         bare = [jars, DELTA_EXTENSION, DELTA_CATALOG, str(folder / "lake" / "docs")]
         ours = [sys.executable, "-m", "dcp.cli.main"]
@@ -111,13 +67,13 @@ def main() -> None:
                     cluster.set(b"key-%d" % number, b'{"n": %d}' % monotonic())
 
         write(0, arguments.documents)
-        cpu_seconds(commands["run --once, idle"])
-        found: dict[str, list[tuple[float, float]]] = {title: [] for title in commands}
+        cost_of(commands["run --once, idle"])
+        found: dict[str, list[CommandCost]] = {title: [] for title in commands}
         for repetition in range(arguments.repetitions):
             for title, words in commands.items():
                 if title.endswith("changes"):
                     write(repetition * _CHANGES, _CHANGES)
-                found[title].append(cpu_seconds(words))
+                found[title].append(cost_of(words))
     report(found)
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from benchmarks._producer import PASSWORD, USER, producer_settings
-from benchmarks.start_up import adopt_orphans, cpu_seconds, report
+from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_options, report, sets_of
+from benchmarks._producer import producer_settings
 from dcp.lake.config.contracts import ContractMode
 from dcp.producer.server.cluster import ProducerCluster
 
@@ -86,14 +86,7 @@ def main() -> None:
     process.start()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "password").write_text(PASSWORD)
-        options = {
-            "source.seeds": ",".join(ours.recv()),
-            "source.username": USER,
-            "source.password_file": str(folder / "password"),
-            "lake.root": str(folder / "lake"),
-            "apply.when": "never",
-        }
+        options = lake_options(ours.recv(), folder) | {"apply.when": "never"}
         adopt_orphans()
         _run(options, "run", "--once")
         ours.send(None)
@@ -102,8 +95,8 @@ def main() -> None:
         contracts = {"no contract": ""}
         contracts |= {mode: _CONTRACT.format(mode=mode) for mode in ContractMode}
         contracts["evolve, none named"] = contracts["evolve"].partition("[columns]")[0]
-        found: dict[str, list[tuple[float, float]]] = {title: [] for title in contracts}
-        again: list[tuple[float, float]] = []
+        found: dict[str, list[CommandCost]] = {title: [] for title in contracts}
+        again: list[CommandCost] = []
         for _ in range(arguments.repetitions):
             for title, contract in contracts.items():
                 shutil.rmtree(folder / "lake", ignore_errors=True)
@@ -113,7 +106,7 @@ def main() -> None:
         report(found | {"another contract": again})
 
 
-def _apply(folder: Path, options: Mapping[str, str], contract: str) -> tuple[float, float]:
+def _apply(folder: Path, options: Mapping[str, str], contract: str) -> CommandCost:
     schemas = folder / "schemas"
     shutil.rmtree(schemas, ignore_errors=True)
     schemas.mkdir()
@@ -122,9 +115,8 @@ def _apply(folder: Path, options: Mapping[str, str], contract: str) -> tuple[flo
     return _run({**options, "apply.contracts_folder": str(schemas)}, "apply")
 
 
-def _run(options: Mapping[str, str], *command: str) -> tuple[float, float]:
-    sets = [word for pair in options.items() for word in ("--set", "{}={}".format(*pair))]
-    return cpu_seconds([sys.executable, "-m", "dcp.cli.main", *command, *sets])
+def _run(options: Mapping[str, str], *command: str) -> CommandCost:
+    return cost_of([sys.executable, "-m", "dcp.cli.main", *command, *sets_of(options)])
 
 
 if __name__ == "__main__":
