@@ -10,7 +10,9 @@ import pytest
 
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.opening import refuse_to_start
 from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, open_lake
+from tests.lake.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,3 +45,15 @@ def new_lake(
         return open_lake(lambda: spark, LakeLocation(root=str(root)))
 
     return make
+
+
+@pytest.fixture
+def lakes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the product make and open its lakes in memory, by their locations; Spark never starts."""
+    stores: dict[str, MemoryStore] = {}
+
+    def store(_: object, location: LakeLocation) -> MemoryStore:
+        return stores.setdefault(str(location), MemoryStore())
+
+    monkeypatch.setattr("dcp.lake.tables.tables.SparkStore", store)
+    monkeypatch.setattr("dcp.lake.tables.opening.session", lambda *_, **__: refuse_to_start())

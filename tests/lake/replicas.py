@@ -1,6 +1,7 @@
 """Compares the contents of a lake's tables with the producer's."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.versions import table_at
+from tests.lake.versions import version_in
 
 Rows = dict[int, dict[bytes, tuple[int, int, bytes]]]
 """By vbucket and key: seqno, cas, value."""
@@ -37,7 +38,7 @@ def _rows(table: pa.Table, source: str) -> Rows:
 def table_rows(lake: LakeTables, version: int | None, replica: ReplicaTable = DOCS) -> Rows:
     """Return a replica's documents at a version (None: now), by an engine other than Spark."""
     name = replica.name
-    return _rows(table_at(lake.location.path(name), version), f"{name} version {version}")
+    return _rows(version_in(lake, name, version), f"{name} version {version}")
 
 
 def source_rows(cluster: ProducerCluster, seqnos: dict[int, int]) -> Rows:
@@ -113,20 +114,19 @@ def require_no_row_twice(lake: LakeTables) -> None:
         ("kind IN ('mutation', 'deletion', 'expiration')", "epoch, vbucket, seqno"),
         ("kind = 'position'", "round, vbucket"),
     ):
-        twice = lake.spark.sql(
-            f"SELECT {keys}, count(*) AS times FROM {lake.changes_sql} WHERE {what} "
-            f"GROUP BY {keys} HAVING count(*) > 1"
-        ).collect()
-        assert twice == []
+        found = lake.changes.rows(keys, what)
+        twice = {place: times for place, times in Counter(map(_place, found)).items() if times > 1}
+        assert not twice
 
 
 def durable_seqnos(lake: LakeTables) -> dict[int, list[int]]:
     """Return the seqnos of the document rows in ``changes``, by vbucket."""
-    rows: Iterable[Any] = lake.spark.sql(
-        f"SELECT vbucket, seqno FROM {lake.changes_sql} "
-        "WHERE kind IN ('mutation', 'deletion', 'expiration') ORDER BY vbucket, seqno"
-    ).collect()
+    rows = lake.changes.rows("vbucket, seqno", "kind IN ('mutation', 'deletion', 'expiration')")
     found: dict[int, list[int]] = {}
-    for row in rows:
-        found.setdefault(row["vbucket"], []).append(int(row["seqno"]))
+    for vbucket, seqno in sorted((row["vbucket"], int(row["seqno"])) for row in rows):
+        found.setdefault(vbucket, []).append(seqno)
     return found
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.values())

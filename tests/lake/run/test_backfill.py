@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import ApplySettings
@@ -24,9 +23,9 @@ from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
 from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.schema import CONTROL
-from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
+from dcp.lake.tables.tables import CONTROL_TABLE, DOCS, LakeTables, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
     from dcp.lake.config.settings import Settings
     from dcp.lake.rounds.backfill_report import BackfillReport
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 VBUCKETS = 6
 RATE = 0.03
@@ -87,17 +84,16 @@ def fill(cluster: ProducerCluster, numbers: range, value: bytes = b"x" * 500) ->
             cluster.set(b"key-%d" % number, b'{"v": "%s"}' % value)
 
 
-def lake_of(settings: "Settings", spark: "SparkSession") -> LakeTables:
-    return open_lake(lambda: spark, lake_location(settings))
+def lake_of(settings: "Settings", spark: "SparkSession | None" = None) -> LakeTables:
+    return open_lake((lambda: spark) if spark else refuse_to_start, lake_location(settings))
 
 
 def source(cluster: ProducerCluster) -> Rows:
     return source_rows(cluster, {vb: cluster.high_seqno(vb) for vb in range(VBUCKETS)})
 
 
-def test_a_new_lake_is_filled_though_an_active_node_is_gone(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_new_lake_is_filled_though_an_active_node_is_gone(tmp_path: Path) -> None:
     with cluster_of(3, 2) as cluster:
         fill(cluster, range(300))
         cluster.wait_until_replicated()
@@ -106,23 +102,25 @@ def test_a_new_lake_is_filled_though_an_active_node_is_gone(
         estimate = preview_backfill(settings, BackfillWish(None, REPLICAS))
         assert (estimate.documents, len(estimate.seqnos), estimate.left_out) == (300, 2, ())
         wish = BackfillWish(None, REPLICAS)
-        action = backfill(settings, wish, spark=spark)
+        action = backfill(settings, wish)
         assert action.state is ActionState.DONE, action
-        lake = lake_of(settings, spark)
+        lake = lake_of(settings)
         assert table_rows(lake, None) == source(cluster)
 
         # Another lake, and no other node: what node 1 alone has, active, nobody reads.
         cluster.kill_node(2)
         settings = replace(settings, lake=replace(settings.lake, root=str(tmp_path / "other")))
         with pytest.raises(IncompleteRunError, match=r"left out: vbuckets .*: no replica \("):
-            backfill(settings, wish, spark=spark)
+            backfill(settings, wish)
         expected = {
             vb: rows for vb, rows in source(cluster).items() if cluster.vbucket_owner(vb) != 1
         }
         assert 0 < len(expected) < VBUCKETS
-        assert table_rows(lake_of(settings, spark), None) == expected
+        assert table_rows(lake_of(settings), None) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -185,28 +183,27 @@ def change_until(cluster: ProducerCluster, over: threading.Event) -> None:
         number = (number + 7) % 700
 
 
-def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(tmp_path: Path) -> None:
     with cluster_of(3, 2) as cluster:
         fill(cluster, range(100))
         cluster.wait_until_replicated()
         settings = quick(cluster, tmp_path)
-        run(settings, once=True, spark=spark)
-        lake = lake_of(settings, spark)
+        run(settings, once=True)
+        lake = lake_of(settings)
 
         # Behind: nothing begins, the tables are not touched.
         cluster.pause_replication()
         fill(cluster, range(50), b"not replicated")
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         held = table_rows(lake, None)
         with pytest.raises(IncompleteRunError, match=r"replica behind \(127.* holds seqnos up to"):
-            backfill(settings, BackfillWish(frozenset({0, 1}), REPLICAS), spark=spark)
+            backfill(settings, BackfillWish(frozenset({0, 1}), REPLICAS))
         assert table_rows(lake, None) == held == source(cluster)
 
         # From the nodes of the settings the same is possible at once.
         chosen = BackfillWish(frozenset({0, 1}), SETTINGS)
-        assert backfill(settings, chosen, spark=spark).state is ActionState.DONE
+        assert backfill(settings, chosen).state is ActionState.DONE
         assert table_rows(lake, None) == held
 
         # The lake is ahead of a node that is promoted: its rows are taken back, then rebuilt.
@@ -214,33 +211,32 @@ def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(
         cluster.resume_replication()
         fill(cluster, range(60, 70), b"after the failover")
         cluster.wait_until_replicated()
-        backfill(settings, BackfillWish(None, REPLICAS), spark=spark)
-        run(settings, once=True, spark=spark)
+        backfill(settings, BackfillWish(None, REPLICAS))
+        run(settings, once=True)
         assert table_rows(lake, None) == source(cluster)
         require_every_version_exact(lake, cluster)
 
 
-def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(tmp_path: Path) -> None:
     with cluster_of(1, 0) as cluster:
         fill(cluster, range(30))
         settings = quick(cluster, tmp_path)
-        run(settings, once=True, spark=spark)
-        lake = lake_of(settings, spark)
+        run(settings, once=True)
+        lake = lake_of(settings)
         fill(cluster, range(5), b"received")
         received = source(cluster)
-        run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
-        paused = ask(settings, PAUSE, spark=spark)
+        run(replace(settings, apply=ApplySettings(when="never")), once=True)
+        paused = ask(settings, PAUSE)
         fill(cluster, range(10), b"later")
         with pytest.raises(StoppedError, match=f"paused by .*{paused.id}.*dcplake resume"):
-            run(settings, once=True, spark=spark)
+            run(settings, once=True)
         assert latest_round(lake) == 2
         assert table_rows(lake, None) == received, "what was received is applied"
-        ask(settings, RESUME, spark=spark)
-        asked = ask(settings, RESYNC, "2-3", spark=spark)
-        wrong = ask(settings, RESYNC, "6", spark=spark)
-        run(settings, once=True, spark=spark)
+        ask(settings, RESUME)
+        asked = ask(settings, RESYNC, "2-3")
+        wrong = ask(settings, RESYNC, "6")
+        run(settings, once=True)
         control = Control(lake)
         assert {each.state for each in control.actions()} == {ActionState.DONE, ActionState.REFUSED}
         assert control.action(asked.id).detail == "round 3"
@@ -251,22 +247,21 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(
         assert {undo.vbucket for each in applied for undo in each.undone} == {2, 3}
 
 
-def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: Path) -> None:
     with cluster_of(2, 1) as cluster:
         fill(cluster, range(60))
         cluster.wait_until_replicated()
         settings = quick(cluster, tmp_path)
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         with pytest.raises(ConfigError, match="found no backfill that is open"):
-            cancel_backfill(settings, spark)
+            cancel_backfill(settings)
         stopped = threading.Event()
         stopped.set()
         wish = BackfillWish(frozenset({3}), REPLICAS)
         with pytest.raises(StoppedError, match="stays open"):
-            backfill(settings, wish, stop=stopped, spark=spark)
-        lake = lake_of(settings, spark)
+            backfill(settings, wish, stop=stopped)
+        lake = lake_of(settings)
         control = Control(lake)
         bad = {
             "a": ("skip", "0", None, "action: found 'skip', expected one of backfill, pause"),
@@ -282,39 +277,33 @@ def test_requests_by_sql_are_refused_by_name_and_one_is_cancelled(
             "h": ("pause", None, '{"x": 1}', "options: found '{\"x\": 1}', expected null"),
             "nobody": ("cancel", None, None, "cancel: found no request of id 'nobody' before it"),
         }
-        backfill(settings, wish, spark=spark)  # which makes the table
+        backfill(settings, wish)  # which makes the table
 
         def insert(name: str, action: str, vbuckets: str | None, options: str | None) -> None:
-            values = ", ".join(
-                "NULL" if each is None else f"'{each}'" for each in (action, vbuckets, options)
-            )
-            columns = "(id, time, who, action, vbuckets, options)"
-            row = f"VALUES ('{name}', now(), 'ann', {values})"
-            spark.sql(f"INSERT INTO {lake.table_sql('control')} {columns} {row}")
+            row = {"id": name, "time": datetime.now(UTC), "who": "ann", "action": action}
+            row |= {"vbuckets": vbuckets, "options": options}
+            lake.table(CONTROL_TABLE).append(pa.Table.from_pylist([row], CONTROL), {})
 
         for name, (action, vbuckets, options, _) in bad.items():
             insert(name, action, vbuckets, options)
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         found = {each.id: each for each in control.actions()}
         for name, (*_, detail) in bad.items():
             assert found[name].state is ActionState.REFUSED
             assert detail in found[name].detail
-        row = {"id": "sql", "time": datetime.now(UTC), "who": "delta-rs", "action": "backfill"}
-        row |= {"vbuckets": "3", "options": '{"megabytes_per_second": 20}'}
-        asked_by_others = pa.Table.from_pylist([row], schema=CONTROL)
-        write_deltalake(lake.location.path("control"), asked_by_others, mode="append")
-        same = backfill(settings, BackfillWish(frozenset({3}), REPLICAS, 20.0), spark=spark)
+        insert("sql", "backfill", "3", '{"megabytes_per_second": 20}')
+        same = backfill(settings, BackfillWish(frozenset({3}), REPLICAS, 20.0))
         assert (same.id, same.state) == ("sql", ActionState.DONE)
         other = BackfillWish(frozenset({4}), REPLICAS)
         cluster.pause_replication()
         fill(cluster, range(60), b"not replicated")
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         control.write(other.action(), ActionState.REQUESTED)
         with pytest.raises(ConfigError, match=r"found the backfill \w+ open \(vbuckets 4"):
-            backfill(settings, wish, spark=spark)
-        asked, newest = cancel_backfill(settings, spark), latest_round(lake)
+            backfill(settings, wish)
+        asked, newest = cancel_backfill(settings), latest_round(lake)
         with pytest.raises(ConfigError, match="found no backfill that is open"):
-            cancel_backfill(settings, spark)
-        run(settings, once=True, spark=spark)
+            cancel_backfill(settings)
+        run(settings, once=True)
         assert latest_round(lake) == newest, "it was cancelled before it began"
         assert control.action(asked.id).state is ActionState.CANCELLED

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +11,7 @@ from dcp.lake.run.apply_pending import apply_pending
 from dcp.lake.run.persistence_gate import NO_DISKS
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import AUDIT_TABLE, open_lake
 from dcp.producer.model.bucket_type import BucketType
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -20,25 +19,20 @@ from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("lakes_in_memory")
 
 VBUCKETS = 4
 
 
-def test_nothing_is_published_that_a_failover_takes_back(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_nothing_is_published_that_a_failover_takes_back(tmp_path: Path) -> None:
     bucket = ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=61)
     with ProducerCluster(bucket) as cluster:
         settings = settings_for(
-            cluster, tmp_path, policy={"persist_to": 2}, round={"node_deadline_seconds": 10.0}
+            cluster, tmp_path, policy={"persist_to": 2}, round={"node_deadline_seconds": 3.0}
         )
         write(cluster, 0)
-        run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        run(settings, once=True)
+        lake = open_lake(refuse_to_start, lake_location(settings))
         published = held(cluster)
         assert table_rows(lake, None) == published
 
@@ -46,41 +40,41 @@ def test_nothing_is_published_that_a_failover_takes_back(
         write(cluster, 10)
         refused = r"vbuckets 0-3 are not on the disks of the active node and 1 replica yet"
         with pytest.raises(IncompleteRunError, match=refused):
-            run(settings, once=True, spark=spark)
+            run(settings, once=True)
         with pytest.raises(IncompleteRunError, match=refused):
-            apply_pending(settings, observer=Observer(), spark=spark)
+            apply_pending(settings, observer=Observer())
         assert table_rows(lake, None) == published, "what is on one node only"
 
         cluster.failover(0)
         cluster.resume_replication()
         write(cluster, 20)
         one = replace(settings, policy=replace(settings.policy, persist_to=1))
-        run(one, once=True, spark=spark)
+        run(one, once=True)
         assert table_rows(lake, None) == held(cluster)
         assert require_every_version_exact(lake, cluster) >= 2
-        assert not Path(lake.location.path(AUDIT_TABLE)).exists(), "nothing was undone"
+        assert not lake.table(AUDIT_TABLE).exists(), "nothing was undone"
 
         three = replace(settings, policy=replace(settings.policy, persist_to=3))
         write(cluster, 30)
         refused = r"persist_to: found 3, expected at most 2: the bucket has 1 replica,"
         with pytest.raises(ConfigError, match=refused):
-            preview(three, spark)
+            preview(three)
         with pytest.raises(ConfigError, match=refused):
-            run(three, once=True, spark=spark)
+            run(three, once=True)
 
 
 def test_an_ephemeral_bucket_has_no_disk_and_is_published_at_once(
-    spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = ClusterSettings(vbuckets=VBUCKETS, bucket_type=BucketType.EPHEMERAL)
     with ProducerCluster(bucket) as cluster:
         write(cluster, 0)
         settings = settings_for(
-            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 10.0}
+            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 3.0}
         )
-        assert NO_DISKS in str(preview(settings, spark))
-        run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        assert NO_DISKS in str(preview(settings))
+        run(settings, once=True)
+        lake = open_lake(refuse_to_start, lake_location(settings))
         assert table_rows(lake, None) == held(cluster)
         assert caplog.messages.count(NO_DISKS) == 1
 
