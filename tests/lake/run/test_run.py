@@ -34,8 +34,8 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.preview import preview
 from dcp.lake.run.round import run_round
 from dcp.lake.run.run import open_or_create, run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.opening import lake_location, refuse_to_start
+from dcp.lake.tables.tables import LakeTables, find_lake, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -58,7 +58,7 @@ from tests.seeds import seeds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 VBUCKETS = 4
 
 
@@ -88,8 +88,8 @@ def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
             cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
 
 
-def opened(spark: "SparkSession", settings: Settings) -> LakeTables:
-    return open_lake(lambda: spark, lake_location(settings))
+def opened(spark: "SparkSession | None", settings: Settings) -> LakeTables:
+    return open_lake((lambda: spark) if spark else refuse_to_start, lake_location(settings))
 
 
 def require_exact(lake: LakeTables, cluster: ProducerCluster) -> None:
@@ -97,6 +97,7 @@ def require_exact(lake: LakeTables, cluster: ProducerCluster) -> None:
     require_no_row_twice(lake)
 
 
+@pytest.mark.slow
 def test_once_replicates_the_bucket_and_ends_idle(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def test_once_replicates_the_bucket_and_ends_idle(
     assert lake_status(lake).stuck == ()
 
 
+@pytest.mark.slow
 def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -179,22 +181,22 @@ def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(
         run(settings, once=True, spark=spark)
 
 
-def test_an_apply_is_indexed_by_the_next_round(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_an_apply_is_indexed_by_the_next_round(cluster: ProducerCluster, tmp_path: Path) -> None:
     settings = settings_for(cluster, tmp_path)
     for start in (0, 20, 40):
         fill(cluster, 20, start)
-        run(settings, once=True, spark=spark)
-    lake = opened(spark, settings)
-    rows = lake.spark.sql(
-        f"SELECT round, applied.from_round, applied.to_round FROM {lake.changes_sql} "
-        "WHERE kind = 'applied' ORDER BY round"
-    ).collect()
-    assert [tuple(row) for row in rows] == [(2, 0, 1), (3, 1, 2)]
+        run(settings, once=True)
+    lake = opened(None, settings)
+    rows = lake.changes.rows("round, applied", "kind = 'applied'")
+    found = [
+        (row["round"], row["applied"]["from_round"], row["applied"]["to_round"]) for row in rows
+    ]
+    assert sorted(found) == [(2, 0, 1), (3, 1, 2)]
 
 
 @pytest.mark.parametrize("seed", seeds(1, first=1))
+@pytest.mark.slow
 def test_every_version_equals_the_source_at_its_complete_seqnos(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, seed: int
 ) -> None:
@@ -249,8 +251,9 @@ def disturb(cluster: ProducerCluster, rng: Random) -> None:
         cluster.snapshot_cut_after(rng.randrange(1, 15))
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_a_node_lost_in_mid_round_leaves_the_others_data(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     """P6: the other node's data commits; the vbuckets are reported; the run says so at its end.
 
@@ -270,20 +273,20 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
 
     lost = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 1]
     with pytest.raises(IncompleteRunError) as caught:
-        run(settings, once=True, spark=spark, observer=Fault())
+        run(settings, once=True, observer=Fault())
     assert caught.value.exit_code == 5
     assert f"{len(lost)} vbuckets could not be read" in str(caught.value)
     reasons = {left.vbucket: left.reason for left in heard.reports[0].incomplete}
     assert sorted(reasons) == lost
     assert set(reasons.values()) == {"node unavailable"}
-    lake = opened(spark, settings)
+    lake = opened(None, settings)
     require_exact(lake, cluster)
     seqnos = complete_seqnos(lake, latest_round(lake))
     for vbucket in range(VBUCKETS):
         expected = 0 if vbucket in lost else cluster.high_seqno(vbucket)
         assert seqnos[vbucket] == expected
     cluster.restore_node(1)
-    run(settings, once=True, spark=spark)
+    run(settings, once=True)
     require_exact(lake, cluster)
     high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
     assert complete_seqnos(lake, latest_round(lake)) == high
@@ -291,6 +294,7 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
     assert {vb: sorted(seqnos) for vb, seqnos in sent.items()} == durable_seqnos(lake)
 
 
+@pytest.mark.slow
 def test_the_largest_documents_pass_windows_that_are_smaller(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -314,8 +318,9 @@ def test_the_largest_documents_pass_windows_that_are_smaller(
     assert len(attributed) < cluster.counters().peak_unacked_bytes < most_bytes + 1024
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     fill(cluster, 20)
     settings = settings_for(cluster, tmp_path, round={"minimum_interval_seconds": 0.2})
@@ -330,16 +335,16 @@ def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
                 stop.set()
 
     heard = Writer()
-    run(settings, once=False, spark=spark, observer=heard, stop=stop)
+    run(settings, once=False, observer=heard, stop=stop)
     assert [report.round for report in heard.reports] == [1, 2, 3]
-    require_exact(opened(spark, settings), cluster)
+    require_exact(opened(None, settings), cluster)
 
 
 @pytest.mark.parametrize(
     ("change", "error"), [({"bucket": "none"}, BucketError), ({}, AuthenticationError)]
 )
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_wrong_password_and_unknown_bucket(
-    spark: "SparkSession",
     cluster: ProducerCluster,
     tmp_path: Path,
     change: dict[str, str],
@@ -349,25 +354,27 @@ def test_wrong_password_and_unknown_bucket(
     if not change:
         Path(settings.source.password_file).write_text("wrong")
     with pytest.raises(error):
-        run(settings, once=True, spark=spark)
-    assert not (tmp_path / "lake" / "changes").exists()
+        run(settings, once=True)
+    assert find_lake(refuse_to_start, lake_location(settings)) is None
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_another_bucket_in_the_same_lake_is_refused(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     fill(cluster, 10)
     settings = settings_for(cluster, tmp_path)
-    run(settings, once=True, spark=spark)
+    run(settings, once=True)
     with (
         ProducerCluster(ClusterSettings(vbuckets=VBUCKETS, seed=12)) as other,
         pytest.raises(LakeError, match=r"made anew, use another lake for it$"),
     ):
-        run(settings_for(other, tmp_path), once=True, spark=spark)
+        run(settings_for(other, tmp_path), once=True)
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_a_second_driver_is_refused_at_once_by_the_lock(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     fill(cluster, 10)
     settings = settings_for(cluster, tmp_path)
@@ -376,16 +383,16 @@ def test_a_second_driver_is_refused_at_once_by_the_lock(
     class Second(Observer):
         def planned(self, plan: object, progress: object) -> None:
             with pytest.raises(FencedError) as caught:
-                run(settings, once=True, spark=spark)
+                run(settings, once=True)
             errors.append(str(caught.value))
 
-    run(settings, once=True, spark=spark, observer=Second())
+    run(settings, once=True, observer=Second())
     assert len(errors) == 1
     assert '"pid"' in errors[0]
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_an_apply_planned_before_another_drivers_is_never_published(
-    spark: "SparkSession",
     cluster: ProducerCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -399,19 +406,20 @@ def test_an_apply_planned_before_another_drivers_is_never_published(
         steps.append(step)
         if steps.count("apply.planned") == 1 and step == "apply.planned":
             fill(cluster, 20, start=20)
-            run(settings, once=True, spark=spark)
+            run(settings, once=True)
 
     monkeypatch.setattr("dcp.lake.apply.applier.reached", other_driver)
     with pytest.raises(FencedError, match="another driver applied to docs"):
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
     assert steps == ["apply.planned", "apply.planned"]
-    lake = opened(spark, settings)
+    lake = opened(None, settings)
     assert latest_round(lake) == 2
     require_exact(lake, cluster)
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_two_drivers_that_alternate_are_told_apart(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     """P7: whoever finds another writer's round after its own first one stops."""
     fill(cluster, 200)
@@ -434,24 +442,25 @@ def test_two_drivers_that_alternate_are_told_apart(
         def committed(self, report: RoundReport) -> None:
             rounds.append(("first", report.round))
             with pytest.raises(StoppedError):
-                run(settings, once=True, spark=spark, observer=OneRound(), stop=stop)
+                run(settings, once=True, observer=OneRound(), stop=stop)
 
     with pytest.raises(FencedError, match="another driver"):
-        run(settings, once=True, spark=spark, observer=First())
+        run(settings, once=True, observer=First())
     assert rounds == [("first", 1), ("second", 2)]
-    lake = opened(spark, settings)
+    lake = opened(None, settings)
     require_exact(lake, cluster)
-    run(settings, once=True, spark=spark)
+    run(settings, once=True)
     require_exact(lake, cluster)
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_a_bucket_that_is_made_anew_behind_a_plan_is_not_read(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     settings = settings_for(cluster, tmp_path)
     access = source_access(settings)
     view = query_cluster(access)
-    lake = open_or_create(lambda: spark, settings, lake_location(settings), view)
+    lake = open_or_create(refuse_to_start, settings, lake_location(settings), view)
     cluster.set(b"key", b"1")
     with closing(Driver(lake, settings, access, Observer())) as driver:
         plan = driver.plan(query_cluster(access))
