@@ -11,8 +11,8 @@ import pytest
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import refuse_to_start
-from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, open_lake
-from tests.lake.memory_store import MemoryStore
+from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replica, open_lake
+from tests.lake.memory_store import MemoryStore, lake_in_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +29,6 @@ def new_lake(
     spark: "SparkSession", tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> NewLake:
     """Returns a function that makes a lake of so many vbuckets, with its replica ``docs``."""
-    from dcp.lake.tables.tables import ensure_replica
-
     numbers = itertools.count()
 
     def make(vbucket_count: int) -> LakeTables:
@@ -43,6 +41,18 @@ def new_lake(
         root = tmp_path / f"lake{next(numbers)}"
         shutil.copytree(_made[vbucket_count], root)
         return open_lake(lambda: spark, LakeLocation(root=str(root)))
+
+    return make
+
+
+@pytest.fixture
+def new_lake_in_memory() -> NewLake:
+    """Returns the same for a lake in memory."""
+
+    def make(vbucket_count: int) -> LakeTables:
+        lake = lake_in_memory(vbucket_count)
+        ensure_replica(lake, DOCS)
+        return lake
 
     return make
 

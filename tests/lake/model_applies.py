@@ -8,7 +8,7 @@ from dcp.lake.log.applied import AppliedVersion, applied_of, unindexed_applied
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
-from tests.lake.versions import table_at
+from tests.lake.versions import version_in
 
 
 def applies(lake: LakeTables, model: LogModel, count: int) -> list[AppliedVersion]:
@@ -44,7 +44,7 @@ def assert_every_version_exact(
             continue
         applied = applied_of(replica.name, commit)
         expected = model.documents_at(model.complete[applied.to_round], replica.collection_id)
-        found = documents_of(table_at(lake.location.path(replica.name), commit.version))
+        found = documents_of(version_in(lake, replica.name, commit.version))
         assert found == expected, f"{applied} differs"
         checked += 1
     return checked

@@ -18,13 +18,14 @@ from tests.lake.log_model import LogModel, apply_pending, read_documents
 from tests.lake.model_applies import assert_every_version_exact, name_keys
 from tests.seeds import seeds
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 HIGH = {0: 2**63 - 3, 1: 2**64 - 500}
 """First seqnos that cross the signed range."""
 
 
 @pytest.mark.parametrize("seed", seeds(1, first=11))
+@pytest.mark.slow
 def test_every_version_and_docs_live_are_exact(
     new_lake: NewLake, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -49,6 +50,7 @@ def test_every_version_and_docs_live_are_exact(
     assert read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}") == live
 
 
+@pytest.mark.slow
 def test_all_columns_survive(new_lake: NewLake) -> None:
     lake = new_lake(1)
     model = LogModel(lake, 5, first_seqnos={0: 2**64 - 100})
@@ -69,9 +71,9 @@ def test_all_columns_survive(new_lake: NewLake) -> None:
 
 
 def test_pending_rows_of_old_rounds_are_published_when_their_snapshot_ends(
-    new_lake: NewLake,
+    new_lake_in_memory: NewLake,
 ) -> None:
-    lake = new_lake(1)
+    lake = new_lake_in_memory(1)
     model = LogModel(lake, 3)
     [vb] = model.vbuckets
     model.write_snapshot(vb, 9)
@@ -85,6 +87,7 @@ def test_pending_rows_of_old_rounds_are_published_when_their_snapshot_ends(
     assert_every_version_exact(lake, model)
 
 
+@pytest.mark.slow
 def test_every_way_to_apply_publishes_the_same(
     new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +117,7 @@ def test_every_way_to_apply_publishes_the_same(
         assert read_documents(lake, f"SELECT * FROM {lake.table_sql(table.name)}") == expected
 
 
+@pytest.mark.slow
 def test_keys_are_named_where_the_table_is_large(new_lake: NewLake) -> None:
     lake = new_lake(1)
     model = LogModel(lake, 8, keys=12_000)
@@ -127,8 +131,8 @@ def test_keys_are_named_where_the_table_is_large(new_lake: NewLake) -> None:
     assert_every_version_exact(lake, model)
 
 
-def test_collections_have_their_own_tables(new_lake: NewLake) -> None:
-    lake = new_lake(1)
+def test_collections_have_their_own_tables(new_lake_in_memory: NewLake) -> None:
+    lake = new_lake_in_memory(1)
     model = LogModel(lake, 9)
     beer = ReplicaTable("docs__brewery__beer", 8)
     ensure_replica(lake, beer)
@@ -142,6 +146,7 @@ def test_collections_have_their_own_tables(new_lake: NewLake) -> None:
     assert_every_version_exact(lake, model, beer)
 
 
+@pytest.mark.slow
 def test_nothing_between_makes_no_commit_and_an_effect_free_merge_makes_one(
     new_lake: NewLake,
 ) -> None:
@@ -163,10 +168,10 @@ def test_nothing_between_makes_no_commit_and_an_effect_free_merge_makes_one(
 
 
 def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
-    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+    new_lake_in_memory: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dcp.lake.apply.apply.EMPTY_ROUNDS", 3)
-    lake = new_lake(1)
+    lake = new_lake_in_memory(1)
     model = LogModel(lake, 56)
     empty = ReplicaTable("docs__s__c__8", 8)
     ensure_replica(lake, empty)

@@ -14,9 +14,10 @@ from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel
 from tests.lake.model_applies import applies, assert_every_version_exact, next_plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.slow
 def test_a_stale_plan_is_fenced_whatever_its_target(new_lake: NewLake) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 31)
@@ -34,8 +35,8 @@ def test_a_stale_plan_is_fenced_whatever_its_target(new_lake: NewLake) -> None:
     assert lake.spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
 
 
-def test_a_crash_between_the_merge_and_knowing_it(new_lake: NewLake) -> None:
-    lake = new_lake(2)
+def test_a_crash_between_the_merge_and_knowing_it(new_lake_in_memory: NewLake) -> None:
+    lake = new_lake_in_memory(2)
     model = LogModel(lake, 41)
     plan = next_plan(lake, model)
     made = run_apply(lake, plan, "writer-1")
@@ -48,9 +49,9 @@ def test_a_crash_between_the_merge_and_knowing_it(new_lake: NewLake) -> None:
 
 
 def test_a_commit_that_reported_failure_through_the_bridge_is_read_back(
-    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+    new_lake_in_memory: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = new_lake(2)
+    lake = new_lake_in_memory(2)
     model = LogModel(lake, 55)
 
     def fail_after(name: str) -> None:
@@ -64,6 +65,7 @@ def test_a_commit_that_reported_failure_through_the_bridge_is_read_back(
     assert replica_status(lake, DOCS).applied == made
 
 
+@pytest.mark.slow
 def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
     new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +92,7 @@ def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
     assert_every_version_exact(lake, model)
 
 
+@pytest.mark.slow
 def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: Path) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 61)
