@@ -25,6 +25,7 @@ from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.given_rows import given_rows
+from tests.lake.memory_store import MemoryStore
 
 Documents = dict[tuple[int, str], tuple[int, int, bytes | None]]
 """(vbucket, key) -> (seqno, cas, value) of the living documents."""
@@ -165,9 +166,11 @@ class LogModel:
         items = self.random_rows(number) if rows is None else rows
         self.round = number
         self.complete[number] = {vb.vbucket: vb.state.complete_seqno for vb in self.vbuckets}
+        has_spark = not isinstance(self.lake.store, MemoryStore)
+        status = status_row(number, may_be_large=has_spark)
         return pa.Table.from_batches(
             [
-                pa.RecordBatch.from_pylist([*items, status_row(number)], schema=CHANGES),
+                pa.RecordBatch.from_pylist([*items, status], schema=CHANGES),
                 states_to_batch([vb.state for vb in self.vbuckets], number),
                 applied_to_batch(applied, number),
             ]
@@ -199,9 +202,10 @@ def commit_rows(
     return append_round(lake, given, round_number, writer_id, verify=verify)
 
 
-def status_row(number: int) -> dict[str, Any]:
+def status_row(number: int, *, may_be_large: bool = True) -> dict[str, Any]:
     """Return what tells how large documents are: in each fifth round too large for the driver."""
-    largest_bytes = LARGE_DOCUMENT_BYTES + (1 if number % 5 == 0 else -1)
+    is_large = may_be_large and number % 5 == 0
+    largest_bytes = LARGE_DOCUMENT_BYTES + (1 if is_large else -1)
     told = {"outcome": "reached", "largest_bytes": largest_bytes}
     return {"round": number, "kind": "status", "vbucket": 0, "detail": json.dumps(told)}
 

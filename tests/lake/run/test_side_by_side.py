@@ -41,8 +41,8 @@ from tests.lake.replicas import (
     require_every_version_exact,
     require_live_exact,
     require_no_row_twice,
-    rows_of,
     source_rows,
+    table_rows,
 )
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Scene:
 
     def require_as_the_bucket(self) -> None:
         assert self.has_everything()
-        held = rows_of(self.lake, self.lake.table_sql("docs"))
+        held = table_rows(self.lake, None)
         assert held == source_rows(self.cluster, self.high_seqnos())
 
 
@@ -269,7 +269,7 @@ def test_tables_of_two_collections_are_applied_to_at_once(
     held.unlink()
     assert len(running.result(PATIENCE_SECONDS).applied) == 2
     assert rounds() == [1, 1]
-    found = [rows_of(lake, lake.table_sql(each.name)) for each in tables]
+    found = [table_rows(lake, None, each) for each in tables]
     assert [sum(map(len, by_vbucket.values())) for by_vbucket in found] == [20, 20]
 
 
