@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +13,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import open_lake
 from dcp.producer.bucket.auth import UserStore
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -23,10 +22,7 @@ from tests.lake.receiving import settings_for
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.usefixtures("lakes_in_memory")
 
 OURS = ClusterSettings(
     nodes=2,
@@ -97,7 +93,7 @@ class Rotating(Observer):
 
 
 def test_a_run_goes_on_with_a_rotated_secret_and_knows_its_cluster(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     for number in range(100):
         cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
@@ -105,12 +101,12 @@ def test_a_run_goes_on_with_a_rotated_secret_and_knows_its_cluster(
     mount(tmp_path / "secret", "ada", "first")
     stop = threading.Event()
     heard = Rotating(cluster, tmp_path / "secret", stop)
-    run(settings, once=False, spark=spark, observer=heard, stop=stop)
+    run(settings, once=False, observer=heard, stop=stop)
     assert [report.rows for report in heard.rounds] == [100, 20]
     assert heard.nodes == {seed.replace("127.0.0.1", "localhost") for seed in cluster.tls_seeds}
     assert "the name 'ada' and the password" in heard.reasons[0]
     assert "first" not in heard.reasons[0]
-    lake = open_lake(lambda: spark, lake_location(settings))
+    lake = open_lake(refuse_to_start, lake_location(settings))
     assert lake.identity.cluster_uuid == "ours"
     require_every_version_exact(lake, cluster)
     require_no_row_twice(lake)
@@ -118,8 +114,8 @@ def test_a_run_goes_on_with_a_rotated_secret_and_knows_its_cluster(
     with ProducerCluster(replace(OURS, cluster_uuid="others", users=users)) as other:
         elsewhere = connecting(other, tmp_path)
         with pytest.raises(LakeError, match=r"cluster with uuid 'ours', found .* 'others'"):
-            preview(elsewhere, spark)
+            preview(elsewhere)
         with pytest.raises(LakeError, match=r"found .* 'others'; it is another"):
-            run(elsewhere, once=True, spark=spark)
+            run(elsewhere, once=True)
     with ProducerCluster(replace(OURS, cluster_uuid="", users=users)) as older:
-        preview(connecting(older, tmp_path), spark)  # a server that does not tell is no other one
+        preview(connecting(older, tmp_path))  # a server that does not tell is no other one
