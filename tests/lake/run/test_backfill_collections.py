@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.functions import concat, lit
 
 from dcp.errors import ConfigError, ForeignWriteError
 from dcp.lake.config.filter_settings import FilterSettings
@@ -21,17 +21,17 @@ from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
-from dcp.lake.tables.transaction import described
 from dcp.lake.verify.verify import verify
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.job_process import EndlessJob
 from tests.lake.replicas import Rows, require_no_row_twice, table_rows
 from tests.lake.run.test_backfill import VBUCKETS, cluster_of, lake_of, quick
+from tests.lake.versions import version_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 HOTEL, ROUTE = "inventory.hotel", "inventory.route"
 
@@ -39,7 +39,9 @@ HOTEL, ROUTE = "inventory.hotel", "inventory.route"
 class Inventory:
     """A lake of a bucket with two collections beside the default one."""
 
-    def __init__(self, cluster: ProducerCluster, folder: Path, spark: "SparkSession") -> None:
+    def __init__(
+        self, cluster: ProducerCluster, folder: Path, spark: "SparkSession | None" = None
+    ) -> None:
         self.cluster, self.spark = cluster, spark
         cluster.create_scope("inventory")
         self.ids = {
@@ -98,27 +100,36 @@ class Inventory:
     def falsify(self, name: str) -> None:
         """Make a table wrong in each vbucket as a fault of dcplake would, so that nothing shows."""
         table = self.lake.table(self.table(name).name)
-        rows = self.spark.sql(f"SELECT * FROM {table.sql} WHERE key LIKE '%3'")
-        rows.withColumn("key", concat(lit("phantom-"), "key")).createOrReplaceTempView("phantoms")
         newest = history(table)[0]
-        with described(self.spark, {**newest.ours, "base": newest.version}):
-            self.spark.sql(f"""
-                MERGE INTO {table.sql} t USING phantoms s
-                ON t.vbucket = s.vbucket AND t.key = s.key
-                WHEN NOT MATCHED THEN INSERT *
-                WHEN NOT MATCHED BY SOURCE AND t.key LIKE '%1' THEN UPDATE SET value = X'00'
-                WHEN NOT MATCHED BY SOURCE AND t.key LIKE '%2' THEN DELETE""")
+        rows = version_in(self.lake, self.table(name).name).to_pylist()
+        wrong = [
+            row | {"key": f"phantom-{row['key']}", "deleted": False}
+            for row in rows
+            if row["key"].endswith("3")
+        ]
+        wrong += [row | {"value": b"\0", "deleted": False} for row in rows if row["key"][-1] == "1"]
+        wrong += [row | {"deleted": True} for row in rows if row["key"][-1] == "2"]
+        schema = table.columns().append(pa.field("deleted", pa.bool_()))
+        metadata = {**newest.ours, "base": newest.version}
+
+        def statement(view: str) -> str:
+            return f"""
+                MERGE INTO {table.sql} t USING {view} s ON t.vbucket = s.vbucket AND t.key = s.key
+                WHEN MATCHED AND s.deleted THEN DELETE
+                WHEN MATCHED THEN UPDATE SET value = s.value
+                WHEN NOT MATCHED THEN INSERT *"""
+
+        table.merge(pa.Table.from_pylist(wrong, schema), statement, ("tests", 1), metadata, {})
         assert self.rows(name) != self.source(name)
 
     def version(self, name: str) -> int:
         return history(self.lake.table(self.table(name).name))[0].version
 
 
-def test_a_collection_is_made_right_and_no_other_table_is_touched(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_collection_is_made_right_and_no_other_table_is_touched(tmp_path: Path) -> None:
     with cluster_of(2, 1, checkpoint_items=10) as cluster:
-        lake = Inventory(cluster, tmp_path, spark)
+        lake = Inventory(cluster, tmp_path)
         lake.falsify(HOTEL)
         lake.falsify(ROUTE)
         wrong, version, docs = lake.rows(ROUTE), lake.version(ROUTE), table_rows(lake.lake, None)
@@ -133,20 +144,16 @@ def test_a_collection_is_made_right_and_no_other_table_is_touched(
         }
         cluster.snapshot_cut_after(5)
         assert lake.backfill(HOTEL) is ActionState.DONE, "one fails, and is tried again at once"
-        failed = spark.sql(
-            f"SELECT * FROM {lake.lake.changes_sql} "
-            "WHERE kind = 'status' AND detail LIKE '%out-of-order snapshot%'"
-        )
-        assert failed.count() == 1
+        failed = "kind = 'status' AND detail LIKE '%out-of-order snapshot%'"
+        assert len(lake.lake.changes.rows("detail", failed)) == 1
         assert lake.rows(HOTEL) == source
         assert lake.rows(ROUTE) == wrong
         assert lake.version(ROUTE) == version
         assert table_rows(lake.lake, None) == docs
-        told = spark.sql(
-            "SELECT collection_id, count(*) AS rows, count(DISTINCT vbucket, key) AS keys "
-            f"FROM {lake.lake.changes_sql} WHERE kind = 'mutation' GROUP BY ALL"
-        ).collect()
-        kept = {row["collection_id"]: (row["rows"], row["keys"]) for row in told}
+        places: dict[int, list[tuple[int, str]]] = {}
+        for row in lake.lake.changes.rows("collection_id, vbucket, key", "kind = 'mutation'"):
+            places.setdefault(row["collection_id"], []).append((row["vbucket"], row["key"]))
+        kept = {each: (len(found), len(set(found))) for each, found in places.items()}
         anew, _ = kept.pop(lake.ids[HOTEL])
         assert 0 <= anew - (120 + 120 + rows_in(found, 0, 1)) <= 5, "and what was read in vain"
         assert kept == {0: (120, 120), lake.ids[ROUTE]: (120, 120)}
@@ -165,6 +172,7 @@ def test_a_collection_is_made_right_and_no_other_table_is_touched(
         require_no_row_twice(lake.lake)
 
 
+@pytest.mark.slow
 def test_collections_are_brought_anew_while_documents_change(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -198,9 +206,10 @@ def test_collections_are_brought_anew_while_documents_change(
         assert history_rows.collect() == [], "each version is in the history once"
 
 
-def test_names_that_cannot_be_brought_are_refused(spark: "SparkSession", tmp_path: Path) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_names_that_cannot_be_brought_are_refused(tmp_path: Path) -> None:
     with cluster_of(2, 1) as cluster:
-        lake = Inventory(cluster, tmp_path, spark)
+        lake = Inventory(cluster, tmp_path)
         with pytest.raises(ConfigError, match=r"collections: found 'inventory.hotels' \(did you"):
             lake.backfill("inventory.hotels")
         excluded = FilterSettings(exclude_collections=(ROUTE,))
@@ -213,13 +222,13 @@ def test_names_that_cannot_be_brought_are_refused(spark: "SparkSession", tmp_pat
         place = replace(lake.settings.lake, root=str(tmp_path / "other"))
         new = replace(lake.settings, lake=place)
         wish = BackfillWish(None, REPLICAS, None, frozenset({ROUTE}))
-        assert backfill(new, wish, spark=spark).state is ActionState.DONE
-        made = lake_of(new, spark)
+        assert backfill(new, wish).state is ActionState.DONE
+        made = lake_of(new)
         assert table_rows(made, None, lake.table(ROUTE)) == lake.source(ROUTE)
-        spark.sql(f"DELETE FROM {made.table_sql(lake.table(ROUTE).name)} WHERE vbucket = 0")
+        made.table(lake.table(ROUTE).name).delete("vbucket = 0", {})
         newest = latest_round(made)
         with pytest.raises(ForeignWriteError, match=r"found version \d+ .* by somebody else"):
-            backfill(new, wish, spark=spark)
+            backfill(new, wish)
         assert latest_round(made) == newest, "nothing was read for it"
         assert Control(made).actions()[-1].state is ActionState.REFUSED
 
