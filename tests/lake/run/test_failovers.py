@@ -1,4 +1,4 @@
-"""P2, many times at once: failovers that lose tails which real tables have published already.
+"""P2, many times at once: failovers that lose tails which tables have published already.
 
 One seeded run. Before each failover it is counted which vbuckets it takes published rows from, so
 that a run in which nothing was lost cannot pass; each apply must take back exactly those. Each
@@ -9,7 +9,7 @@ import random
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -21,7 +21,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -35,10 +35,7 @@ from tests.lake.replicas import (
 )
 from tests.seeds import seeds
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.usefixtures("lakes_in_memory")
 
 VBUCKETS: Final = 64
 NODES: Final = 2
@@ -85,15 +82,15 @@ class Bucket:
 
 
 class Consumer:
-    """The other side: real rounds and applies, and what it has published."""
+    """The other side: rounds and applies, and what it has published."""
 
-    def __init__(self, cluster: ProducerCluster, folder: Path, spark: "SparkSession") -> None:
+    def __init__(self, cluster: ProducerCluster, folder: Path) -> None:
         settings = settings_for(
             cluster, folder, round={"quiet_seconds": 0.2, "node_deadline_seconds": 60.0}
         )
         self._access = source_access(settings)
         self.lake: LakeTables = open_or_create(
-            lambda: spark, settings, lake_location(settings), self._look()
+            refuse_to_start, settings, lake_location(settings), self._look()
         )
         self._driver = Driver(self.lake, settings, self._access, Observer())
         self._known = 0
@@ -122,10 +119,10 @@ class Consumer:
 
 
 @pytest.mark.parametrize("seed", seeds(1, first=7000, soak_count=3))
-def test_many_published_tails_are_lost(spark: "SparkSession", tmp_path: Path, seed: int) -> None:
+def test_many_published_tails_are_lost(tmp_path: Path, seed: int) -> None:
     settings = ClusterSettings(nodes=NODES, vbuckets=VBUCKETS, seed=seed, checkpoint_items=20)
     with ProducerCluster(settings) as cluster:
-        bucket, consumer = Bucket(cluster, seed), Consumer(cluster, tmp_path, spark)
+        bucket, consumer = Bucket(cluster, seed), Consumer(cluster, tmp_path)
         lost_tails = forked_twice = 0
         for act in range(ACTS):
             bucket.write_beyond_the_replicas()
