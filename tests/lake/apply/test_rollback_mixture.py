@@ -1,4 +1,4 @@
-"""P2 where one apply meets every kind of rollback at once, on real tables.
+"""P2 where one apply meets every kind of rollback at once.
 
 Each vbucket has a node of its own, so that each can lose what it shall. One is not rolled back, one
 goes back a little, one twice, one beyond the versions whose files are there, one to zero because
@@ -27,12 +27,13 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import DOCS, cleaned_round
 from dcp.lake.tables.transaction import described
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.log_model import apply_pending
+from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     Rows,
@@ -46,7 +47,7 @@ from tests.seeds import seeds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 UNTOUCHED, A_LITTLE, TWICE, BEYOND, TO_ZERO, EMPTIED = range(6)
 VBUCKETS: Final = 6
@@ -65,7 +66,7 @@ class Mixture:
     """The bucket and its lake: rounds and applies are made one by one."""
 
     def __init__(
-        self, cluster: ProducerCluster, spark: "SparkSession", folder: Path, seed: int
+        self, cluster: ProducerCluster, spark: "SparkSession | None", folder: Path, seed: int
     ) -> None:
         self.cluster = cluster
         self.spark = spark
@@ -85,7 +86,8 @@ class Mixture:
         )
         self._access = source_access(settings)
         view = query_cluster(self._access)
-        self.lake = open_or_create(lambda: spark, settings, lake_location(settings), view)
+        start_spark = (lambda: spark) if spark else refuse_to_start
+        self.lake = open_or_create(start_spark, settings, lake_location(settings), view)
         self._driver = self._driver_of(settings)
         small = replace(settings.round, target_bytes=SMALL_ROUND_BYTES)
         self._small_driver = self._driver_of(replace(settings, round=small))
@@ -168,6 +170,11 @@ class Mixture:
 
     def _vacuum(self) -> None:
         """Take the files of all versions but the newest."""
+        if self.spark is None:
+            assert isinstance(self.lake.store, MemoryStore)
+            kept = self.lake.store.table("docs").kept
+            kept.unreadable |= set(range(kept.newest.number))
+            return
         docs = self.lake.table_sql("docs")
         self.spark.sql(f"OPTIMIZE {docs} FULL").collect()
         with described(self.spark, {}, TO_VACUUM):
@@ -192,14 +199,16 @@ class Mixture:
 
 
 @pytest.fixture
-def mixture(spark: "SparkSession", tmp_path: Path) -> Iterator[Mixture]:
+def mixture(request: pytest.FixtureRequest, tmp_path: Path, is_cleaned: bool) -> Iterator[Mixture]:
+    """On Delta; where the log is cleaned, in memory."""
     [seed] = seeds(1, first=9000)
+    spark = request.getfixturevalue("lakes_in_memory" if is_cleaned else "spark")
     settings = ClusterSettings(nodes=VBUCKETS, vbuckets=VBUCKETS, seed=seed)
     with ProducerCluster(settings) as cluster:
         yield Mixture(cluster, spark, tmp_path, seed)
 
 
-@pytest.mark.parametrize("is_cleaned", [False, True])
+@pytest.mark.parametrize("is_cleaned", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_kind_of_rollback_in_one_apply(mixture: Mixture, is_cleaned: bool) -> None:
     cluster = mixture.cluster
     base = mixture.publish_four_versions(is_cleaned=is_cleaned)
