@@ -1,10 +1,10 @@
 """``dcplake resync``: the way out of a lake that somebody damaged, and of a policy that fails."""
 
-import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
@@ -15,13 +15,15 @@ from dcp.lake.rounds.outlook import ReadAgain
 from dcp.lake.run.preview import preview
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import DOCS, open_lake
+from dcp.lake.tables.opening import lake_location, refuse_to_start
+from dcp.lake.tables.tables import CHANGES_TABLE, DOCS, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import settings_for
-from tests.lake.replicas import require_live_exact, rows_of, source_rows, table_rows
+from tests.lake.replicas import rows_of, source_rows, table_rows
+from tests.lake.versions import version_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from dcp.lake.log.applied import AppliedVersion
     from dcp.lake.tables.tables import LakeTables
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 VBUCKETS = 4
 
@@ -39,15 +41,16 @@ def high(cluster: ProducerCluster) -> dict[int, int]:
     return {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_resync_mends_whatever_was_done_to_a_lake(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
         for number in range(40):
             cluster.set(b"key-%d" % number, b'{"n": 1}')
         settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
-        run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        run(settings, once=True)
+        lake = open_lake(refuse_to_start, lake_location(settings))
         with pytest.raises(ConfigError, match=r"found \[4, 9\], expected 0 to 3"):
             commit_resync(lake, [1, 4, 9])
 
@@ -55,7 +58,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         opened = cluster.counters().streams_opened
         done = commit_resync(lake, [1, 2])
         assert (done.round, done.vbuckets) == (latest_round(lake), (1, 2))
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         again = cluster.counters().streams_opened
         assert {vb for vb in again if again[vb] != opened[vb]} == {1, 2}
         assert {undo.vbucket for undo in _newest(lake).undone} == {1, 2}
@@ -64,10 +67,11 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         # The log is emptied, the table tampered with, and documents go on changing.
         for number in range(20):
             cluster.delete(b"key-%d" % number)
-        lake.spark.sql(f"DELETE FROM {lake.changes_sql}").collect()
-        lake.spark.sql(f"DELETE FROM {lake.table_sql(DOCS.name)} WHERE vbucket = 3").collect()
+        docs = lake.table(DOCS.name)
+        lake.changes.delete(None, {})
+        docs.delete("vbucket = 3", {})
         with pytest.raises(LakeError, match=r"changes: .*DELETE.* dcplake resync"):
-            run(settings, once=True, spark=spark)
+            run(settings, once=True)
         with pytest.raises(LakeError):
             commit_resync(lake, [1])
         commit_resync(lake)
@@ -75,30 +79,29 @@ def test_resync_mends_whatever_was_done_to_a_lake(
 
         # Somebody adds a row when the keys that go are known already: it must not stay.
         def add_first(*arguments: Any) -> None:
-            docs = lake.table_sql(DOCS.name)
-            columns = f"* EXCEPT (key), 'another' AS key FROM {docs} WHERE vbucket = 0"
-            spark.sql(f"INSERT INTO {docs} BY NAME SELECT {columns} LIMIT 1").collect()
+            row = next(row for row in version_in(lake, DOCS.name).to_pylist() if not row["vbucket"])
+            docs.append(pa.Table.from_pylist([row | {"key": "another"}], docs.columns()), {})
 
         with monkeypatch.context() as patched:
             patched.setattr("dcp.lake.apply.apply.first_files", add_first)
             with pytest.raises(LakeError, match=r"found other rows since, at version"):
-                run(settings, once=True, spark=spark)
+                run(settings, once=True)
         assert b"another" in table_rows(lake, None)[0]
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
-        require_live_exact(lake, cluster, latest_round(lake))
 
         # The whole log is put back from a copy that is older than the table.
-        shutil.copytree(lake.location.path("changes"), tmp_path / "copy")
+        assert isinstance(lake.store, MemoryStore)
+        kept = lake.store.kept
+        older = replace(kept[CHANGES_TABLE], versions=[*kept[CHANGES_TABLE].versions])
         cluster.set(b"key-1", b'{"n": 2}')
-        run(settings, once=True, spark=spark)
-        shutil.rmtree(lake.location.path("changes"))
-        shutil.copytree(tmp_path / "copy", lake.location.path("changes"))
-        lake = open_lake(lambda: spark, lake_location(settings))
+        run(settings, once=True)
+        kept[CHANGES_TABLE] = older
+        lake = open_lake(refuse_to_start, lake_location(settings))
         with pytest.raises(LakeError, match=r"expected no replica ahead of the log.*resync"):
-            run(settings, once=True, spark=spark)
+            run(settings, once=True)
         commit_resync(lake)
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
         assert lake_status(lake).warnings == ()
 
@@ -109,6 +112,7 @@ def _newest(lake: "LakeTables") -> "AppliedVersion":
     return applied
 
 
+@pytest.mark.slow
 def test_the_policy_fail_reports_and_resync_is_the_way_on(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
