@@ -26,7 +26,7 @@ from dcp.lake.rounds.lake_position import tasks_at_once
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -240,8 +240,8 @@ def test_a_slow_apply_delays_no_round(
     scene.require_exact()
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_tables_of_two_collections_are_applied_to_at_once(
-    spark: "SparkSession",
     cluster: ProducerCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -257,9 +257,9 @@ def test_tables_of_two_collections_are_applied_to_at_once(
     monkeypatch.setenv(VARIABLE, "apply.planned=pause")
     monkeypatch.setenv(FILE_VARIABLE, str(held))
     settings = settings_for(cluster, tmp_path)
-    running = in_thread(partial(run, settings, once=True, spark=spark, stop=threading.Event()))
+    running = in_thread(partial(run, settings, once=True, stop=threading.Event()))
     wait_for("an apply that stands still", held.exists, PATIENCE_SECONDS)
-    lake = open_lake(lambda: spark, lake_location(settings))
+    lake = open_lake(refuse_to_start, lake_location(settings))
     tables = replicas_in(lake)
 
     def rounds() -> list[int]:
