@@ -27,16 +27,23 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.query.status import lake_status
-from dcp.lake.query.views import register_views
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, ensure_replica, open_lake
 from dcp.lake.tables.transaction import described
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import Documents, LogModel, apply_pending, read_documents
+from tests.lake.log_model import (
+    Documents,
+    LogModel,
+    apply_pending,
+    documents_of,
+    read_documents,
+)
+from tests.lake.memory_store import MemoryStore
+from tests.lake.versions import version_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 DAY_SECONDS: Final = 86400
 LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -75,6 +82,7 @@ def documents_at(lake: LakeTables, version: int) -> Documents:
     return read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')} VERSION AS OF {version}")
 
 
+@pytest.mark.slow
 def test_properties_follow_the_setting_and_others_do_not_change_them(
     new_lake: NewLake, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,6 +114,7 @@ def test_properties_follow_the_setting_and_others_do_not_change_them(
     assert lineage.origin(lineage.newest) == -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_guard", [True, False])
 def test_what_was_current_before_a_long_pause_outlives_log_cleanup(
     new_lake: NewLake, with_guard: bool
@@ -147,10 +156,11 @@ def test_what_was_current_before_a_long_pause_outlives_log_cleanup(
 
 
 def require_exact_newest(lake: LakeTables, model: LogModel) -> None:
-    found = read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}")
+    found = documents_of(version_in(lake, DOCS.name))
     assert found == model.documents_at(model.complete[model.round])
 
 
+@pytest.mark.slow
 def test_maintenance_keeps_what_a_shorter_vacuum_takes(
     new_lake: NewLake, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,8 +211,8 @@ def test_maintenance_keeps_what_a_shorter_vacuum_takes(
     require_exact_newest(lake, model)
 
 
-def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake) -> None:
-    lake, horizon = new_lake(2), Horizon(600)
+def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake_in_memory: NewLake) -> None:
+    lake, horizon = new_lake_in_memory(2), Horizon(600)
     model = LogModel(lake, 63)
     round_and_apply(lake, model)
     model.write_snapshot(model.vbuckets[0], 4)
@@ -231,17 +241,15 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake
     assert positions_at(lake, kept.to_round).keys() == {0, 1}
     [again] = run_steps(work_on(lake, horizon, now=then), ["clean"])
     assert again.figures["rows"] == 0 and not again.done
-    # What was removed is in the table: the next round, its apply and the overlay are exact.
+    # What was removed is in the table: the next round and its apply are exact.
     commits = history(lake.changes, 1)
     assert commits[0].is_cleaning
-    register_views(lake)
     round_and_apply(lake, model)
-    live = model.documents_at(model.complete[model.round])
-    assert read_documents(lake, "SELECT * FROM docs_live") == live
     require_exact_newest(lake, model)
     looked(HorizonGuard(lake, horizon), lake)
     # A table that lacks what was cleaned is not filled with the rest of it, but streamed again.
-    shutil.rmtree(lake.location.path("docs"))
+    assert isinstance(lake.store, MemoryStore)
+    lake.store.table("docs").drop()
     ensure_replica(lake, DOCS)
     plan = plan_apply(lake, DOCS, model.round)
     assert plan is not None
@@ -250,13 +258,11 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake
 
 
 def item_seqnos(lake: LakeTables) -> list[tuple[int, int]]:
-    rows = lake.spark.sql(
-        f"SELECT vbucket, seqno FROM {lake.changes_sql} "
-        "WHERE kind IN ('mutation', 'deletion', 'expiration')"
-    ).collect()
+    rows = lake.changes.rows("vbucket, seqno", "kind IN ('mutation', 'deletion', 'expiration')")
     return [(row["vbucket"], int(row["seqno"])) for row in rows]
 
 
+@pytest.mark.slow
 def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
     new_lake: NewLake, tmp_path: Path
 ) -> None:

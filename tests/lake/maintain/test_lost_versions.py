@@ -23,7 +23,7 @@ from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import settings_for
-from tests.lake.replicas import source_rows, table_rows
+from tests.lake.replicas import require_live_exact, source_rows, table_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +137,7 @@ def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Pat
         change(cluster, 4)
         lose(cluster, 2)
         follow()  # a rollback after a cleaning finds what it needs
+        require_live_exact(lake(), cluster, latest_round(lake()))
         shutil.rmtree(lake().location.path(DOCS.name))
         follow()
         assert all(undo.is_replacement for undo in newest(lake()).undone)
