@@ -3,7 +3,9 @@
 import logging
 import os
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import settings
@@ -21,10 +23,40 @@ settings.register_profile(
 )
 settings.load_profile("dcplake")
 
+_LONGEST: Final = (
+    "airflow/test_dag_runs.py",
+    "relay/test_bounded_memory.py",
+    "lake/run/test_stopped_drivers.py",
+    "lake/tables/test_damaged_lakes.py",
+    "simulation/test_simulation.py",
+)
+"""Modules of minutes, which begin first: one process tests a module."""
+
+_SPREAD: Final = 0.7
+"""The part of the quick modules among which the slow ones are; the rest comes behind."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let modules with slow tests begin first: no process is left alone with one at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Spread modules with slow tests among the others, which begin early and end last.
+
+    Slow tests compute, many of the others wait: side by side they use the machine's cores. And no
+    process is left alone with a slow one at the end.
+    """
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+    slow: list[list[pytest.Item]] = []
+    quick: list[list[pytest.Item]] = []
+    for tests in modules.values():
+        is_slow = any(each.get_closest_marker("slow") for each in tests)
+        (slow if is_slow else quick).append(tests)
+    slow.sort(key=lambda tests: not str(tests[0].path).endswith(_LONGEST))
+    before_each = _SPREAD * len(quick) / max(1, len(slow))
+    spread = [
+        *enumerate(slow),
+        *((number / before_each, tests) for number, tests in enumerate(quick)),
+    ]
+    items[:] = [each for _, tests in sorted(spread, key=itemgetter(0)) for each in tests]
 
 
 @pytest.hookimpl(wrapper=True)
