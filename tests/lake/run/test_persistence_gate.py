@@ -28,7 +28,7 @@ def test_nothing_is_published_that_a_failover_takes_back(tmp_path: Path) -> None
     bucket = ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=61)
     with ProducerCluster(bucket) as cluster:
         settings = settings_for(
-            cluster, tmp_path, policy={"persist_to": 2}, round={"node_deadline_seconds": 3.0}
+            cluster, tmp_path, policy={"persist_to": 2}, round={"node_deadline_seconds": 5.0}
         )
         write(cluster, 0)
         run(settings, once=True)
@@ -70,7 +70,7 @@ def test_an_ephemeral_bucket_has_no_disk_and_is_published_at_once(
     with ProducerCluster(bucket) as cluster:
         write(cluster, 0)
         settings = settings_for(
-            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 3.0}
+            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 5.0}
         )
         assert NO_DISKS in str(preview(settings))
         run(settings, once=True)
