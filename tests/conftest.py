@@ -26,6 +26,7 @@ settings.load_profile("dcplake")
 _LONGEST: Final = (
     "airflow/test_dag_runs.py",
     "relay/test_bounded_memory.py",
+    "relay/test_relay_participants.py",
     "lake/run/test_stopped_drivers.py",
     "lake/tables/test_damaged_lakes.py",
     "simulation/test_simulation.py",
@@ -48,7 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow: list[list[pytest.Item]] = []
     quick: list[list[pytest.Item]] = []
     for tests in modules.values():
-        is_slow = any(each.get_closest_marker("slow") for each in tests)
+        is_slow = str(tests[0].path).endswith(_LONGEST) or any(
+            each.get_closest_marker("slow") for each in tests
+        )
         (slow if is_slow else quick).append(tests)
     slow.sort(key=lambda tests: not str(tests[0].path).endswith(_LONGEST))
     before_each = _SPREAD * len(quick) / max(1, len(slow))
