@@ -130,26 +130,14 @@ What `change_streams` brings ([how to use it](operations.md#change-history)), by
 """
 _NOT_ASKED: Final = """\
 
-## Collections read anew
-
-`dcplake backfill --collections` asks for streams of those collections alone (the stream request's value names them). What they
-bring, by kv_engine's code (`engines/ep/src/`):
-
-- A stream is read until a snapshot ends at or beyond the node's newest item of the collections, which GET_ALL_VB_SEQNOS tells by
-  collection (`ep_engine.cc`, `collectVBucketSequenceNumbers`): then all of their documents are here.
-- With `enable_out_of_order_snapshots` a first snapshot from disk comes in the order of keys, if the stream is of one collection
-  (`dcp_oso_max_collections_per_backfill`) and, from 7.2.1 on, that has less than 0.5 % of the vbucket's documents (4 % where they
-  have 256 bytes or more): beyond, reading the disk in the order of seqnos is faster (`dcp/active_stream.cc`,
-  `tryAndScheduleOSOBackfill` and `isOSOPreferredForCollectionBackfill`; `dcp_oso_backfill`).
-- A part of such a snapshot is worth nothing: a stream that ends inside goes on from before it
-  (`docs/dcp/documentation/commands/oso_snapshot.md`), and the vbucket is read again in a later round.
-- All other streams of a lake are of whole vbuckets: `[filter]` is applied where the rows arrive.
-
 ## Not asked for
 
 `force_value_compression`: the node compresses what it holds uncompressed in memory, for each stream anew (kv_engine
 `engines/ep/src/dcp/active_stream.cc`, `makeResponseFromItem`). From disk all comes compressed without it; of what is written
 since it would save bytes by the CPU of a data node.
+
+`enable_out_of_order_snapshots`, and streams of some collections: all streams of a lake are of whole vbuckets, and `[filter]` is
+applied where the rows arrive.
 """
 
 

@@ -195,12 +195,6 @@ with lake_dag("dcplake_maintain", "Keep the lake small", MAINTAIN_SCHEDULE):
 
 BACKFILL_PARAMS = {
     "vbuckets": VBUCKETS,
-    "collections": Param(
-        None,
-        type=["null", "string"],
-        pattern=r"^[\w%.,\- ]+$",
-        description="The only collections to read anew, as in inventory.hotel, or their scopes.",
-    ),
     "from": Param(
         "replicas",
         enum=["replicas", "settings"],

@@ -79,8 +79,16 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 """The commands by what they are for, the everyday ones first: each with the sub-package of its
 module, which has its name, and a summary."""
 
-_GONE: Final = {"seek": "dcplake resync --vbuckets reads vbuckets again, from their beginning"}
-"""Commands that there are no more, and what to use instead."""
+_SECOND_LAKE: Final = (
+    "make a second lake whose [filter] has the collections (docs/operations.md, Reading "
+    "collections anew)"
+)
+_GONE: Final = {
+    ("seek", ""): "dcplake resync --vbuckets reads vbuckets again, from their beginning",
+    ("backfill", "--collections"): _SECOND_LAKE,
+    ("plan", "--collections"): _SECOND_LAKE,
+}
+"""Commands and options that dcplake does not have, which somebody may look for; and what to do."""
 
 COMMANDS: Final = {name: about for group in GROUPS.values() for name, about in group.items()}
 
@@ -92,9 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     program, as_json = f"dcplake {words[0]}" if is_command else "dcplake", "--json" in words
     try:
         with interruptible(program, as_json=as_json):
-            if words and (instead := _GONE.get(words[0])) is not None:
+            if (refusal := _refusal(words)) is not None:
                 code = 2
-                log_end(program, f"no such command: {words[0]}; {instead}", code, as_json=as_json)
+                log_end(program, refusal, code, as_json=as_json)
             elif is_command:
                 code = parsed(command(words[0]), words[1:], program)
             else:
@@ -105,6 +113,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         end_at_once(code)
     return code
+
+
+def _refusal(words: Sequence[str]) -> str | None:
+    """Return what to say of words that name what dcplake does not have, and what helps."""
+    for (name, option), instead in _GONE.items():
+        if words[:1] == [name] and (not option or option in {w.partition("=")[0] for w in words}):
+            return f"found {option or name}, which dcplake does not have: {instead}"
+    return None
 
 
 def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:

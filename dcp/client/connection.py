@@ -235,11 +235,8 @@ class NodeConnection:
         timeout_seconds: float | None = None,
         *,
         state: VbucketState = VbucketState.ACTIVE,
-        collection_id: int | None = None,
     ) -> dict[int, int]:
         """Return the high seqno of every vbucket that this node has in a state.
-
-        With ``collection_id`` that of its newest item of this collection, where it knows it.
 
         Raises:
             NodeUnavailableError: no answer in time.
@@ -247,7 +244,7 @@ class NodeConnection:
         """
         answer = self._ask(
             Awaited(SeqnosReceived),
-            lambda machine, _: machine.request_seqnos(state, collection_id),
+            lambda machine, _: machine.request_seqnos(state),
             "the high seqnos",
             timeout_seconds,
         )

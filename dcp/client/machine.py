@@ -16,11 +16,10 @@ from dcp.protocol.bootstrap import (
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.negotiation import CHANGE_STREAMS, OUT_OF_ORDER
+from dcp.protocol.negotiation import CHANGE_STREAMS
 from dcp.protocol.window import FlowSettings
 
 _NONCE_BYTES: Final = 24
-_OUT_OF_ORDER: Final = control_request(OUT_OF_ORDER, "true_with_seqno_advanced")
 
 
 def new_machine(
@@ -32,7 +31,6 @@ def new_machine(
         ConfigError: settings that the protocol has no room for.
     """
     history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
-    by_key = (_OUT_OF_ORDER,) if settings.out_of_order_snapshots else ()
     tag = settings.receiver_group_tag
     group = () if tag is None else (group_control(tag),)
     try:
@@ -41,7 +39,7 @@ def new_machine(
                 settings.bucket,
                 name,
                 open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
-                controls=(*CONTROLS, *history, *by_key, *group),
+                controls=(*CONTROLS, *history, *group),
                 open_dcp=open_dcp,
                 timeout_seconds=settings.bootstrap_timeout_seconds,
             ),

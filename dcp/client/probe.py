@@ -172,27 +172,6 @@ def probe_replicas(
     return copies
 
 
-def collection_seqnos(
-    nodes: Collection[NodeAddress],
-    settings: ConnectionSettings,
-    credentials: Credentials,
-    state: VbucketState,
-    collections: Collection[int],
-) -> dict[NodeAddress, dict[int, int]]:
-    """Return, by node and vbucket, the seqno of the newest item of some collections there.
-
-    A node that does not answer is left out, and so are vbuckets in which it does not know them all.
-    Raises as ``ask_nodes``.
-    """
-
-    def question(connection: NodeConnection) -> dict[int, int]:
-        told = [connection.all_vb_seqnos(state=state, collection_id=each) for each in collections]
-        return {vb: max(each[vb] for each in told) for vb in set.intersection(*map(set, told))}
-
-    answers = ask_nodes(nodes, settings, credentials, question)
-    return {node: answer for node, answer in answers.items() if not isinstance(answer, str)}
-
-
 _Told = tuple[dict[int, int], dict[int, FailoverLog]]
 """High seqnos and failover logs of one node."""
 

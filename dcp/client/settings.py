@@ -4,7 +4,6 @@ Bytes, seconds and fractions; nothing here is a secret (credentials travel separ
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
-import json
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,9 +77,6 @@ class ConnectionSettings:
     ``change_streams`` asks for all versions of a document, where a bucket retains its history: a
     snapshot may then hold a key several times. A node that refuses sends snapshots as ever.
 
-    ``out_of_order_snapshots`` lets a node send the documents of one collection in the order of
-    their keys. A node that refuses sends snapshots as ever.
-
     ``bucket_uuid``: a bucket of that name with another one was made anew, and is not read.
 
     ``metadata_only`` opens DCP without values and xattrs, by the flag that the server answers
@@ -104,7 +100,6 @@ class ConnectionSettings:
     allow_no_flow_control: bool = False
     unread_limit_bytes: int = 32 * MIB
     change_streams: bool = False
-    out_of_order_snapshots: bool = False
     metadata_only: bool = False
     bucket_uuid: str = ""
     receiver_group_tag: int | None = None
@@ -162,8 +157,7 @@ class ConsumerSettings:
     ``node_deadline_seconds``: a vbucket that made no progress for so long, whatever was tried, is
     reported as stopped. Retries wait ``retry_first_seconds``, doubling up to
     ``retry_cap_seconds``, with jitter. ``reads_replicas``: streams are asked of nodes that hold
-    their vbuckets as replicas. ``collections``: ids of the only collections that streams bring;
-    none: all.
+    their vbuckets as replicas.
     """
 
     connection: ConnectionSettings
@@ -171,24 +165,12 @@ class ConsumerSettings:
     retry_first_seconds: float = 0.05
     retry_cap_seconds: float = 2.0
     reads_replicas: bool = False
-    collections: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         """Reject values that cannot work."""
         _positive(self, ["node_deadline_seconds", "retry_first_seconds", "retry_cap_seconds"])
         if self.retry_first_seconds > self.retry_cap_seconds:
             raise _wrong(self, "retry_first_seconds", "at most retry_cap_seconds")
-
-    @property
-    def stream_filter(self) -> bytes:
-        """The value of a stream request; empty for all collections.
-
-        Source: kv_engine ``docs/dcp/documentation/commands/stream-request.md``.
-        """
-        if not self.collections:
-            return b""
-        ids = [f"{each:x}" for each in sorted(self.collections)]
-        return json.dumps({"collections": ids}).encode()
 
 
 def _positive(settings: object, names: Sequence[str]) -> None:

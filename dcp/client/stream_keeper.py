@@ -172,14 +172,12 @@ class StreamKeeper:
     def _request(self, link: NodeLink, tracks: list[VbucketTrack]) -> None:
         connection = link.connection
         assert connection is not None
-        wanted = self._settings.stream_filter
         requests = [
             StreamOpening(
                 each.vbucket,
                 each.position,
                 each.failover_log,
                 each.end_seqno,
-                wanted,
                 purge_seqno=each.purge_seqno,
                 reads_replica=self._settings.reads_replicas,
             )
@@ -241,8 +239,6 @@ class StreamKeeper:
             return None
         entry.take()
         positions = {v: at for v, at in entry.positions.items() if not self._is_muted[v]}
-        if self._settings.connection.out_of_order_snapshots:
-            self._note_unplaced(entry)
         for vbucket, position in positions.items():
             self.tracks[vbucket].advance(position)
         events: list[Event] = []
@@ -252,18 +248,6 @@ class StreamKeeper:
             entry.release()
             return None
         return replace(entry, events=events, positions=positions)
-
-    def _note_unplaced(self, entry: Delivery) -> None:
-        """Note of which vbuckets rows came that are behind no position yet."""
-        for vbucket, position in entry.positions.items():
-            track = self.tracks[vbucket]
-            track.has_unplaced_rows &= position == track.position
-        for event in entry.events:
-            if isinstance(event, Items):
-                for vbucket in np.unique(event.columns.vbucket).tolist():
-                    track = self.tracks[vbucket]
-                    moved = entry.positions.get(vbucket, track.position) != track.position
-                    track.has_unplaced_rows = not moved
 
     def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
         if isinstance(error, NoRelayError | LocalProtocolError):
@@ -295,10 +279,6 @@ class StreamKeeper:
     def _trouble(
         self, track: VbucketTrack, reason: StopReason, detail: str, now: float, retry_at: float
     ) -> None:
-        if track.has_unplaced_rows:
-            part = "no part of an out-of-order snapshot can be gone on with"
-            self._stop(track, reason, f"{track.address}: {detail}; {part}")
-            return
         attended = self._attended(now)
         track.trouble(attended, reason, detail, settled_seconds=self._settings.retry_cap_seconds)
         track.retry_at = retry_at

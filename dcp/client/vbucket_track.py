@@ -64,8 +64,6 @@ class VbucketTrack:
     """The mutable state of one vbucket; only ``StreamKeeper`` changes it.
 
     Written from outside: the stream keeper moves it by what it hears.
-
-    More than 15 attributes: all that decides what becomes of one vbucket.
     """
 
     vbucket: int
@@ -83,8 +81,6 @@ class VbucketTrack:
     progressed: bool = False
     rollback: RollbackOrdered | None = None
     purge_seqno: int | None = None
-    has_unplaced_rows: bool = False
-    """Whether rows came of an out-of-order snapshot that has not ended."""
 
     @classmethod
     def begin(cls, start: StreamStart, now: float) -> "VbucketTrack":

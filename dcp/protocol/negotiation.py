@@ -179,14 +179,6 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "bucket without change history; those that are not of Magma refuse this",
         since=(7, 2),
     ),
-    OUT_OF_ORDER: ControlTerm(
-        "true_with_seqno_advanced",
-        "by a backfill of one collection",
-        "a node reads a small collection by its keys, not all of the vbucket's disk; what was read "
-        "counts at the end of that snapshot only",
-        "nothing but time: the node reads the whole vbucket, and sends of it the collection",
-        since=(7, 1),
-    ),
     GROUP_TAG: ControlTerm(
         "`source.receiver_group_tag`",
         "where that is set",

@@ -82,7 +82,7 @@ print("RESULT" + json.dumps(told))
 """
 GIVEN: list[dict[str, Any]] = [
     {},
-    {"vbuckets": "7", "from": "settings", "megabytes_per_second": 20, "collections": "a.b"},
+    {"vbuckets": "7", "from": "settings", "megabytes_per_second": 20},
     {"vbuckets": "all"},
     {"vbuckets": "1-2; rm -rf /"},
     {"from": "nowhere"},
@@ -157,7 +157,7 @@ def test_params_are_checked_and_become_options(described: dict[str, Any]) -> Non
     refused = "ParamValidationError"
     assert described["backfill"] == [
         ["--from=replicas"],
-        ["--vbuckets=7", "--collections=a.b", "--from=settings", "--megabytes-per-second=20"],
+        ["--vbuckets=7", "--from=settings", "--megabytes-per-second=20"],
         *[refused] * 5,
     ]
     assert described["resync"] == ["--vbuckets=0-63, 70"]

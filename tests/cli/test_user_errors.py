@@ -53,7 +53,11 @@ def answering(said_there: bytes | None) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["seek", "--seqno", "9"], "dcplake: no such command: seek; dcplake resync --vbuckets"),
+        (["seek", "--seqno", "9"], "found seek, which dcplake does not have: dcplake resync"),
+        (
+            ["backfill", "--collections=a.b"],
+            "found --collections, which dcplake does not have: make a second lake",
+        ),
         (["lode"], "dcplake: No such command 'lode'. Did you mean 'load'?; dcplake --help says"),
         (
             ["load", "--sedes=x", "f"],

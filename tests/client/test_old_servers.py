@@ -27,7 +27,7 @@ from tests.client.drained import CREDENTIALS, Drained, assert_same_state, caught
 
 FEATURES = [term.feature for term in FEATURE_TERMS]
 NEEDS_DUPLEX = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
-CHOSEN = settings(stream_window_bytes=20_000, change_streams=True, out_of_order_snapshots=True)
+CHOSEN = settings(stream_window_bytes=20_000, change_streams=True)
 """All that can be asked for."""
 OPTIONAL = [name for name, term in CONTROL_TERMS.items() if not term.is_required]
 REQUIRED = [

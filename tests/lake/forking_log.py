@@ -81,21 +81,13 @@ class ForkingLog:
     def _uuid(self) -> int:
         return self.random.randrange(1, 2**64)
 
-    def commit_round(self, *, fork_chance: float = 0.35, anew_chance: float = 0.15) -> None:
-        """Commit a round in which some vbuckets fork, some go on, and some rest.
-
-        Of some that do not fork the collection is brought anew, or that fails.
-        """
+    def commit_round(self, *, fork_chance: float = 0.35) -> None:
+        """Commit a round in which some vbuckets fork, some go on, and some rest."""
         number = self.lake.round + 1
         rows: list[Row] = []
         for vb in self.vbuckets:
             if self.random.random() < fork_chance and vb.state.position.seqno:
                 rows += self._fork(vb, number)
-            elif self.random.random() < anew_chance and vb.state.complete_seqno:
-                rows += self._bring_anew(vb, number)
-                rows += self._events(vb, number)
-            elif self.random.random() < 0.1 and vb.state.complete_seqno:
-                rows += self._fail_to_bring_anew(vb, number)
             if self.random.random() < 0.7:
                 rows += self._stream(vb, number)
             is_known = vb.state.is_whole or vb.state.epoch == 0
@@ -140,44 +132,6 @@ class ForkingLog:
         vb.snapshot_end = 0
         fork = {"epoch": vb.state.epoch, "seqno": seqno}
         return [self._row(vb, number, "rollback") | fork]
-
-    def _begin_partial(self, vb: ForkingVbucket, number: int) -> Row:
-        """Begin an epoch at the complete seqno; what lies above it comes again."""
-        seqno = vb.state.complete_seqno
-        vb.items = [item for item in vb.items if item["seqno"] <= seqno]
-        vb.state = vb.state.beginning_epoch(seqno, vb.log.uuid_at(seqno))
-        vb.snapshot_end = 0
-        return self._row(vb, number, "rollback") | {"epoch": vb.state.epoch, "seqno": seqno}
-
-    def _bring_anew(self, vb: ForkingVbucket, number: int) -> list[Row]:
-        fork = self._begin_partial(vb, number)
-        newest: dict[str, Row] = {}
-        for item in vb.items:
-            if item["kind"] == "system_event":
-                newest.clear()
-            else:
-                newest[item["key"]] = item
-        own = {"round": number, "epoch": vb.state.epoch}
-        return [fork, *(item | own for item in newest.values() if self._is_sent(item))]
-
-    def _is_sent(self, item: Row) -> bool:
-        """Old deletions may be purged."""
-        return item["kind"] == "mutation" or self.random.random() < 0.5
-
-    def _events(self, vb: ForkingVbucket, number: int) -> list[Row]:
-        vb.state = replace(vb.state, last_collection_round=number)
-        ended = {"seqno": vb.state.complete_seqno, "collection_id": 0}
-        return [self._row(vb, number, "backfill") | ended]
-
-    def _fail_to_bring_anew(self, vb: ForkingVbucket, number: int) -> list[Row]:
-        """Read something of another branch, and begin one more epoch."""
-        rows = [self._begin_partial(vb, number)]
-        for _ in range(self.random.randint(0, 3)):
-            row = self._row(vb, number, "mutation")
-            seqno = self.random.randint(1, vb.state.complete_seqno + 3)
-            row |= {"seqno": seqno, "key": self.random.choice(self.keys), "cas": self._uuid()}
-            rows.append(row | {"collection_id": 0, "vb_uuid": 1, "value": b"{}", "datatype": 1})
-        return [*rows, self._begin_partial(vb, number)]
 
     def _stream(self, vb: ForkingVbucket, number: int) -> list[Row]:
         rows: list[Row] = []

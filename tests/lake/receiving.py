@@ -18,12 +18,10 @@ from dcp.lake.config.settings import (
     SourceSettings,
 )
 from dcp.lake.receive.receive import TaskReceiver
-from dcp.lake.receive.round_tasks import task_batches
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round
-from dcp.lake.rounds.progress import StreamProgress
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.schema import CHANGES
@@ -83,7 +81,6 @@ class RoundsInProcess:
         self.states: dict[int, VbucketProgress] = {}
         self.round = 0
         self.rows: list[dict[str, Any]] = []
-        self.done: list[StreamProgress] = []
         """How far the last round was behind each batch, task by task."""
 
     def plan(self, backfill: BackfillPlan | None = None) -> RoundPlan | None:
@@ -105,13 +102,9 @@ class RoundsInProcess:
         plan = plan or self.plan()
         assert plan is not None, "found nothing to do, expected a round"
         budget = TaskBudget(plan.target_bytes, plan.target_seconds)
-        found = [
-            each
-            for index in range(len(plan.tasks))
-            for each in task_batches(plan, index, budget, self.access, f"test-r{plan.round}")
-        ]
-        self.done = [done for _, done in found]
-        return self.keep(plan, [batch for batch, _ in found])
+        name = f"test-r{plan.round}"
+        tasks = [TaskReceiver(each, plan.round, budget, self.access, name) for each in plan.tasks]
+        return self.keep(plan, [batch for task in tasks for batch in task.batches()])
 
     def keep(self, plan: RoundPlan, batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
         """Make what a round brought durable; return its rows."""

@@ -63,7 +63,6 @@ class WatchedLake:
         """The writer of each round."""
         self.streamed: list[bool] = []
         """Of each round whether it streamed anything; those of a resync do not."""
-        self.newest_rows: list[Row] = []
         """The rows of the newest round."""
         self.versions: list[Version] = []
 
@@ -127,7 +126,6 @@ class WatchedLake:
         )
         self.writers.append(commit.writer)
         self.streamed.append(any(row["kind"] == "status" for row in rows))
-        self.newest_rows = rows
         self.on_round(rows)
 
     def _docs_committed(self, made: MemoryVersion) -> None:

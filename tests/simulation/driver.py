@@ -22,13 +22,10 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.control import Control
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.round_plan import RoundPlan
-from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import pause_of
 from dcp.lake.run.driver import Driver
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.tables.schema import RowKind
 from tests.lake.memory_store import task_number
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
@@ -88,24 +85,6 @@ class VirtualEvent:
         return self._loop.wait(self.is_set, timeout)
 
 
-class Seen(Observer):
-    """Counts what rounds told that is hard to bring about."""
-
-    def __init__(self, lake: WatchedLake, counts: Counts) -> None:
-        self._lake, self._counts, self._plan = lake, counts, cast(RoundPlan, None)
-
-    def planned(self, plan: RoundPlan, _: object) -> None:
-        """Remember the plan."""
-        self._plan = plan
-
-    def committed(self, report: RoundReport) -> None:
-        """Look at what became of it."""
-        brought = sum(row["kind"] == RowKind.BACKFILL for row in self._lake.newest_rows)
-        partial = sum(stream.partial is not None for stream in self._plan.streams)
-        self._counts.add("collection brought anew", brought)
-        self._counts.add("backfill of a collection in vain", partial - brought)
-
-
 class Process:
     """One process; another one begins where it ends.
 
@@ -117,8 +96,7 @@ class Process:
         self._crew = crew
         self.stop = VirtualEvent(crew.loop)
         lake = crew.lake.open(crew.bucket_uuid)
-        observer = Seen(crew.lake, crew.counts)
-        self.driver = Driver(lake, crew.settings, crew.access, observer)
+        self.driver = Driver(lake, crew.settings, crew.access, Observer())
         self._wanted: int | None = None
         self._failure: Exception | None = None
         self.has_stalled = False

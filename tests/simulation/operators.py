@@ -41,8 +41,7 @@ class Operators:
         options: dict[str, Any] = {}
         vbuckets = self._some_vbuckets() if action in (RESYNC, BACKFILL) else None
         if action == BACKFILL:
-            names = self._random.choice(((), ("_default._default",), ("_default",)))
-            options = backfill_options(self._random.choice(SOURCES), None, names)
+            options = backfill_options(self._random.choice(SOURCES), None)
         self._write(Action.requested(action, vbuckets, options))
 
     def _some_vbuckets(self) -> str | None:

@@ -13,7 +13,6 @@ EXPECTED: Final = (
     "backfill done",
     "bounded run",
     "burst of writes",
-    "collection brought anew",
     "collection created",
     "collection dropped",
     "collection flushed",

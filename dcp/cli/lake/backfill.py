@@ -1,10 +1,10 @@
-"""``dcplake backfill``: rebuild vbuckets or collections from replicas, beside the replication."""
+"""``dcplake backfill``: rebuild vbuckets from replicas, beside the replication."""
 
 from typing import Annotated
 
 from typer import Option
 
-from dcp.cli.options.backfill_options import Collections, From, Rate, Vbuckets
+from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say
 from dcp.cli.views.run_output import JsonObserver, PlainObserver, say_event
@@ -22,7 +22,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
     lake: Lake = None,
     overrides: Overrides = None,
     vbuckets: Vbuckets = None,
-    collections: Collections = None,
     source: From = REPLICAS,
     rate: Rate = None,
     cancel: Annotated[bool, Option("--cancel", help="end the backfill that is open")] = False,
@@ -37,7 +36,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         event, fields = "cancelling", {"id": ended.id}
         text = f"backfill {ended.id}: whoever drives the lake next ends it before another round"
     else:
-        wish = BackfillWish(vbuckets, source, rate, collections or frozenset())
+        wish = BackfillWish(vbuckets, source, rate)
         ended = backfill(settings, wish, observer=JsonObserver() if json else PlainObserver())
         event, fields = str(ended.state), {"id": ended.id, "detail": ended.detail}
         text = f"backfill {ended.id}: {ended.state}, {ended.detail}"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import BadParameter, Option
 
-from dcp.cli.options.backfill_options import Collections, From, Rate, Vbuckets
+from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
 from dcp.lake.rounds.backfill_plan import REPLICAS
@@ -20,7 +20,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
         Option("--backfill", help="estimate a backfill; the options that follow are its"),
     ] = False,
     vbuckets: Vbuckets = None,
-    collections: Collections = None,
     source: From = REPLICAS,
     rate: Rate = None,
     json: Annotated[bool, Option("--json", help="the plan as one JSON object")] = False,
@@ -29,11 +28,11 @@ def run(  # noqa: PLR0913  (an argument for each option)
     from dcp.lake.run.backfill import BackfillWish
     from dcp.lake.run.preview import preview, preview_backfill
 
-    chosen = (vbuckets, collections, rate) != (None, None, None) or source != REPLICAS
+    chosen = (vbuckets, rate) != (None, None) or source != REPLICAS
     if chosen and not backfill:
         raise BadParameter("found options of a backfill without --backfill, expected it with them")
     settings = settings_from(config, lake, overrides)
-    wish = BackfillWish(vbuckets, source, rate, collections or frozenset())
+    wish = BackfillWish(vbuckets, source, rate)
     plan = preview_backfill(settings, wish) if backfill else preview(settings)
     if json:
         say_json(plan.to_json())

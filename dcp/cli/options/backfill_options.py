@@ -18,23 +18,8 @@ def _source(text: str) -> str:
     return text
 
 
-def _names(text: str) -> frozenset[str]:
-    names = frozenset(each.strip() for each in text.split(","))
-    if "" in names:
-        raise BadParameter(f"found {text!r}, expected names as in inventory.hotel,inventory.route")
-    return names
-
-
 Vbuckets = Annotated[
     frozenset[int] | None, Option(parser=vbucket_ranges, metavar="0-63,70", help="which (all)")
-]
-Collections = Annotated[
-    frozenset[str] | None,
-    Option(
-        parser=_names,
-        metavar="NAME,...",
-        help="the only collections to read anew, as scope.collection, or scopes (everything)",
-    ),
 ]
 From = Annotated[
     str,

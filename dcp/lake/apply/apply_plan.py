@@ -102,9 +102,7 @@ class ApplyPlan:
         if log_slice.replaced:
             parts.append(f"vbuckets {number_ranges(log_slice.replaced)} are replaced")
         if log_slice.cleared:
-            parts.append(
-                f"vbuckets {number_ranges(log_slice.cleared)} were flushed, dropped or brought anew"
-            )
+            parts.append(f"vbuckets {number_ranges(log_slice.cleared)} were flushed or dropped")
         if log_slice.revived:
             parts.append(
                 f"of vbuckets {number_ranges(log_slice.revived)} a flush or drop is undone"

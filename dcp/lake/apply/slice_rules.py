@@ -13,8 +13,7 @@ For each vbucket the replica stands at a (epoch, complete seqno) and shall come 
 * no base can be read any more: the empty table of the beginning is the base where the log is whole;
   else the vbucket is stale, and the next round streams it again from its beginning.
 
-Flushes, drops and backfills of the replica's collection then change what the ranges mean
-(`clearing_rules`).
+Flushes and drops of the replica's collection then change what the ranges mean (`clearing_rules`).
 
 What decides is read through `ReplicaFacts`, so that a model in memory can take Delta's place.
 """
@@ -25,8 +24,6 @@ from typing import Final
 
 from dcp.errors import LakeError
 from dcp.lake.apply.clearing_rules import (
-    ClearedRanges,
-    brought_anew,
     keeps_dropped_rows,
     with_events,
 )
@@ -140,7 +137,7 @@ class _Decision:
             self._stale[new.vbucket] = old.round
             return
         ranges = row_ranges(base.state, old.state, new, forks)
-        found = self._with_events(ranges, base.round, old, new, forks)
+        found = with_events(ranges, self._events.get(new.vbucket, ()))
         if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
             return
         self._ranges += found.ranges
@@ -165,8 +162,7 @@ class _Decision:
             return
         start = VbucketProgress(new.vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
         ranges = row_ranges(start, start, new, forks)
-        begun = _Standing(beginning.round, start)
-        found = self._with_events(ranges, beginning.round, begun, new, forks)
+        found = with_events(ranges, self._events.get(new.vbucket, ()))
         self._ranges += found.ranges
         self._first_rounds.append(beginning.round)
         if not self._keeps_dropped_rows(new.vbucket, ranges, forks):
@@ -298,18 +294,6 @@ class _Decision:
             ):
                 self._events.setdefault(event.vbucket, set()).add(event)
 
-    def _with_events(
-        self,
-        ranges: Sequence[RowRange],
-        base_round: int,
-        old: _Standing,
-        new: VbucketProgress,
-        forks: Sequence[Fork],
-    ) -> ClearedRanges:
-        events = self._events.get(new.vbucket, ())
-        brought = brought_anew(events, base_round, (old.round, old.state), new, forks)
-        return with_events(ranges, events, brought)
-
     def _learn(self, versions: Sequence[HeldVersion], vbuckets: Sequence[int]) -> None:
         """Read states and forks from those versions on."""
         rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
@@ -325,22 +309,19 @@ def row_ranges(
     """Return the rows above a base that are published at ``old``, live at ``new``, or both.
 
     ``forks`` are the vbucket's since the base. Epochs before the base's have nothing: what of them
-    is above its complete seqno was dead then. Rows of an epoch at or below its fork are those of a
-    backfill (`dcp.lake.apply.clearing_rules.BroughtAnew`), which alone makes them count.
+    is above its complete seqno was dead then.
     """
     ranges: list[RowRange] = []
     low = base.complete_seqno
-    begun = {fork.epoch: fork.seqno for fork in forks}
     for epoch in range(base.epoch, new.epoch + 1):
         published = low
         if epoch <= old.epoch:
             published = min(old.complete_seqno, live_up_to(epoch, old.epoch, forks))
         live = min(new.complete_seqno, live_up_to(epoch, new.epoch, forks))
-        own = max(low, begun.get(epoch, 0))
         for role, bottom, top in (
-            (Role.KEPT, own, min(published, live)),
+            (Role.KEPT, low, min(published, live)),
             (Role.UNDONE, max(low, live), published),
-            (Role.FRESH, max(own, published), live),
+            (Role.FRESH, max(low, published), live),
         ):
             if top > bottom:
                 ranges.append(RowRange(new.vbucket, epoch, bottom, top, role))

@@ -57,7 +57,7 @@ class AppliedVersion:
         if self.undone:
             told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
         if self.cleared:
-            told += f"; flushed, dropped or brought anew: vbuckets {number_ranges(self.cleared)}"
+            told += f"; flushed or dropped: vbuckets {number_ranges(self.cleared)}"
         if self.stale:
             told += f"; stale: vbuckets {number_ranges(vb for vb, _ in self.stale)}"
         return told

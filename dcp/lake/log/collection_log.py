@@ -20,9 +20,8 @@ def collection_events(
 ) -> list[CollectionEvent]:
     """Return what became of a collection in some vbuckets, in these rounds (both included)."""
     rows = lake.changes.rows(
-        "DISTINCT kind, vbucket, epoch, seqno, round, collection_id, detail",
-        f"{is_kind(RowKind.SYSTEM_EVENT, RowKind.BACKFILL)} "
-        f"AND round BETWEEN {int(from_round)} AND {int(to_round)} "
+        "DISTINCT vbucket, epoch, seqno, round, collection_id, detail",
+        f"{is_kind(RowKind.SYSTEM_EVENT)} AND round BETWEEN {int(from_round)} AND {int(to_round)} "
         f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
         f"AND (collection_id = {int(collection_id)} OR collection_id IS NULL)",
     )
@@ -33,29 +32,11 @@ def collection_events(
             int(row["seqno"]),
             row["round"],
             keeps=row["collection_id"] is None,
-            brings_anew=row["kind"] == RowKind.BACKFILL,
         )
         for row in rows
         if row["collection_id"] == collection_id
         or dropped_collection(row["detail"]) == collection_id
     ]
-
-
-def backfilled_collections(
-    lake: LakeTables, after_round: int, to_round: int
-) -> dict[int, list[CollectionEvent]]:
-    """Return the backfills of collections in the rounds after one, by the collection's id."""
-    rows = lake.changes.rows(
-        "DISTINCT vbucket, epoch, seqno, round, collection_id",
-        f"{is_kind(RowKind.BACKFILL)} AND round > {int(after_round)} AND round <= {int(to_round)}",
-    )
-    found = defaultdict[int, list[CollectionEvent]](list)
-    for row in rows:
-        event = CollectionEvent(
-            row["vbucket"], row["epoch"], int(row["seqno"]), row["round"], brings_anew=True
-        )
-        found[row["collection_id"]].append(event)
-    return dict(found)
 
 
 def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:

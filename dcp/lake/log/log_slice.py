@@ -42,8 +42,7 @@ class CollectionEvent:
     """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
 
     No document of the collection at a lower seqno is left after it. With ``keeps`` it is a drop
-    that removes none (`dcp.lake.receive.system_events.DroppedPolicy`). With ``brings_anew`` it is
-    a backfill of the collection: its documents up to ``seqno`` are those of this epoch alone.
+    that removes none (`dcp.lake.receive.system_events.DroppedPolicy`).
     """
 
     vbucket: int
@@ -51,7 +50,6 @@ class CollectionEvent:
     seqno: int
     round: int
     keeps: bool = False
-    brings_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,7 +117,7 @@ class LogSlice:
     ========================  =====================================================================
     ``ranges`` alone          they stay, but for the keys that ``ranges`` have newer rows of
     ``undone``                those above the fork go back to the version named, or all are replaced
-    ``cleared``               all go: the collection was flushed, dropped or brought anew
+    ``cleared``               all go: the collection was flushed or dropped
     ``revived``               all keys of the version gone back to return: a flush or drop is undone
     ``stale``                 they stay as they were at that round
     ========================  =====================================================================

@@ -9,7 +9,7 @@ of every replica when the horizon began. Later rounds ask for less: what they co
 where a rollback takes them back, what follows is of a newer epoch.
 
 What finds versions and branches stays for ever: ``complete``, ``rollback``, ``applied``,
-``system_event`` and ``backfill`` rows.
+``system_event`` rows.
 ``position`` and ``status`` rows stay from the oldest round that such a version still reads on.
 """
 

@@ -246,10 +246,6 @@ WHERE newest.marked_at IS NOT NULL"""
 def row_history_sql(changes_sql: str) -> str:
     """Return every received version of every document, over all branches, each once.
 
-    What a backfill of its collection brought again, at or below the seqno that its epoch begins at,
-    is left out: it is there already, unless the lake lost it, or cleaned it. (Then the table has
-    it, as the newest version of its key.)
-
     ``delete_time`` is when the server made a tombstone, in seconds since 1970, 0 where it does not
     tell; NULL of mutations. ``is_live`` is false on a dead branch; ``died_in_round`` is the round
     that began the epoch which left it behind. ``cleared_at_seqno`` is where a flush or drop of its
@@ -283,9 +279,7 @@ FROM (SELECT *, {cleared} AS cleared
                        WHERE {is_kind(RowKind.SYSTEM_EVENT)} AND collection_id IS NOT NULL
                        GROUP BY vbucket, collection_id) d
               ON c.vbucket = d.vbucket AND c.collection_id = d.collection_id
-            WHERE c.{is_kind(*ITEM_KINDS)}
-              AND NOT coalesce(exists(b.forks, f -> f.epoch = c.epoch AND c.seqno <= f.seqno),
-                               false)))"""
+            WHERE c.{is_kind(*ITEM_KINDS)}))"""
 
 
 def epochs_sql(changes_sql: str) -> str:
@@ -377,8 +371,7 @@ def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
 FROM {changes_sql} c
 JOIN ({_bounds(changes_sql, replica)}) b
   ON c.vbucket = b.vbucket AND c.seqno > b.cleared_seqno
-    AND NOT exists(b.forks, f -> IF(f.epoch = c.epoch, c.seqno <= f.seqno,
-                                    f.epoch > c.epoch AND c.seqno > f.seqno))
+    AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
 WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {replica.collection_id}
   AND c.round >= {_newest_apply(changes_sql, replica, "log_from_round")}"""
 

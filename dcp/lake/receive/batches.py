@@ -102,7 +102,6 @@ class BatchBuilder:
         batch_bytes: int,
         *,
         system_xattrs: bool = True,
-        counts: VbucketCounts | None = None,
     ) -> None:
         self._round = round_number
         self._branches = branches
@@ -113,7 +112,7 @@ class BatchBuilder:
         self._events: list[dict[str, Any]] = []
         self.rows = 0
         """Rows that wait here."""
-        self.counts = counts or VbucketCounts()
+        self.counts = VbucketCounts()
 
     def add_documents(self, columns: DataColumns) -> None:
         """Add documents; they are of the branches that are known now."""

@@ -10,7 +10,6 @@ taken them: once all nodes of the plan refuse or are out of reach (`Consumer.nex
 
 from collections.abc import Iterator
 from time import monotonic, sleep
-from typing import Final
 
 import pyarrow as pa
 
@@ -34,7 +33,6 @@ from dcp.lake.receive.stop_policy import (
 )
 from dcp.lake.receive.system_events import collection_of
 from dcp.lake.receive.task_consumer import task_consumer
-from dcp.lake.receive.vbucket_counts import VbucketCounts
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.progress import StreamProgress
 from dcp.lake.rounds.rollback_plan import start_seqno_on
@@ -60,11 +58,6 @@ from dcp.protocol.events import (
 )
 from dcp.types import FailoverLog
 from dcp.wire.columns import DataColumns
-from dcp.wire.system_event import CollectionEnded
-
-_ELSEWHERE: Final = "another history"
-PARTIAL_BACKFILL: Final = "backfill of collections"
-"""The reason of an epoch that such a backfill begins."""
 
 
 class TaskReceiver:
@@ -81,9 +74,8 @@ class TaskReceiver:
         budget: TaskBudget,
         access: SourceAccess,
         name: str,
-        counts: VbucketCounts | None = None,
     ) -> None:
-        """Prepare; nothing is asked of the source yet. ``counts`` go on with what was read before.
+        """Prepare; nothing is asked of the source yet.
 
         Raises:
             TaskError: the password is not here.
@@ -115,12 +107,9 @@ class TaskReceiver:
             flow.batch_rows,
             flow.batch_bytes,
             system_xattrs=plan.document_filter.rules.system_xattrs,
-            counts=counts,
         )
         self._rows = ChangeRows(plan.streams, self._batches, branches, access.dropped)
-        self._wanted = WantedRows(
-            plan.document_filter, plan.streams, is_old_only=bool(plan.collections)
-        )
+        self._wanted = WantedRows(plan.document_filter, plan.streams)
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -137,10 +126,7 @@ class TaskReceiver:
     def done(self) -> StreamProgress:
         """The progress of its vbuckets: seqnos are those that its plan knew of."""
         results = self.results.values()
-        if self._plan.collections:  # from seqno 0, and no further than is asked
-            seqnos = sum(min(each.position.seqno, each.plan.target_seqno) for each in results)
-        else:
-            seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in results)
+        seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in results)
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:
@@ -166,9 +152,6 @@ class TaskReceiver:
 
     def _consume(self) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())
-        for result in self.results.values():
-            if (partial := result.plan.partial) is not None and partial.read.reason:
-                self._end_void(result, partial.read.reason, partial.read.detail)
         while self._open:
             if self._is_used_up():
                 self._end_by_budget()
@@ -258,28 +241,12 @@ class TaskReceiver:
 
     def _opened(self, event: StreamOpened, node: NodeAddress) -> None:
         result = self.results[event.vbucket]
-        if trouble := self._partial_trouble(result, event.failover_log):
-            self._end_void(result, *trouble)
-            return
         result.failover_log = event.failover_log
         result.start_seqno = start_seqno_on(result.plan.state, event.failover_log)
         self._wanted.drop_up_to(event.vbucket, result.start_seqno or 0)
         result.node = node
         self._policy.opened(node, event.vbucket)
         self._rows.accepted(event.vbucket, event.failover_log)
-
-    def _partial_trouble(self, result: StreamResult, log: FailoverLog) -> tuple[str, str] | None:
-        """Return why a stream of a partial backfill cannot go on with a node; None where it can."""
-        plan, partial = result.plan, result.plan.partial
-        if partial is None:
-            return None
-        if not self._plan.collections:
-            elsewhere = "the active node lacks what was read of the collections"
-            return None if partial.read.is_in(log) else (_ELSEWHERE, elsewhere)
-        position = plan.state.position
-        if log.uuid_at(position.seqno) != position.vb_uuid:
-            return _ELSEWHERE, f"{plan.node} lacks what the lake has read"
-        return None
 
     def _take_event(self, event: Event) -> None:
         """Take an event of a vbucket that is open."""
@@ -297,29 +264,10 @@ class TaskReceiver:
                 return
             case SystemEventReceived() if collection_of(event) is not None:
                 self.results[event.vbucket].brought_collections = True
-                if isinstance(event.meaning, CollectionEnded):
-                    self.results[event.vbucket].ended_collections.add(event.meaning.collection_id)
-        if not self._plan.collections or self._ends_what_came(event):
-            self._rows.add(event)
-
-    def _ends_what_came(self, event: Event) -> bool:
-        """Return whether a partial backfill met a flush, which ends what its stream brought.
-
-        The lake has the events of what is read once more: this one, too, but of an epoch whose
-        documents the backfill replaces. A collection that was dropped is not brought anew.
-        """
-        if not isinstance(event, SystemEventReceived):
-            return False
-        partial, flushed = self.results[event.vbucket].plan.partial, collection_of(event)
-        is_drop = isinstance(event.meaning, CollectionEnded)
-        return partial is not None and not is_drop and flushed in partial.collections
+        self._rows.add(event)
 
     def _roll_back(self, event: RollbackOrdered) -> None:
         result = self.results[event.vbucket]
-        if result.plan.partial is not None:  # the next round follows the order
-            told = f"{result.plan.node} ordered it back to {event.seqno}"
-            self._end_void(result, "rollback", told)
-            return
         requested = event.requested
         order = RollbackOrder(
             requested.vb_uuid, requested.seqno, event.seqno, self._server_logs.get(event.vbucket)
@@ -327,11 +275,6 @@ class TaskReceiver:
         self._rows.add_rollback(event.vbucket, order)
         result.order = order
         self._end(result, Outcome.ROLLBACK, "rollback", str(order))
-
-    def _end_void(self, result: StreamResult, reason: str, detail: str) -> None:
-        """End a partial backfill of which no row may count."""
-        result.is_void = True
-        self._end(result, Outcome.STOPPED, reason, detail)
 
     # When a vbucket ends
 
@@ -371,12 +314,10 @@ class TaskReceiver:
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
         for vbucket, result in self.results.items():
             self._batches.counts.fill(result)
-            if result.has_failed and not result.reason:
-                result.reason, least = "node behind", result.plan.least_complete_seqno
-                result.detail = f"{result.node} did not come to seqno {least}, which the copy has"
             self._batches.add_event(RowKind.STATUS, vbucket, detail=result.status())
             if result.plan.begins_epoch:
-                self._add_beginning(result)
+                fork = result.plan.state.position.seqno
+                self._batches.add_event(RowKind.ROLLBACK, vbucket, seqno=fork)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             detail = left_out_status(left)
@@ -389,26 +330,6 @@ class TaskReceiver:
         yield states_to_batch(states, self._round)
         if self._plan.applied:
             yield applied_to_batch(self._plan.applied, self._round)
-
-    def _add_beginning(self, result: StreamResult) -> None:
-        """Add the rows of the epoch that began; a partial backfill that failed begins a second."""
-        begun, partial, vbucket = result.plan.state, result.plan.partial, result.plan.vbucket
-        fork = begun.position.seqno
-        if partial is None:
-            self._batches.add_event(RowKind.ROLLBACK, vbucket, seqno=fork)
-            return
-        self._batches.add_event(RowKind.ROLLBACK, vbucket, seqno=fork, detail=PARTIAL_BACKFILL)
-        if result.has_failed:
-            epoch = result.state(self._round).epoch
-            self._batches.add_event(
-                RowKind.ROLLBACK, vbucket, epoch, seqno=fork, detail=PARTIAL_BACKFILL
-            )
-            return
-        seqno = result.position.complete_seqno
-        for collection_id in sorted(partial.collections - result.ended_collections):
-            self._batches.add_event(
-                RowKind.BACKFILL, vbucket, seqno=seqno, collection_id=collection_id
-            )
 
     # What others see
 

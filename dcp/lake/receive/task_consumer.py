@@ -10,7 +10,6 @@ from dcp.errors import ConfigError
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.round_plan import StreamPlan, TaskPlan
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.position import Position
 
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
 _HERE: Final = (
@@ -31,25 +30,20 @@ def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
         # At most a second ahead: what is under way at the end is lost.
         window_bytes = min(window_bytes, max(_LEAST_WINDOW_BYTES, int(rate)))
     connection = replace(settings.connection, window_bytes=window_bytes)
-    if plan.collections:
-        connection = replace(connection, change_streams=False, out_of_order_snapshots=True)
     return Consumer(
-        [_stream_start(plan, stream) for stream in plan.streams],
+        [_stream_start(stream) for stream in plan.streams],
         [str(node) for node in plan.seeds],
         replace(
             settings,
             connection=connection,
             reads_replicas=backfill is not None and backfill.reads_replicas,
-            collections=plan.collections,
         ),
         _credentials(access),
         name,
     )
 
 
-def _stream_start(plan: TaskPlan, stream: StreamPlan) -> StreamStart:
-    if plan.collections:
-        return StreamStart(stream.vbucket, stream.node, Position.beginning())
+def _stream_start(stream: StreamPlan) -> StreamStart:
     return StreamStart(
         stream.vbucket,
         stream.node,

@@ -8,9 +8,6 @@ with it (XDCR, a restored backup). So such a version is a deletion here, but in 
 snapshot, which has one version of each key unless its marker says otherwise (change history).
 
 A vbucket that started at a seqno has nothing of what is at or below it, however it is read again.
-
-Of collections that are read anew, what is above the seqno where the lake stands comes with the
-vbucket's own stream (`dcp.lake.rounds.round_plan.PartialBackfill`).
 """
 
 from collections.abc import Collection
@@ -36,16 +33,9 @@ from dcp.wire.vocabulary import REPEATING, Opcode
 class WantedRows:
     """The filter of one task; learns of new collections from the events that pass by."""
 
-    def __init__(
-        self,
-        wanted: DocumentFilter,
-        streams: Collection[StreamPlan],
-        *,
-        is_old_only: bool = False,
-    ) -> None:
-        """``is_old_only``: want nothing above the seqnos where the lake stands."""
+    def __init__(self, wanted: DocumentFilter, streams: Collection[StreamPlan]) -> None:
         self._rules = wanted.rules
-        self._is_everything = wanted.fingerprint is None and not is_old_only
+        self._is_everything = wanted.fingerprint is None
         self._since_ns = wanted.rules.since_ns
         self._start = np.zeros(U16_MAX + 1, np.uint64)
         self._scopes = dict(wanted.scopes)
@@ -55,13 +45,8 @@ class WantedRows:
 
         ``U64_MAX`` until that is known.
         """
-        self._last = np.full(U16_MAX + 1, U64_MAX, np.uint64)
-        """By vbucket, the last seqno of which anything is wanted."""
         for stream in streams:
             position = stream.state.position
-            if is_old_only:  # up to here a table's rows are exchanged
-                self._first_end[stream.vbucket] = position.complete_seqno
-                self._last[stream.vbucket] = position.complete_seqno
             if not position.complete_seqno:
                 self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 
@@ -71,7 +56,6 @@ class WantedRows:
             return columns
         passes = self._passes(columns)
         passes &= columns.seqno > self._start[columns.vbucket]
-        passes &= columns.seqno <= self._last[columns.vbucket]
         if self._since_ns:
             is_old = columns.cas < self._since_ns
             columns = _deleted(columns, is_old & passes & (columns.opcode == Opcode.DCP_MUTATION))
@@ -79,7 +63,7 @@ class WantedRows:
         return columns if passes.all() else columns.take(np.flatnonzero(passes))
 
     def drop_up_to(self, vbucket: int, seqno: int) -> None:
-        """Want nothing of a vbucket at or below ``seqno``, before the documents of its stream."""
+        """Ignore documents of a vbucket up to ``seqno``; called before those of its stream."""
         self._start[vbucket] = seqno
 
     def learn(self, event: SnapshotStarted | SystemEventReceived) -> None:

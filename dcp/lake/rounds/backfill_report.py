@@ -62,8 +62,7 @@ class BackfillEstimate:
     """The work of a backfill, estimated before it begins.
 
     ``seqnos`` are what each node holds of it: as many documents as it can have, by the rows of the
-    lake's tables and the seqnos above these; without them its high seqnos. Where it ``counts_rows``
-    of some collections, they are the rows that the lake has of these instead.
+    lake's tables and the seqnos above these; without them its high seqnos.
     ``bytes_per_document`` is the mean of the tables' rows as frames; None: there are none.
     ``left_out`` are vbuckets that could not begin now.
     """
@@ -73,11 +72,10 @@ class BackfillEstimate:
     bytes_per_document: float | None
     bytes_per_second: float | None
     left_out: tuple[LeftOut, ...]
-    counts_rows: bool = False
 
     @property
     def documents(self) -> int:
-        """The documents that it reads, at most or, where it counts rows, about."""
+        """The documents that it reads at most."""
         return sum(self.seqnos.values())
 
     @property
@@ -104,8 +102,7 @@ class BackfillEstimate:
         }
 
     def __str__(self) -> str:
-        many = "about" if self.counts_rows else "at most"
-        told = f"backfill of {self.vbuckets} vbuckets: {many} {self.documents:,} documents"
+        told = f"backfill of {self.vbuckets} vbuckets: at most {self.documents:,} documents"
         if self.frame_bytes:
             told += f", about {self.frame_bytes / 1e6:,.1f} MB"
         if self.seconds:

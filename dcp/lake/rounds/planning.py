@@ -25,7 +25,6 @@ from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import (
     Idle,
     LeftOut,
-    PartialBackfill,
     RoundPlan,
     StreamPlan,
     TaskPlan,
@@ -137,18 +136,13 @@ def plan_round(
         goal = goals.get(vbucket)
         restarted = position.epoch_start(vbucket)
         read = None if backfill is None else backfill.read(vbucket)
-        is_partial = isinstance(read, BackfillStream) and read.collections is not None
-        if is_partial and (restarted is not None or is_elsewhere(state, cluster)):
-            read = None  # it keeps what the lake has, which the active node does not hold
         starts = goal is not None and not position.has_started(vbucket)
         if starts and not isinstance(restarted, BlockedRollback):
             planned = _starting_now(
                 restarted or state, cluster, skip or {}, begins_epoch=restarted is not None
             )
-        elif read is not None and not is_partial:
+        elif read is not None:
             planned = _backfill_stream(vbucket, state, restarted, read)
-        elif isinstance(read, BackfillStream):
-            planned = _partial_stream(state, read, goal, cluster, skip or {})
         else:
             if restarted is not None or is_elsewhere(state, cluster):
                 goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
@@ -266,25 +260,6 @@ def _backfill_stream(
     return StreamPlan(restarted or state, read.node, read.high_seqno, begins, is_backfill=True)
 
 
-def _partial_stream(
-    state: VbucketProgress,
-    read: BackfillStream,
-    goal: int | None,
-    cluster: "ClusterView",
-    skip: Mapping[int, LeftOut],
-) -> StreamPlan | LeftOut:
-    """Return the stream of a vbucket in an epoch that begins with some collections read anew."""
-    assert read.collections is not None, "others are read as a whole"
-    assert state.failover_log is not None, "what was read has the log that it was accepted with"
-    seqno = state.complete_seqno
-    begun = state.beginning_epoch(seqno, state.failover_log.uuid_at(seqno))
-    planned = _stream_or_reason(state.vbucket, begun, goal, cluster, skip, begins_epoch=True)
-    if isinstance(planned, LeftOut):
-        return planned
-    partial = PartialBackfill(read.collections, read.node, read.collections_seqno)
-    return replace(planned, is_backfill=True, partial=partial)
-
-
 def _starting_now(
     state: VbucketProgress,
     cluster: "ClusterView",
@@ -359,7 +334,7 @@ def _tasks(
         tuple(carried[index::carriers]) if index < carriers else () for index in range(len(shares))
     ]
     vbuckets = [{state.vbucket for state in each} for each in carries]
-    windows = WindowPlan.of(flow, sum(map(_connections, shares)))
+    windows = WindowPlan.of(flow, sum(len({each.node for each in share}) for share in shares))
     source = None if position.backfill is None else position.backfill.source
     backfill = source and source.shared_by(sum(share[0].is_backfill for share in shares))
     seeds = tuple(node for node in cluster.map.addresses if node not in cluster.unreachable)
@@ -380,12 +355,6 @@ def _tasks(
             )
         )
     return tuple(tasks)
-
-
-def _connections(share: Sequence[StreamPlan]) -> int:
-    """Return how many connections the streams of a task have at once."""
-    copies = {stream.partial.copy for stream in share if stream.partial is not None}
-    return max(len({stream.node for stream in share}), len(copies))
 
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:

@@ -3,7 +3,7 @@
 Pure data. It holds no secret.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from dcp.lake.rounds.outlook import Outlook
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
-from dcp.types import FailoverLog
 
 _LISTED: Final = 10
 
@@ -36,55 +35,13 @@ class BackfillSource:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectionsRead:
-    """The outcome of reading some collections of a vbucket from a copy.
-
-    What was read is the state of those collections at ``seqno`` of the branch ``vb_uuid``; 0: the
-    copy had none of their documents. Of failures ``reason`` says why nothing of it counts.
-    """
-
-    seqno: int = 0
-    vb_uuid: int = 0
-    reason: str = ""
-    detail: str = ""
-
-    def is_in(self, log: FailoverLog) -> bool:
-        """Return whether a node with this failover log has the history that was read."""
-        return not self.seqno or log.uuid_at(self.seqno) == self.vb_uuid
-
-
-@dataclass(frozen=True, slots=True)
-class PartialBackfill:
-    """The collections of a vbucket that are read anew, before its stream goes on.
-
-    First a stream of ``collections`` alone is read, from seqno 0 of the ``copy``, until it has its
-    newest item of them, ``high_seqno``. Their documents at or below the seqno where the lake stands
-    are rows of the epoch that the round begins there; nothing forks off, so rows of the new epoch
-    at or below it are those of ``collections`` only. What is newer comes, of all collections, with
-    the vbucket's own stream. That has to reach what the copy's documents are the state of, else
-    one more epoch begins, so that no row of this one counts.
-    """
-
-    collections: frozenset[int]
-    copy: NodeAddress
-    high_seqno: int
-    read: CollectionsRead = CollectionsRead()
-
-    def __post_init__(self) -> None:
-        """Reject a backfill of nothing."""
-        if not self.collections:
-            raise ValueError("partial backfill: found no collections, expected some")
-
-
-@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One vbucket to stream: from which node, from which state, to which seqno at least.
 
     ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
     A target that was reached before asks no more than whether the producer still agrees.
     ``is_backfill``: a backfill reads it (`dcp.lake.rounds.backfill_plan`), so the target is what
-    the node holds, which need not be all that there is. ``partial`` is what a backfill of some
-    collections reads before.
+    the node holds, which need not be all that there is.
     """
 
     state: VbucketProgress
@@ -92,36 +49,26 @@ class StreamPlan:
     target_seqno: int
     begins_epoch: bool = False
     is_backfill: bool = False
-    partial: PartialBackfill | None = None
 
     @property
     def vbucket(self) -> int:
         """The vbucket."""
         return self.state.vbucket
 
-    def after_collections(self, read: CollectionsRead) -> "StreamPlan":
-        """Return the stream when its collections were read."""
-        assert self.partial is not None, "expected a backfill of some collections"
-        target, partial = max(self.target_seqno, read.seqno), replace(self.partial, read=read)
-        return replace(self, target_seqno=target, partial=partial)
-
     @property
     def least_complete_seqno(self) -> int:
         """The complete seqno that no budget ends it below; 0: it may end anywhere.
 
         After fruitless rollbacks it must be read up to its target (`dcp.lake.rounds.rollback_plan`
-        says why), and a partial backfill is worth nothing before what its copy had.
+        says why).
         """
-        if self.partial is not None:
-            return self.partial.read.seqno
         is_whole = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
         return self.target_seqno if is_whole else 0
 
     @property
     def backlog(self) -> int:
         """Seqnos between here and the target: the most rows that can be missing."""
-        above = max(0, self.target_seqno - self.state.position.seqno)
-        return above if self.partial is None else self.partial.high_seqno + above
+        return max(0, self.target_seqno - self.state.position.seqno)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +76,10 @@ class TaskPlan:
     """One Spark task: what it streams, and its share of what the round only writes down.
 
     ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
-    have been. ``applied`` are replica versions that the log does
-    not list yet. ``backfill`` is set where all its streams are a backfill's, with the task's part
-    of the rate. ``seeds`` are the nodes of the cluster when it was planned, which it may ask for a
-    newer map. Of its streams goes to the lake what passes ``document_filter``. ``collections`` are
-    the only ones that it reads, from seqno 0 (`PartialBackfill`); none: all.
+    have been. ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
+    where all its streams are a backfill's, with the task's part of the rate. ``seeds`` are the
+    nodes of the cluster when it was planned, which it may ask for a newer map. Of its streams goes
+    to the lake what passes ``document_filter``.
     """
 
     index: int
@@ -145,33 +91,6 @@ class TaskPlan:
     backfill: BackfillSource | None = None
     seeds: tuple[NodeAddress, ...] = ()
     document_filter: DocumentFilter = EVERYTHING
-    collections: frozenset[int] = frozenset()
-
-    @property
-    def collections_first(self) -> "TaskPlan | None":
-        """The task that reads some collections, before this one; None: no stream asks for it."""
-        partial = [(each, each.partial) for each in self.streams if each.partial is not None]
-        if not partial:
-            return None
-        return replace(
-            self,
-            streams=tuple(
-                replace(stream, node=reads.copy, target_seqno=reads.high_seqno)
-                for stream, reads in partial
-            ),
-            collections=partial[0][1].collections,
-            carried=(),
-            left_out=(),
-            applied=(),
-        )
-
-    def after_collections(self, read: Mapping[int, CollectionsRead]) -> "TaskPlan":
-        """Return the task when these vbuckets' collections were read; it goes on by the map."""
-        streams = tuple(
-            stream.after_collections(read.get(stream.vbucket, CollectionsRead()))
-            for stream in self.streams
-        )
-        return replace(self, streams=streams, backfill=None)
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -373,11 +292,6 @@ def plan_json(plan: RoundPlan) -> dict[str, Any]:
                         "complete_seqno": stream.state.position.complete_seqno,
                         "target_seqno": stream.target_seqno,
                         "begins_epoch": stream.begins_epoch,
-                        **(
-                            {"collections": sorted(stream.partial.collections)}
-                            if stream.partial is not None
-                            else {}
-                        ),
                     }
                     for stream in task.streams
                 ],

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -52,10 +52,6 @@ class StreamResult:
     gate: str = ""
     """The stage that the window then waited for, most of the time."""
     order: RollbackOrder | None = None
-    is_void: bool = False
-    """True if a partial backfill read too little, or another history than the lake's."""
-    ended_collections: set[int] = field(default_factory=set)
-    """The collections that were dropped while it read."""
     outcome: Outcome | None = None
     reason: str = ""
     detail: str = ""
@@ -75,11 +71,6 @@ class StreamResult:
         """True if the stream must not end before a snapshot's end that is still to come."""
         return self.position.complete_seqno < self.plan.least_complete_seqno
 
-    @property
-    def has_failed(self) -> bool:
-        """True if a partial backfill did not come so far that its rows count."""
-        return self.plan.partial is not None and (self.reads_on or self.is_void)
-
     def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
         """Note the outcome of this vbucket, which gets no more rows in this round."""
         self.outcome, self.reason, self.detail = outcome, reason, detail
@@ -87,8 +78,6 @@ class StreamResult:
     def state(self, round_number: int) -> VbucketProgress:
         """Return the vbucket's state after the round."""
         begun = self.plan.state
-        if self.has_failed:
-            return begun.beginning_epoch(begun.position.complete_seqno, begun.position.vb_uuid)
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
             # Never the target itself: a node may have lost it, and write other data at its seqnos.
@@ -99,7 +88,7 @@ class StreamResult:
             round_number,
             self.position,
             brought_rows=self.rows > 0,
-            brought_collections=self.brought_collections or self.plan.partial is not None,
+            brought_collections=self.brought_collections,
             failover_log=self.failover_log,
             caught_up_seqno=caught_up,
             purge_seqno=self.purge_seqno,

@@ -8,7 +8,7 @@ meanwhile. So it may be killed at any time: called again, it goes on with the ba
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dcp.client.probe import ClusterView
@@ -25,14 +25,12 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
 from dcp.lake.run.backfills import (
     backfill_options,
-    collections_to_read,
     progress_of,
     request_of,
 )
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
-from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeTables, open_lake
@@ -46,15 +44,11 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BackfillWish:
-    """The vbuckets to rebuild (None: all), from where, and how fast at most (None: no limit).
-
-    ``collections`` names the only scopes and collections to rebuild; none: everything.
-    """
+    """The vbuckets to rebuild (None: all), from where, and how fast at most (None: no limit)."""
 
     vbuckets: frozenset[int] | None
     source: str
     megabytes_per_second: float | None = None
-    collections: frozenset[str] = frozenset()
 
     def is_large(self, high_seqnos: Mapping[int, int]) -> bool:
         """Return whether it reads so much that Java's best code pays: vbuckets from seqno 0 on."""
@@ -64,7 +58,7 @@ class BackfillWish:
     def action(self) -> Action:
         """Return a new request."""
         ranges = None if self.vbuckets is None else number_ranges(self.vbuckets)
-        options = backfill_options(self.source, self.megabytes_per_second, self.collections)
+        options = backfill_options(self.source, self.megabytes_per_second)
         return Action.requested(BACKFILL, ranges, options)
 
 
@@ -148,7 +142,7 @@ def _drive(
         access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
     )
     high_seqnos.update(cluster.high_seqnos)
-    refuse_wrong(settings, wish, cluster)  # before a lake is made for it
+    refuse_wrong(wish, cluster)  # before a lake is made for it
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)
     action = _own(lake, control, wish)
@@ -157,17 +151,14 @@ def _drive(
     return control.action(action.id)
 
 
-def refuse_wrong(settings: Settings, wish: BackfillWish, cluster: ClusterView) -> BackfillRequest:
+def refuse_wrong(wish: BackfillWish, cluster: ClusterView) -> BackfillRequest:
     """Return the request for a backfill that a bucket can have.
 
     Raises:
-        ConfigError: it names vbuckets or collections that the bucket or the lake does not have.
+        ConfigError: it names vbuckets that the bucket does not have.
 
     """
-    request = request_of(wish.action(), cluster.map.vbucket_count)
-    wanted = DocumentFilter.resolve(settings.filter, cluster.manifest)
-    ids = collections_to_read(request.names, cluster.manifest, wanted) if request.names else None
-    return replace(request, collections=ids)
+    return request_of(wish.action(), cluster.map.vbucket_count)
 
 
 def _wait_for_driver(
@@ -208,15 +199,13 @@ def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
     return found
 
 
-def _asked_for(
-    lake: LakeTables, action: Action
-) -> tuple[frozenset[int], BackfillSource, frozenset[str]] | None:
-    """Return the vbuckets, source and collections that a request names, however it writes them."""
+def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], BackfillSource] | None:
+    """Return the vbuckets and the source that a request names, however it writes them."""
     try:
         request = request_of(action, lake.identity.vbucket_count)
     except ConfigError:
         return None  # its driver will refuse it
-    return request.vbuckets, request.source, request.names
+    return request.vbuckets, request.source
 
 
 def _open_backfill(control: Control) -> Action | None:

@@ -326,7 +326,7 @@ class Driver:
             self._applier.learn()
         position = replace(
             lake_position(self.lake, self._settings, self._applier.stale),
-            backfill=self._backfills.next(cluster, document_filter),
+            backfill=self._backfills.next(cluster),
             document_filter=document_filter,
             waiting=self._empty_rounds.waiting(monotonic()),
         )

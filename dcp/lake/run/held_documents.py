@@ -36,15 +36,11 @@ class HeldDocuments:
         return min(high_seqno, self.rows[vbucket] + max(0, high_seqno - complete_seqno))
 
 
-def held_documents(
-    lake: LakeTables, vbuckets: Collection[int], collections: Collection[int] | None = None
-) -> HeldDocuments:
-    """Count and measure the rows of some vbuckets, in the tables of ``collections``; None: all."""
+def held_documents(lake: LakeTables, vbuckets: Collection[int]) -> HeldDocuments:
+    """Count and measure the rows of some vbuckets in all tables."""
     rows: Counter[int] = Counter()
     documents, all_bytes = 0, 0.0
     for replica in replicas_in(lake):
-        if collections is not None and replica.collection_id not in collections:
-            continue
         table = lake.table(replica.name)
         by_vbucket = f"{_are(vbuckets)} GROUP BY vbucket"
         counted = table.rows("vbucket, count(*) AS documents", by_vbucket)

@@ -18,7 +18,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.backfill_plan import copy_to_read
+from dcp.lake.rounds.backfill_plan import copy_to_begin_with
 from dcp.lake.rounds.backfill_report import BackfillEstimate
 from dcp.lake.rounds.lake_position import (
     lake_position,
@@ -31,7 +31,7 @@ from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.run.backfill import BackfillWish, refuse_wrong
-from dcp.lake.run.backfills import copies_of, held_seqnos
+from dcp.lake.run.backfills import copies_of
 from dcp.lake.run.held_documents import held_documents
 from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
@@ -179,26 +179,22 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
     )
     lake = find_lake(start_spark, location)
-    request = refuse_wrong(settings, wish, cluster)
+    request = refuse_wrong(wish, cluster)
     states: Mapping[int, VbucketProgress] = {}
     documents = None
     if lake is not None:
         require_same_bucket(lake, cluster, settings.source.bucket)
         states = positions_at(lake, latest_round(lake))
-        documents = held_documents(lake, request.vbuckets, request.collections)
-    counts_rows = documents is not None and request.collections is not None
+        documents = held_documents(lake, request.vbuckets)
     counts_seqnos = documents is None or _leaves_out_documents(settings.filter)
     copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
-    held = held_seqnos(cluster, access, request)
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(request.vbuckets):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
-        found = copy_to_read(request, state, cluster, copies.get(vbucket, ()), held)
+        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
         if isinstance(found, LeftOut):
             left_out.append(found)
-        elif documents is not None and counts_rows:
-            seqnos[found.node] += documents.rows[vbucket]
         elif documents is None or counts_seqnos:
             seqnos[found.node] += found.high_seqno
         else:
@@ -209,5 +205,4 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         None if documents is None else documents.mean_bytes,
         request.source.bytes_per_second,
         tuple(left_out),
-        counts_rows=counts_rows,
     )

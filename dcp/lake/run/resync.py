@@ -131,8 +131,7 @@ def _states(
 ) -> Mapping[int, VbucketProgress]:
     """Return the newest states; of a log that lost them, only that no epoch is used twice.
 
-    A vbucket begins two epochs in a round at most (a backfill of collections that fails), so none
-    is higher than twice what rounds have counted.
+    A vbucket begins one epoch in a round at most, so none is higher than the number of rounds.
     """
     try:
         with spark_errors("the newest positions cannot be read"):
@@ -144,7 +143,7 @@ def _states(
     # Events of collections may be anywhere in such a log: one that was dropped keeps its rows yet.
     lost = {vb: VbucketProgress.beginning(vb) for vb in every}
     return {
-        vb: replace(state, epoch=FIRST_EPOCH + 2 * number, last_collection_round=newest or None)
+        vb: replace(state, epoch=FIRST_EPOCH + number, last_collection_round=newest or None)
         for vb, state in lost.items()
     }
 

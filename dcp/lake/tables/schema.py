@@ -50,9 +50,6 @@ class RowKind(StrEnum):
     documents, only ``detail`` names the collection, with ``marked_at`` if they are marked: the
     time at which the drop was received."""
 
-    BACKFILL = "backfill"
-    """seqno, collection_id: this epoch brought all documents of the collection up to the seqno"""
-
     ROLLBACK = "rollback"
     """rollback, without a seqno: what the producer ordered.
 
@@ -102,7 +99,7 @@ POSITION: Final = pa.struct(
         ("first_pending_round", pa.int64()),  # oldest round with rows above complete_seqno, or null
         ("last_data_round", pa.int64()),  # newest round that brought this vbucket a document row
         ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
-        ("last_collection_round", pa.int64()),  # newest with a collection's begin, end or backfill
+        ("last_collection_round", pa.int64()),  # newest with a collection's begin or end
         ("failover_log", pa.list_(FAILOVER_ENTRY)),
         ("filter_fingerprint", pa.string()),  # of the filter that its rows passed; null: of none
         ("start_seqno", U64),  # up to here it is not the lake's (filter.since is now); null: all is

@@ -17,12 +17,10 @@ from dcp.lake.rounds.backfill_plan import (
     BackfillProgress,
     BackfillRequest,
     BackfillStream,
-    CollectionsTurn,
     plan_backfill,
-    vbuckets_of_next,
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
-from dcp.lake.rounds.round_plan import BackfillSource, CollectionsRead, LeftOut, RoundPlan
+from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -58,16 +56,8 @@ def planned(
     states: Mapping[int, VbucketProgress],
     cluster: ClusterView,
     copies: Mapping[int, Sequence[VbucketHolder]],
-    held: Mapping[int, int] | None = None,
-    *,
-    resting: Mapping[int, LeftOut] | None = None,
-    most_vbuckets: int = 8,
 ) -> BackfillPlan:
-    """The plan where nothing failed; ``held`` are the newest items of collections in copies."""
-    if held is None:
-        held = {vb: max(each.high_seqno for each in some) for vb, some in copies.items() if some}
-    turn = CollectionsTurn(dict.fromkeys((FIRST, SECOND), held), resting or {}, most_vbuckets)
-    return plan_backfill(asked, progress, states, cluster, copies, turn)
+    return plan_backfill(asked, progress, states, cluster, copies)
 
 
 def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
@@ -201,88 +191,6 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     )
     assert isinstance(alone, RoundPlan)
     assert [each.vbucket for each in alone.left_out] == [4]
-
-
-def known(vbucket: int, seqno: int) -> VbucketProgress:
-    """A vbucket with the failover log of its data, as any that was streamed has."""
-    return replace(published(vbucket, seqno), failover_log=log(OLD))
-
-
-@pytest.mark.parametrize(
-    ("lake_seqno", "held", "branch", "waits", "reads"),
-    [
-        (80, {0: 70}, log(OLD), "", True),
-        (80, {0: 0}, log(OLD), "", True),  # there is nothing of them: all their rows go
-        (80, {}, log(OLD), "no high seqno", False),
-        (0, {0: 70}, log(OLD), "not read yet", False),
-        (80, {0: 70}, log(NEW, OLD), "", False),  # the active node must be asked first
-    ],
-)
-def test_collections_are_read_from_0_before_the_vbucket_goes_on(
-    lake_seqno: int, held: Mapping[int, int], branch: FailoverLog, waits: str, *, reads: bool
-) -> None:
-    asked = replace(request(0), collections=frozenset({8, 9}))
-    states, cluster = {0: known(0, lake_seqno)}, view(branch=branch)
-    progress = BackfillProgress.of_collections(asked, states, {0: [8]})
-    if not lake_seqno:
-        progress = BackfillProgress(frozenset({0}), frozenset(), frozenset())
-    assert progress.waiting == {0}
-    copies = {0: [copy(FIRST, 95, branch)]}
-    backfill = planned(asked, progress, states, cluster, copies, held)
-    assert [each.reason for each in backfill.waiting_for.values()] == [waits] * bool(waits)
-    position = LakePosition("lake-1", 3, states, backfill=backfill)
-    plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), 1)
-    assert isinstance(plan, RoundPlan)
-    [stream] = plan.streams
-    assert stream.is_backfill is reads
-    if reads:
-        assert (stream.state.epoch, stream.state.position.seqno, stream.node) == (1, 80, ACTIVE)
-        assert stream.target_seqno == 100
-        assert "epoch 1 begins at seqno 80" in str(plan)
-        [task] = plan.tasks
-        assert (first := task.collections_first) is not None
-        assert first.collections == {8, 9}
-        assert first.backfill is not None
-        assert [(each.node, each.target_seqno) for each in first.streams] == [(FIRST, held[0])]
-        after = task.after_collections({0: CollectionsRead(130, OLD)} if held[0] else {})
-        assert after.backfill is None, "it goes on from the active node"
-        assert after.streams[0].least_complete_seqno == (130 if held[0] else 0)
-        assert after.streams[0].target_seqno == (130 if held[0] else 100)
-
-
-def test_collections_are_done_where_a_round_brought_all_of_them() -> None:
-    asked = replace(request(0, 1, 2, 3, 4, new=[3, 4]), collections=frozenset({8, 9}))
-    empty = replace(published(2, 0), last_complete_round=1)
-    states = {0: known(0, 80), 1: known(1, 80), 2: empty, 3: known(3, 80)}
-    progress = BackfillProgress.of_collections(asked, states, {0: [9, 8], 1: [9]})
-    assert progress.done == {0, 2, 3}
-    assert progress.waiting == {1, 4}
-    assert progress.without({4}).done == {0, 2, 3, 4}
-    copies = {vb: [copy(FIRST, 95, log(OLD))] for vb in range(5)}
-    plan = planned(asked, progress, states, view(5), copies)
-    assert list(plan.streams) == [1]
-    assert plan.waiting_for[4].reason == "not read yet"
-
-
-def test_a_vbucket_that_failed_leaves_its_place_to_others_and_no_more_begin_than_is_said() -> None:
-    states = {vb: known(vb, 10) for vb in range(4)}
-    asked = replace(request(*states), collections=frozenset({8}))
-    copies = {vb: [copy(FIRST, SEQNOS_OF_A_ROUND)] for vb in states}
-    progress = BackfillProgress.of_collections(asked, states, {})
-    failed = {0: LeftOut(0, "node behind", "")}
-    plan = planned(asked, progress, states, view(4), copies, resting=failed, most_vbuckets=2)
-    assert (list(plan.streams), plan.waiting_for) == ([1, 2], failed)
-    assert plan.read(0) is None, "its active node is read"
-
-
-@pytest.mark.parametrize(
-    ("vbuckets", "seconds", "following"),
-    [(8, 1.0, 16), (8, 4.0, 8), (8, 6.0, 4), (1, 60.0, 1)],
-)
-def test_as_many_vbuckets_begin_as_a_round_has_time_for(
-    vbuckets: int, seconds: float, following: int
-) -> None:
-    assert vbuckets_of_next(vbuckets, seconds) == following
 
 
 @pytest.mark.parametrize(
