@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.backfill_report import BackfillReport
 
 VBUCKETS = 6
-RATE = 0.03
-"""Megabytes per second: what one vbucket of the tests takes a second for."""
+RATE = 0.015
+"""Megabytes per second: what one vbucket of the tests takes two seconds for."""
 
 
 class BackfillJob(Job):
