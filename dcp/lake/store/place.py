@@ -115,3 +115,11 @@ class TablePlace(ABC):
 def commit_name(version: int) -> str:
     """Return the name of a commit's file in the log."""
     return f"{version:020d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The place of a table, as Spark names it, and to open it; None where only Spark can."""
+
+    location: str
+    place: TablePlace | None

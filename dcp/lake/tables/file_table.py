@@ -25,6 +25,11 @@ _NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
 What it does behind a commit, as a checkpoint, fails with others.
 """
 
+_COORDINATED: Final = frozenset(
+    {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
+)
+"""Features of tables whose newest commits only their catalog knows: Spark asks it."""
+
 _NAME: Final = "t"
 _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
@@ -169,7 +174,12 @@ class FileTable:
 
     def _newest(self) -> RememberedTable:
         """Return the table as it is: as it was read, and what has come since."""
-        return as_it_is(self.place, self.remembered, self.sql)
+        found = as_it_is(self.place, self.remembered, self.sql)
+        protocol = found.stored.protocol()
+        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        if coordinated := features & _COORDINATED:
+            raise LakeError(f"{self.where}: found {', '.join(coordinated)}: a catalog commits")
+        return found
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

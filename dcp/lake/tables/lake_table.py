@@ -1,8 +1,8 @@
 """One Delta table of a lake: delta-rs reads it where it can, and Spark does all else.
 
 delta-rs reads a table in a folder of this machine or in an object store in milliseconds, and this
-process needs no JVM. Spark is asked where delta-rs cannot open the place (other stores, a catalog),
-and where it cannot read the table: what Spark says then is what users look up.
+process needs no JVM. Spark is asked where delta-rs cannot open the place (other stores, catalogs
+that hide places), and where it cannot read the table: what Spark says then is what users look up.
 """
 
 import logging
@@ -10,56 +10,105 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import refuse_silent_store, remedy
-from dcp.lake.store.place import LOG, TablePlace
+from dcp.lake.store.place import LOG, Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTable
-from dcp.lake.store.table import Column, Statement, TableReads, TableSize
+from dcp.lake.store.table import Statement
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.file_table import FileTable
-from dcp.lake.tables.spark_table import SparkTable, StartSpark
+from dcp.lake.tables.spark_table import SparkTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
+_Asked = ParamSpec("_Asked")
+
+
+def _by_files_first(
+    by_files: Callable[Concatenate[FileTable, _Asked], _Found],
+    by_spark: Callable[Concatenate[SparkTable, _Asked], _Found],
+) -> Callable[Concatenate["LakeTable", _Asked], _Found]:
+    """Return a read of the files, or by Spark where they cannot be read."""
+
+    def read(table: "LakeTable", /, *asked: _Asked.args, **named: _Asked.kwargs) -> _Found:
+        if (files := table.files) is not None:
+            try:
+                return by_files(files, *asked, **named)
+            except Exception as failure:  # of many classes, not all of them documented
+                table.note_unreadable(failure)
+        return by_spark(table, *asked, **named)
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)
-class LakeTable:
-    """A table: its name in SQL and in messages, and its place where delta-rs reads it.
+class LakeTable(SparkTable):
+    """A table by its name in Spark's SQL, with its files where delta-rs reads them.
 
-    ``path`` is where Spark finds it without a catalog; ``remembered``: see `FileTable`.
-
-    More than 20 public methods: one for each thing that anybody asks of a table or does to it.
+    ``look_up`` returns where it is, and None where a catalog has no such table; what it found for
+    a table that is there stays in ``located``, by the tables' names in SQL, as long as the files
+    can be read. ``remembered``: see `FileTable`.
     """
 
-    sql: str
-    where: str
-    place: TablePlace | None
-    start_spark: StartSpark
-    path: str | None = None
+    look_up: Callable[["LakeTable"], Located | None]
     remembered: dict[str, RememberedTable] = field(default_factory=dict, repr=False, compare=False)
+    located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def found(self) -> Located | None:
+        """The place of the table, for Spark and to open it; None where a catalog has no table."""
+        if (known := self.located.get(self.sql)) is not None:
+            return known
+        if (found := self.look_up(self)) is not None:
+            self.located[self.sql] = found
+        return found
+
+    @property
+    def place(self) -> TablePlace | None:
+        """The place of its files; None where delta-rs cannot open it."""
+        return None if (found := self.found) is None else found.place
 
     @property
     def folder(self) -> Path | None:
         """The table's folder, where it is on this machine."""
-        return None if self.place is None else self.place.folder
+        return None if (place := self.place) is None else place.folder
 
     @property
-    def _files(self) -> FileTable | None:
-        if self.place is None:
-            return None
-        return FileTable(self.sql, self.where, self.place, self.remembered)
+    def files(self) -> FileTable | None:
+        """The table by delta-rs; None where it cannot open it."""
+        return None if (place := self.place) is None else self.files_at(place)
 
-    @property
-    def _spark(self) -> SparkTable:
-        return SparkTable(self.sql, self.where, self.start_spark, self.path)
+    def files_at(self, place: TablePlace) -> FileTable:
+        """Return the table by delta-rs, at a place."""
+        return FileTable(self.sql, self.where, place, self.remembered)
+
+    table_id = _by_files_first(FileTable.table_id, SparkTable.table_id)
+    size = _by_files_first(FileTable.size, SparkTable.size)
+    transaction_version = _by_files_first(
+        FileTable.transaction_version, SparkTable.transaction_version
+    )
+    require_columns = _by_files_first(FileTable.require_columns, SparkTable.require_columns)
+    columns = _by_files_first(FileTable.columns, SparkTable.columns)
+    column = _by_files_first(FileTable.column, SparkTable.column)
+    bounded_query = _by_files_first(FileTable.bounded_query, SparkTable.bounded_query)
+
+    def take_rows(
+        self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
+    ) -> _Found:
+        """Return what ``take`` makes of rows of the newest version."""
+        if (files := self.files) is not None:
+            try:
+                return files.take_rows(columns, condition, take)
+            except Exception as failure:  # of many classes, not all of them documented
+                self.note_unreadable(failure)
+        return SparkTable.take_rows(self, columns, condition, take)
 
     def read_log(self) -> "StoredTable | None":
         """Return the table as it is, by delta-rs; None where only Spark can read it."""
@@ -67,8 +116,10 @@ class LakeTable:
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
+        if self.found is None:
+            return False
         found = self._by_files(FileTable.exists)
-        return self._spark.exists() if found is None else found
+        return SparkTable.exists(self) if found is None else found
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties.
@@ -80,11 +131,11 @@ class LakeTable:
         if (found := self._by_files(FileTable.properties)) is not None:
             return found
         if self.exists():
-            return self._spark.properties()
-        if self._by_files(lambda files: files.place.has_data()) is False:
+            return SparkTable.properties(self)
+        if self.found is None or self._by_files(lambda files: files.place.has_data()) is False:
             raise LakeError(
                 f"{self.where}: found no Delta table there, expected one; name the right place "
-                "(lake.root, --lake), or make it: the first `dcplake run` does"
+                "(lake.root, --lake; lake.schema), or make it: the first `dcplake run` does"
             )
         what_to_do = remedy("", self.where, is_log=True)
         raise LakeError(
@@ -93,47 +144,17 @@ class LakeTable:
             f" does; where there are, its Delta log is gone: {what_to_do}"
         )
 
-    def table_id(self) -> str:
-        """Return Delta's own id of the table."""
-        return self._read(lambda table: table.table_id())
-
-    def size(self) -> TableSize:
-        """Return the size of the newest version."""
-        return self._read(lambda table: table.size())
-
-    def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest version that an application's transactions committed."""
-        return self._read(lambda table: table.transaction_version(app_id))
-
-    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        """Raise LakeError unless the table has these columns."""
-        self._read(lambda table: table.require_columns(expected, also))
-
-    def columns(self, version: int | None = None) -> pa.Schema:
-        """Return the columns of a version, or of the newest one."""
-        return self._read(lambda table: table.columns(version))
-
-    def column(self, name: str) -> Column | None:
-        """Return a column of the newest version."""
-        return self._read(lambda table: table.column(name))
-
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits."""
         if (found := self._by_files(lambda files: files.commits(limit))) is not None:
             return found
         if self.place is not None:
-            self._spark.properties()  # of a damaged log it says more than DESCRIBE HISTORY
-        return self._spark.commits(limit)
+            SparkTable.properties(self)  # of a damaged log it says more than DESCRIBE HISTORY
+        return SparkTable.commits(self, limit)
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
         """Return rows of the newest version."""
         return self.take_rows(columns, condition, list)
-
-    def take_rows(
-        self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
-    ) -> _Found:
-        """Return what ``take`` makes of rows of the newest version."""
-        return self._read(lambda table: table.take_rows(columns, condition, take))
 
     def query(
         self, statement: Statement, schema: pa.Schema, version: int | None = None
@@ -142,16 +163,6 @@ class LakeTable:
         found = self.bounded_query(statement, schema, version, None)
         assert found is not None, "without a bound nothing is too much"
         return found
-
-    def bounded_query(
-        self,
-        statement: Statement,
-        schema: pa.Schema,
-        version: int | None,
-        most_bytes: int | None,
-    ) -> pa.Table | None:
-        """Return the same; None where it is more than ``most_bytes``, of rows with a ``value``."""
-        return self._read(lambda table: table.bounded_query(statement, schema, version, most_bytes))
 
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
@@ -162,17 +173,17 @@ class LakeTable:
         if not cluster_by and self._by_files(lambda files: _created(files, columns, properties)):
             return
         self._remove_unfinished_log()
-        self._spark.create(columns, cluster_by, properties)
+        SparkTable.create(self, columns, cluster_by, properties)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set some properties; others stay."""
         with commits_to(self.place):
-            self._spark.set_properties(properties)
+            SparkTable.set_properties(self, properties)
 
     def unset_properties(self, names: Collection[str]) -> None:
         """Remove properties, as far as they are there."""
         with commits_to(self.place):
-            self._spark.unset_properties(names)
+            SparkTable.unset_properties(self, names)
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows.
@@ -181,74 +192,48 @@ class LakeTable:
             LakeError: it failed, perhaps behind the commit: to write again may write twice.
 
         """
-        files = self._files
+        files = self.files
         if files is None or not files.append(rows, metadata):
-            self._spark.append(rows, metadata)
-
-    def append_found(
-        self,
-        query: str,
-        views: Mapping[str, pa.Table],
-        transaction: tuple[str, int],
-        metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
-    ) -> None:
-        """Append what a query finds; ``views`` are tables by the names that it has for them."""
-        self._spark.append_found(query, views, transaction, metadata, settings)
-
-    def renew(self, transaction: tuple[str, int], metadata: Mapping[str, Any]) -> None:
-        """Commit a version with the rows of the newest one."""
-        nothing = f"SELECT * FROM {self.sql} WHERE false"
-        self._spark.append_found(nothing, {}, transaction, metadata, {})
-
-    def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
-        """Delete rows; return how many."""
-        return self._spark.delete(condition, metadata)
-
-    def is_readable(self) -> bool:
-        """Return whether all rows can be read."""
-        return self._spark.is_readable()
-
-    def merge(
-        self,
-        rows: pa.Table,
-        statement: Callable[[str], str],
-        transaction: tuple[str, int],
-        metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
-    ) -> None:
-        """Merge rows into the table by ``vbucket`` and ``key``; those with ``deleted`` go."""
-        self._spark.merge(rows, statement, transaction, metadata, settings)
+            SparkTable.append(self, rows, metadata)
 
     def optimize(
         self, metadata: Mapping[str, Any], settings: Mapping[str, str], *, whole: bool
     ) -> Mapping[str, int]:
         """Put the rows of small files into larger ones, sorted for the table's queries."""
         with commits_to(self.place):
-            return self._spark.optimize(metadata, settings, whole=whole)
+            return SparkTable.optimize(self, metadata, settings, whole=whole)
 
-    def _read(self, read: Callable[[TableReads], _Found]) -> _Found:
-        """Return what is read from the files, or by Spark where they cannot be read."""
-        if (files := self._files) is not None:
-            try:
-                return read(files)
-            except Exception as failure:  # of many classes, not all of them documented
-                self._note(failure)
-        return read(self._spark)
+    def require_same_place(self) -> None:
+        """Raise LakeError where a catalog has the table elsewhere than when it was looked up."""
+        before, now = self.found, self.look_up(self)
+        if before is not None and (now is None or now.location != before.location):
+            self.located.pop(self.sql, None)
+            raise LakeError(
+                f"{self.where}: the catalog has {'no such table' if now is None else now.location},"
+                f" expected {before.location}: somebody dropped or moved it while dcplake worked; "
+                "nothing was committed there; start again with the table that you mean"
+            )
+
+    def note_unreadable(self, failure: Exception) -> None:
+        """Ask Spark from now on, until the files are looked up and found readable again.
+
+        Raises:
+            SetupError: their store does not answer: nor would it Spark.
+
+        """
+        self.located.pop(self.sql, None)
+        refuse_silent_store(failure, self.where)
+        _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
 
     def _by_files(self, look: Callable[[FileTable], _Found]) -> _Found | None:
         """Return what is read from the files; None where they cannot be read."""
-        if (files := self._files) is None:
+        if (files := self.files) is None:
             return None
         try:
             return look(files)
         except Exception as failure:  # of many classes, not all of them documented
-            self._note(failure)
+            self.note_unreadable(failure)
             return None
-
-    def _note(self, failure: Exception) -> None:
-        refuse_silent_store(failure, self.where)
-        _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
 
     def _remove_unfinished_log(self) -> None:
         """Remove the log of a table that is not there: of a driver that died as it made the table.

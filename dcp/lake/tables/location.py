@@ -1,13 +1,17 @@
 """The place of a lake: a folder or prefix, or a schema of a catalog."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.spark_table import StartSpark
@@ -16,18 +20,26 @@ from dcp.lake.tables.sql import dotted, quoted
 _UNREADABLE: Final = frozenset("%\\")
 """Characters of a path that delta-rs decodes; Spark reads and writes such a lake."""
 
+WayToStore = Callable[[str], Mapping[str, str] | None]
+"""Returns the options by which delta-rs opens a bucket, by its URL; None where only Spark can."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def _only_spark(_: str) -> None:
+    return
+
 
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
     """The place of a lake's tables: exactly one of a folder and a catalog schema.
 
     A folder on this machine is made absolute, with ``~`` resolved, as its lock file's is.
-    ``options`` are those by which delta-rs opens a store elsewhere; without them Spark does.
     """
 
     root: str | None = None
     schema: str | None = None
-    options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    way: WayToStore = field(default=_only_spark, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Reject both and neither, and resolve the folder."""
@@ -68,24 +80,52 @@ class LakeLocation:
         name: str,
         start_spark: StartSpark,
         remembered: dict[str, RememberedTable] | None = None,
+        located: dict[str, Located] | None = None,
     ) -> LakeTable:
-        """Return a table of a lake at this place, which need not be there."""
-        path = None if self.root is None else self.spark_path(name)
-        place = self._place(name)
-        where, known = f"{self}: table {name}", {} if remembered is None else remembered
-        return LakeTable(self.table_sql(name), where, place, start_spark, path, known)
+        """Return a table of a lake at this place, which need not be there.
 
-    def _place(self, name: str) -> TablePlace | None:
-        """Return where delta-rs finds a table; None where only Spark does."""
-        if self.root is None:
-            return None
+        ``remembered`` and ``located`` are what an open lake knows of its tables (`LakeTable`).
+        """
+        return LakeTable(
+            self.table_sql(name),
+            f"{self}: table {name}",
+            start_spark,
+            None if self.root is None else self.spark_path(name),
+            partial(self._look_up, name),
+            {} if remembered is None else remembered,
+            {} if located is None else located,
+        )
+
+    def _look_up(self, name: str, table: LakeTable) -> Located | None:
+        """Return where a table is; None where a catalog has none of that name."""
+        if self.schema is not None:
+            return self._look_up_in_catalog(self.schema, name, table)
         path = self.path(name)
         folder = local_root(path)
-        if _UNREADABLE & set(path if folder is None else str(folder)):
-            return None  # delta-rs would take it for the name of another folder
-        if folder is not None:
-            return FolderPlace(folder)
-        if self.options is None:
+        return Located(self.spark_path(name), self._place(path if folder is None else folder))
+
+    def _look_up_in_catalog(self, schema: str, name: str, table: LakeTable) -> Located | None:
+        if (location := table.location_in(schema, name)) is None:
             return None
-        url = f"s3://{path.partition('://')[2]}" if is_on_s3(path) else path
-        return ObjectPlace(url, self.options)
+        scheme, _, path = location.partition(":")
+        try:
+            place = self._place(Path(path) if scheme == "file" else location)
+            if place is not None and table.files_at(place).exists():
+                return Located(location, place)
+            _LOG.debug("%s: only Spark reads %s", table.where, location)
+        except Exception as failure:  # of many classes, not all of them documented
+            _LOG.debug("%s: only Spark reads %s: %s", table.where, location, failure)
+        return Located(location, None)
+
+    def _place(self, where: str | Path) -> TablePlace | None:
+        """Return where delta-rs finds a table; None where only Spark does."""
+        if _UNREADABLE & set(str(where)):
+            return None  # delta-rs would take it for the name of another folder
+        if isinstance(where, Path):
+            return FolderPlace(where)
+        scheme, bucket = urlsplit(where)[:2]
+        on_s3 = is_on_s3(where)
+        way = self.way(f"{scheme}://{bucket}")
+        if way is None:
+            return None
+        return ObjectPlace(f"s3://{where.partition('://')[2]}" if on_s3 else where, way)

@@ -1,14 +1,14 @@
 """Opens a lake by its settings: location, lock and Spark session."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, LakeError, StoppedError
 from dcp.lake.config.cloud_options import cloud_way, is_in_cloud
-from dcp.lake.config.lake_root import local_root
+from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
@@ -30,14 +30,17 @@ _ENCRYPTION: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
 def lake_location(settings: Settings) -> LakeLocation:
     """Return where the lake of these settings is."""
-    if settings.lake.schema:
-        return LakeLocation(schema=settings.lake.schema)
-    lake, options = settings.lake, None
-    if lake.on_s3:
-        options = options_of_delta_rs(lake.root, lake.storage_options, settings.spark.conf)
-    elif is_in_cloud(lake.root):
-        options = cloud_way(lake.root, lake.storage_options)
-    return LakeLocation(root=lake.root, options=options)
+    lake, conf = settings.lake, settings.spark.conf
+
+    @cache
+    def way(bucket: str) -> Mapping[str, str] | None:
+        if is_on_s3(bucket):
+            return options_of_delta_rs(bucket, lake.storage_options, conf)
+        return cloud_way(bucket, lake.storage_options) if is_in_cloud(bucket) else None
+
+    if lake.schema:
+        return LakeLocation(schema=lake.schema, way=way)
+    return LakeLocation(root=lake.root, way=way)
 
 
 @contextmanager

@@ -1,16 +1,18 @@
 """The store of a lake whose tables Spark changes, and delta-rs reads where it can."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from dcp.errors import SetupError
 from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slots
 from dcp.lake.store.lake_store import BatchFunction, Transaction
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import takes_files
@@ -30,16 +32,21 @@ _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
 """A batch of that size is written at once: it is no longer held then (docs/memory.md)."""
 
 
+_LOG = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class SparkStore:
     """A lake at ``location``; the first call of ``start_spark`` starts Spark.
 
-    ``remembered`` is what it has read of the logs of its tables (`FileTable`).
+    ``remembered`` is what it has read of the logs of its tables (`FileTable`), and ``located``
+    where they are (`LakeTable`).
     """
 
     start_spark: StartSpark
     location: LakeLocation
     remembered: dict[str, RememberedTable] = field(default_factory=dict, repr=False, compare=False)
+    located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def spark(self) -> "SparkSession":
@@ -53,7 +60,7 @@ class SparkStore:
 
     def table(self, name: str) -> LakeTable:
         """Return a table, which need not be there."""
-        return self.location.table(name, self.start_spark, self.remembered)
+        return self.location.table(name, self.start_spark, self.remembered, self.located)
 
     def pool(self, name: str) -> AbstractContextManager[None]:
         """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
@@ -68,13 +75,23 @@ class SparkStore:
             LakeError: it is in a store that overwrites.
 
         """
-        found, root = self.table(table), self.location.root
-        place, read = found.place, found.read_log()
-        if place is None or root is None or read is None or not takes_files(place, read):
+        there = self.table(table)
+        found, read = there.found, there.read_log()
+        if found is None or found.place is None or read is None:
+            return None
+        there.require_same_place()
+        try:
+            if not takes_files(found.place, read):
+                return None
+        except SetupError as failure:
+            if self.location.schema is None:
+                raise
+            _LOG.info("%s: %s; Spark writes to it", there.where, failure)
             return None
         # Another log store may keep the newest commits elsewhere, or overwrite ours.
-        is_ours = not is_on_s3(root) or log_store_of(self.spark, root) == LOG_STORE
-        return place if is_ours else None
+        at = found.location
+        is_ours = not is_on_s3(at) or log_store_of(self.spark, at) == LOG_STORE
+        return found.place if is_ours else None
 
     def new_changes(
         self, tasks: int, receive: BatchFunction, *, are_few: bool = False

@@ -5,6 +5,7 @@ Spark's. To read is slower by far than by delta-rs, and goes wherever Spark find
 says of a damaged log is what users look up.
 """
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -24,7 +25,7 @@ from dcp.lake.store.table import Column, Statement, TableSize
 from dcp.lake.tables.file_table import rows_of
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.sql import property_list, string, string_list
+from dcp.lake.tables.sql import dotted, property_list, string, string_list
 from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, transaction
 
 if TYPE_CHECKING:
@@ -45,8 +46,14 @@ _MISSING: Final = frozenset(
 _REDACTED: Final = "*********(redacted)"
 """What Spark shows for a value that may be a secret, or has ``url`` in it or in its key."""
 
+_IS_TABLE: Final = re.compile(r"^Type: (?:MANAGED|EXTERNAL)$", re.MULTILINE)
+_LOCATION: Final = re.compile(r"^Location: (.+)$", re.MULTILINE)
+"""Lines of what a catalog tells of a table."""
+
 _GLOB: Final = re.compile(r"[][{}*?\\]")
 """Characters of a path that Spark's readers of files take for a pattern; a backslash ends that."""
+
+_LOG = logging.getLogger(__name__)
 
 _MERGED: Final = "dcplake merged rows"
 _APPENDED: Final = "dcplake appended rows"
@@ -72,6 +79,36 @@ class SparkTable:
                     return False
                 raise
         return True
+
+    def location_in(self, schema: str, name: str) -> str | None:
+        """Return where a catalog has the files of the table of that name in a schema.
+
+        Empty where it does not tell, or has a view; None where there is no table. As a rule that
+        runs no job, and reads nothing of the table.
+        """
+        spark = self.start_spark()
+        try:
+            shown = spark.sql(f"SHOW TABLE EXTENDED IN {dotted(schema)} LIKE {string(name)}")
+            found = {row["tableName"]: row["information"] for row in shown.collect() if not row[2]}
+            in_any_case = {each.lower(): told for each, told in found.items()}
+            told = found.get(name) or in_any_case.get(name.lower())
+            if told is None or not _IS_TABLE.search(told):
+                return None if told is None else ""
+            [location] = _LOCATION.findall(told)
+        except (PySparkException, ValueError) as failure:  # a comment may have such a line, too
+            if isinstance(failure, PySparkException) and failure.getCondition() in _MISSING:
+                return None
+            return self._described_location()
+        return str(location)
+
+    def _described_location(self) -> str | None:
+        try:
+            return str(self._detail("location"))
+        except PySparkException as failure:
+            if failure.getCondition() in _MISSING:
+                return None
+            _LOG.debug("%s: the catalog does not tell where it is: %s", self.where, failure)
+            return ""
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties."""
@@ -263,6 +300,11 @@ class SparkTable:
             memory_view(spark, _MERGED, rows) as view,
         ):
             spark.sql(statement(view)).collect()
+
+    def renew(self, transaction: tuple[str, int], metadata: Mapping[str, Any]) -> None:
+        """Commit a version with the rows of the newest one."""
+        nothing = f"SELECT * FROM {self.sql} WHERE false"
+        self.append_found(nothing, {}, transaction, metadata, {})
 
     def optimize(
         self, metadata: Mapping[str, Any], settings: Mapping[str, str], *, whole: bool

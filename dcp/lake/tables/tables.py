@@ -184,25 +184,25 @@ def create_lake(
             or it is on S3, in a session that may overwrite others' commits.
 
     """
-    changes = location.table(CHANGES_TABLE, start_spark)
+    store = SparkStore(start_spark, location)
+    changes = store.table(CHANGES_TABLE)
     if changes.place is None and location.root is not None and is_on_s3(location.root):
         _require_safe_store(start_spark(), location.root)
     if isinstance(changes.place, ObjectPlace) and not changes.exists():
         changes.place.can_commit()
-    if location.schema is not None:
+    if location.schema is not None and changes.found is None:
         start_spark().sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
     lake = lake_in(
-        SparkStore(start_spark, location),
+        store,
         location,
         identity,
         horizon_hours=horizon_hours,
         deletion_vectors=deletion_vectors,
         nodes=nodes,
     )
-    if location.schema is not None:
-        detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
-        if is_on_s3(detail["location"]):
-            _require_safe_store(start_spark(), detail["location"])
+    found = changes.found
+    if location.schema is not None and found is not None and is_on_s3(found.location):
+        _require_safe_store(start_spark(), found.location)
     return lake
 
 

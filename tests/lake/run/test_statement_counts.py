@@ -3,12 +3,14 @@
 Times belong to ``benchmarks/rounds``; these numbers do not depend on the machine.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.quality.quality import check_replica
@@ -26,9 +28,6 @@ from dcp.lake.tables.transaction import session_settings_for_a_while
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -51,7 +50,7 @@ class WarmDriver:
     driver: Driver
     settings: Settings
     cluster: ProducerCluster
-    spark: "SparkSession"
+    spark: SparkSession
 
     def counted(self, step: Callable[[], _Found]) -> tuple[_Found, int, int]:
         """Return what a step returns, its Spark jobs, and its commits."""
@@ -81,17 +80,17 @@ class WarmDriver:
         return sum(history(table, 1)[0].version + 1 for table in tables if table.exists())
 
 
-@pytest.fixture(scope="module")
-def warm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmDriver]:
+def warm_driver(spark: SparkSession, folder: Path, lake: Mapping[str, Any]) -> Iterator[WarmDriver]:
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=4)) as cluster:
         for number in range(DOCUMENTS):
             cluster.set(b"key-%d" % number, b"1")
-        settings = settings_for(cluster, tmp_path_factory.mktemp("counts"))
+        settings = settings_for(cluster, folder)
+        settings = replace(settings, lake=replace(settings.lake, **lake))
         access = source_access(settings)
-        lake = open_or_create(
+        opened = open_or_create(
             lambda: spark, settings, lake_location(settings), query_cluster(access)
         )
-        made = WarmDriver(Driver(lake, settings, access, Observer()), settings, cluster, spark)
+        made = WarmDriver(Driver(opened, settings, access, Observer()), settings, cluster, spark)
         # As Spark has it by itself: tests' sessions save the jobs that this one must not need.
         with session_settings_for_a_while(spark, {"spark.sql.adaptive.enabled": "true"}):
             for seed in (1, 2):
@@ -101,7 +100,21 @@ def warm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
             yield made
 
 
-def test_an_idle_look_asks_nothing_of_spark(warm: WarmDriver) -> None:
+@pytest.fixture(scope="module")
+def warm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmDriver]:
+    yield from warm_driver(spark, tmp_path_factory.mktemp("counts"), {})
+
+
+@pytest.fixture(scope="module")
+def warm_in_catalog(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WarmDriver]:
+    schema = {"schema": "spark_catalog.counted"}
+    yield from warm_driver(spark, tmp_path_factory.mktemp("catalog"), schema)
+    spark.sql("DROP SCHEMA spark_catalog.counted CASCADE")
+
+
+def require_idle_looks_without_jobs(warm: WarmDriver) -> None:
     idle, jobs, commits = warm.counted(warm.plan)
     assert isinstance(idle, Idle)
     assert (jobs, commits) == (0, 0)
@@ -109,7 +122,8 @@ def test_an_idle_look_asks_nothing_of_spark(warm: WarmDriver) -> None:
     assert (applied, jobs, commits) == ([], 0, 0)
 
 
-def test_a_round_of_a_thousand_changes_and_its_apply(warm: WarmDriver) -> None:
+def require_few_jobs(warm: WarmDriver) -> None:
+    """Of a round of a thousand changes, and its apply."""
     warm.change(CHANGES, seed=3)
     report, jobs, commits = warm.counted(warm.round)
     assert report.rows == CHANGES
@@ -119,6 +133,43 @@ def test_a_round_of_a_thousand_changes_and_its_apply(warm: WarmDriver) -> None:
     assert applied.updated == CHANGES
     assert jobs <= APPLY_JOBS
     assert commits == 1
+
+
+def test_an_idle_look_asks_nothing_of_spark(warm: WarmDriver) -> None:
+    require_idle_looks_without_jobs(warm)
+
+
+def test_a_round_of_a_thousand_changes_and_its_apply(warm: WarmDriver) -> None:
+    require_few_jobs(warm)
+
+
+def test_a_lake_in_a_catalog_costs_what_one_in_a_folder_costs(
+    warm_in_catalog: WarmDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog is asked where the log is before files are put there."""
+    warm = warm_in_catalog
+    statements: list[str] = []
+    run_sql = SparkSession.sql
+
+    def noted(session: SparkSession, text: str, *arguments: Any, **named: Any) -> Any:
+        statements.append(text)
+        return run_sql(session, text, *arguments, **named)
+
+    def looked_up() -> list[str]:
+        """Return the statements that asked for tables that are there."""
+        absent = [
+            f"SHOW TABLE EXTENDED IN {schema} LIKE '{name}'" for name in ("control", "undone")
+        ]
+        return [each for each in statements if each not in absent]
+
+    schema = "`spark_catalog`.`counted`"
+    monkeypatch.setattr(SparkSession, "sql", noted)
+    require_idle_looks_without_jobs(warm)
+    assert looked_up() == []
+    require_few_jobs(warm)
+    shown, merge = looked_up()
+    assert shown == f"SHOW TABLE EXTENDED IN {schema} LIKE 'changes'"
+    assert merge.startswith("MERGE")
 
 
 def test_a_check_of_a_thousand_changed_rows(warm: WarmDriver) -> None:

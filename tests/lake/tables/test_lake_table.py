@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaProtocolError
 
 from dcp.errors import LakeError
 from dcp.lake.store.folder_place import FolderPlace
-from dcp.lake.store.place import CommitFile
+from dcp.lake.store.place import CommitFile, Located
 from dcp.lake.tables import file_table
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -25,6 +25,7 @@ from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import AUDIT, REPLICA
 from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replica, open_lake
 from dcp.lake.tables.transaction import described
+from tests.lake.tables_at import table_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +81,7 @@ def docs_of(lake: LakeTables) -> LakeTable:
 
 def of_spark(table: LakeTable) -> LakeTable:
     """Return the table as one that is not on this machine."""
-    return replace(table, place=None)
+    return replace(table, look_up=lambda _: Located("", None), located={})
 
 
 def without_spark(table: LakeTable) -> LakeTable:
@@ -89,7 +90,7 @@ def without_spark(table: LakeTable) -> LakeTable:
 
 def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is left to write them only where delta-rs has committed nothing."""
-    table = LakeTable("delta.`t`", "t", FolderPlace(tmp_path / "t"), never)
+    table = table_at(FolderPlace(tmp_path / "t"))
     rows = pa.table({"id": ["a"]})
     table.create(rows.schema, (), {})
     write = write_deltalake
@@ -158,7 +159,7 @@ def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables)
 
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
-    table = LakeTable("delta.`x`", "the lake: table x", FolderPlace(tmp_path / "x"), never)
+    table = table_at(FolderPlace(tmp_path / "x"), "the lake: table x")
     assert not table.exists()
     with pytest.raises(LakeError, match=r"^the lake: table x: found no Delta table there"):
         table.properties()

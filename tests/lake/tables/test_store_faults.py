@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,13 +20,10 @@ from dcp.lake.store import opened_store
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.tables.data_file import DataFile, DataFileWriter
 from dcp.lake.tables.file_commit import VersionTakenError
-from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import CHANGES
 from tests.lake.object_store import ACCESS_KEY, SECRET_KEY, Failure, ObjectStore, Request
 from tests.lake.rounds_in_store import CONTENTS, commit_file, make_table, write_file
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.lake.tables_at import table_at
 
 BUSY: Failure = ("503 Slow Down", "SlowDown")
 ENDED: Failure = ("400 Bad Request", "ExpiredToken")
@@ -69,10 +65,6 @@ def server() -> Iterator[ObjectStore]:
 def table(server: ObjectStore) -> Iterator[Table]:
     yield Table(server)
     server.answer, server.loses_answer = lambda _: None, lambda _: False
-
-
-def never() -> "SparkSession":
-    raise AssertionError("Spark was started")
 
 
 def is_put(request: Request, suffix: str) -> bool:
@@ -163,7 +155,7 @@ def test_a_store_that_fails_on_ends_the_round_and_leaves_nothing_of_it(
 
 
 def test_a_store_that_does_not_answer_is_not_asked_by_spark_too(table: Table) -> None:
-    lake_table = LakeTable("delta.`t`", "the lake: table t", table.place, never)
+    lake_table = table_at(table.place, "the lake: table t")
     table.store.answer = lambda _: BUSY
     for ask in (lake_table.properties, lake_table.exists, lake_table.read_log):
         with pytest.raises(SetupError, match=r"^\S.*503 Service Unavailable: the object store"):

@@ -1,0 +1,186 @@
+"""Tables of a catalog are looked up once and read like files; or Spark alone reads them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pytest
+
+from dcp.errors import LakeError
+from dcp.lake.config.storage_options import options_of_delta_rs
+from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.tables.spark_table import SparkTable
+from tests.lake.object_store import BUCKET, SECRET_KEY, ObjectStore
+from tests.lake.tables_at import table_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA: Final = "looked_up"
+PROPERTIES: Final = {"dcplake.a": "1"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def store(spark: "SparkSession") -> Iterator[SparkStore]:
+    spark.sql(f"CREATE SCHEMA {SCHEMA}")
+    yield SparkStore(lambda: spark, LakeLocation(schema=f"spark_catalog.{SCHEMA}"))
+    spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+def made(store: SparkStore, name: str, also: str = "") -> LakeTable:
+    """Return a table with one row."""
+    table = store.table(name)
+    table.start_spark().sql(f"CREATE TABLE {table.sql} USING delta {also} AS SELECT 'a' AS id")
+    return table
+
+
+def without_statements(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> LakeTable:
+    """Return a table that is known, in a session that refuses each statement."""
+    assert table.found is not None
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("Spark was asked")
+
+    monkeypatch.setattr(type(table.start_spark()), "sql", refuse)
+    return table
+
+
+def test_a_table_is_read_and_appended_to_by_files_as_soon_as_it_is_there(
+    store: SparkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = store.table("control")
+    assert not table.exists()
+    with pytest.raises(LakeError, match="found no Delta table there"):
+        table.properties()
+    rows = pa.table({"id": ["a"]})
+    table.create(rows.schema, (), PROPERTIES)
+    assert isinstance(table.place, FolderPlace)
+    with monkeypatch.context() as patch:
+        known = without_statements(store.table("control"), patch)
+        known.append(rows, {})
+        assert known.rows("id", "true") == [{"id": "a"}]
+        assert known.properties()["dcplake.a"] == "1"
+        assert known.exists() and known.size().files == 1
+    [row] = store.spark.sql(f"SELECT id FROM {table.sql}").collect()
+    assert row.id == "a"
+
+
+@pytest.mark.parametrize(("folder", "by_files"), [("a b ü", True), ("a%20b", False)])
+def test_names_of_folders_that_delta_rs_would_decode_are_left_to_spark(
+    store: SparkStore, tmp_path: Path, folder: str, by_files: bool
+) -> None:
+    table = made(store, "docs", f"LOCATION '{tmp_path / folder}'")
+    assert (table.place == FolderPlace(tmp_path / folder)) == by_files
+    assert (table.place is None) != by_files
+    assert table.rows("id", "true") == [{"id": "a"}]
+
+
+def test_a_comment_that_looks_like_a_location_is_none(store: SparkStore, tmp_path: Path) -> None:
+    table = made(store, "docs", f"COMMENT 'x\nLocation: file:{tmp_path}'")
+    assert isinstance(table.place, FolderPlace)
+    assert table.place.path.name == "docs"
+    assert table.rows("id", "true") == [{"id": "a"}]
+
+
+def test_views_and_tables_of_other_formats_are_left_to_spark(store: SparkStore) -> None:
+    spark = store.spark
+    spark.sql(f"CREATE VIEW {SCHEMA}.docs AS SELECT 'v' AS id")
+    spark.sql(f"CREATE TABLE {SCHEMA}.changes USING parquet AS SELECT 'p' AS id")
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW control AS SELECT 't' AS id")
+    assert not store.table("control").exists(), "a temporary view is none of the schema"
+    for name, found in (("docs", "v"), ("changes", "p")):
+        assert store.table(name).place is None
+        assert store.table(name).rows("id", "true") == [{"id": found}]
+
+
+def test_files_out_of_reach_are_left_to_spark_with_one_line(
+    store: SparkStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(place: FolderPlace) -> bool:
+        raise PermissionError(f"{place}: permission denied")
+
+    caplog.set_level("DEBUG", "dcp")
+    table = made(store, "docs")
+    monkeypatch.setattr(FolderPlace, "has_log", refuse)
+    for _ in range(3):
+        assert store.table("docs").rows("id", "true") == [{"id": "a"}]
+    [line] = [each for each in caplog.messages if "docs" in each]
+    assert "only Spark reads file:/" in line and "permission denied" in line
+    assert store.place_of_files("docs") is None
+    assert table.exists()
+
+
+def test_a_table_that_is_dropped_and_made_again_is_found_where_it_is(
+    store: SparkStore, tmp_path: Path
+) -> None:
+    table = made(store, "docs")
+    before = table.table_id()
+    store.spark.sql(f"DROP TABLE {table.sql}")
+    assert not table.exists()
+    made(store, "docs", f"LOCATION '{tmp_path / 'elsewhere'}'")
+    assert table.table_id() != before
+    assert table.place == FolderPlace(tmp_path / "elsewhere")
+
+
+def test_no_files_go_to_a_table_that_the_catalog_has_elsewhere_by_then(
+    store: SparkStore, tmp_path: Path
+) -> None:
+    """Its files stay: it was no table whose files the catalog manages."""
+    table = made(store, "docs", f"CLUSTER BY (id) LOCATION '{tmp_path / 'here'}'")
+    assert store.place_of_files("docs") == FolderPlace(tmp_path / "here")
+    store.spark.sql(f"DROP TABLE {table.sql}")
+    with pytest.raises(LakeError, match=r"the catalog has no such table, expected file:.*/here"):
+        store.place_of_files("docs")
+    made(store, "docs", f"CLUSTER BY (id) LOCATION '{tmp_path / 'there'}'")
+    assert store.place_of_files("docs") == FolderPlace(tmp_path / "there")
+
+
+def test_tables_whose_commits_a_catalog_coordinates_are_left_to_spark(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "t")
+    table = table_at(place)
+    table.create(pa.schema({"id": pa.string()}), (), {})
+    assert table.read_log() is not None
+    log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    coordinated = {
+        "minReaderVersion": 1,
+        "minWriterVersion": 7,
+        "writerFeatures": ["coordinatedCommits-preview"],
+    }
+    lines = [{"protocol": coordinated} if "protocol" in line else line for line in lines]
+    log.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(AssertionError, match="Spark was started"):
+        table.properties()
+
+
+def test_a_location_on_s3_is_opened_by_the_storage_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ObjectStore() as server:
+        place = f"{BUCKET}/catalog/docs"
+        options = options_of_delta_rs(f"s3://{BUCKET}", server.options, {}, {})
+        assert options is not None
+        at = table_at(ObjectPlace(f"s3://{place}", options))
+        at.create(pa.schema({"id": pa.string()}), (), PROPERTIES)
+        asked: list[str] = []
+
+        def way(bucket: str) -> dict[str, str] | None:
+            asked.append(bucket)
+            return options_of_delta_rs(bucket, server.options, {}, {})
+
+        location = LakeLocation(schema="main.travel", way=way)
+        monkeypatch.setattr(SparkTable, "location_in", lambda *_: f"s3a://{place}")
+        table = location.table("docs", at.start_spark)
+        assert table.properties()["dcplake.a"] == "1"
+        assert asked == [f"s3a://{BUCKET}"]
+        assert SECRET_KEY not in repr(table) + repr(table.found)
+        unknown = LakeLocation(schema="main.travel")
+        assert unknown.table("docs", at.start_spark).place is None
