@@ -6,6 +6,7 @@ find exactly that one.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,25 @@ CLASSIC_ONLY = frozenset(
 )
 STARTS_SPARK = Path("dcp/lake/spark/session.py")
 
+# What only the packages that store a lake name, in text or as a module.
+OF_THE_STORE = re.compile(
+    r"\b(?:VACUUM|RESTORE|OPTIMIZE|REORG|MERGE INTO|INSERT INTO|DELETE FROM|ALTER TABLE"
+    r"|CREATE (?:OR REPLACE )?TABLE|DESCRIBE (?:DETAIL|HISTORY))\b|\bUSING delta\b"
+    r"|\bdelta\.|_delta_log"
+)
+MODULES_OF_THE_STORE = frozenset({"deltalake", "delta", "obstore"})
+STORES_LAKES = ("dcp/lake/store/", "dcp/lake/tables/")
+MAY_NAME_DELTA: dict[str, str] = {
+    "dcp/lake/spark/session.py": "settings of a session are Delta's, too",
+    "dcp/lake/config/required_spark.py": "settings of a session are Delta's, too",
+    "dcp/lake/spark/failures.py": "messages of Spark name files of the log",
+    "dcp/lake/config/path_settings.py": "tells a folder with a lake, which nobody has opened yet",
+    "dcp/lake/apply/apply_sql.py": "makes the statement of a merge, which the store runs",
+    "dcp/lake/query/query.py": "tells users how they name a table in SQL",
+    "dcp/cli/lake/sql.py": "tells users how they name a table in SQL",
+    "dcp/cli/demo/demo.py": "shows what users ask in SQL",
+}
+
 # What reads rows of a table of a lake.
 QUERIES = frozenset({"rows", "take_rows", "query", "bounded_query"})
 
@@ -256,6 +276,20 @@ def queries_of_changes(path: Path, root: Path, tree: ast.Module) -> Iterator[str
                 yield f"{where} asks changes: dcp.lake.log does"
 
 
+def names_of_the_store(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
+    """Statements, settings, files and libraries of Delta, above the ports of a lake."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    where = path.relative_to(root)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in prose:
+                if named := OF_THE_STORE.search(text):
+                    yield f"{where}:{node.lineno} names {named[0]}: dcp.lake.store has ports"
+    for line, module in imported_modules(tree, ".".join(where.parent.parts)):
+        if module.split(".")[0] in MODULES_OF_THE_STORE:
+            yield f"{where}:{line} names {module}: dcp.lake.store has ports"
+
+
 def code_in_init(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
     """Anything in an `__init__.py` beyond docstring, imports, `__all__` and `__version__`."""
     for node in tree.body:
@@ -283,6 +317,9 @@ def violations(root: Path) -> list[str]:
                 found += classic_only_names(path, root, tree)
             if in_part == "lake" and path.parent.name != "log":
                 found += queries_of_changes(path, root, tree)
+            may_name = str(relative).startswith((*STORES_LAKES, *MAY_NAME_DELTA))
+            if in_part in ("lake", "cli") and not may_name:
+                found += names_of_the_store(path, root, tree)
             if path.name == "__init__.py":
                 found += code_in_init(path, root, tree)
                 if folder == "airflow":
@@ -292,6 +329,12 @@ def violations(root: Path) -> list[str]:
 
 def test_our_tree_keeps_the_layers() -> None:
     assert violations(ROOT) == []
+
+
+def test_who_may_name_delta_does() -> None:
+    for name in MAY_NAME_DELTA:
+        tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+        assert list(names_of_the_store(ROOT / name, ROOT, tree)), f"{name} names nothing of Delta"
 
 
 def test_the_producer_does_io_at_its_edge_only() -> None:
@@ -575,6 +618,9 @@ def test_planted_import_is_found(tmp_path: Path, path: str, source: str, importe
         ("dcp/lake/a.py", "x = s.sparkContext", "dcp/lake/a.py:1 uses sparkContext"),
         ("dcp/lake/a.py", "DeltaTable.forPath(s, p)", "dcp/lake/a.py:1 uses DeltaTable"),
         ("dcp/lake/a.py", "lake.changes.rows('key', 'true')", "dcp/lake/a.py:1 asks changes"),
+        ("dcp/lake/a.py", "f(f'VACUUM {t} DRY RUN')", "dcp/lake/a.py:1 names VACUUM"),
+        ("dcp/lake/a.py", "f(f'delta.`{path}`')", "dcp/lake/a.py:1 names delta."),
+        ("dcp/cli/a.py", "import deltalake", "dcp/cli/a.py:1 names deltalake"),
     ],
 )
 def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message: str) -> None:
@@ -594,6 +640,8 @@ def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message:
         ("dcp/protocol/flow.py", "from dcp.wire.messages import Noop\nfrom dcp.errors import E"),
         ("dcp/client/a.py", "import socket, threading, time\nimport dcp.protocol.stream"),
         ("dcp/lake/log/a.py", "lake.changes.rows('key', 'true')"),
+        ("dcp/lake/log/a.py", '"""Runs before OPTIMIZE."""\ntimedelta.max'),
+        ("dcp/lake/tables/a.py", "import deltalake\nf(f'VACUUM {t}')"),
         ("dcp/lake/spark/session.py", "session.sparkContext.setLogLevel('ERROR')"),
         ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import server"),
         ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run.run import run\n__all__ = ["run"]'),

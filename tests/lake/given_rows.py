@@ -7,14 +7,17 @@ from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.data_file import DataFileWriter, FileContents
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables
 from dcp.lake.tables.task_files import TaskFiles
 
 
 def given_rows(lake: LakeTables, rows: pa.Table) -> NewRows:
     """Return the rows for `append_round`: in files of the log, if it takes them."""
-    if (place := lake.store.place_of_files(CHANGES_TABLE)) is not None:
-        return OwnFiles(place, rows)
+    if isinstance(lake.store, SparkStore):
+        place = lake.store.place_of_files(CHANGES_TABLE)
+        if place is not None:
+            return OwnFiles(place, rows)
     batches = rows.to_batches()
     return lake.store.new_changes(1, lambda _: iter(batches))
 

@@ -214,6 +214,24 @@ class MemoryTable:
             empty = _chunks(columns.empty_table())
             self._commit("CREATE TABLE", columns, empty, {}, properties=dict(properties))
 
+    def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
+        """Raise: no lake in memory has typed columns."""
+        raise NotImplementedError
+
+    def rewrite(self, *_: object) -> None:
+        """Raise: no lake in memory has typed columns."""
+        raise NotImplementedError
+
+    def register(self, name: str) -> None:
+        """Raise: there is no session."""
+        raise NotImplementedError
+
+    def vacuum(
+        self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
+    ) -> int:
+        """Delete nothing: there are no files."""
+        return 0
+
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set some properties."""
         self._alter("SET TBLPROPERTIES", {**self.properties(), **properties})
@@ -256,7 +274,7 @@ class MemoryTable:
 
     def merge(
         self,
-        rows: pa.Table,
+        rows: pa.Table | str,
         statement: Callable[[str], str],  # it says the same in Spark's words
         transaction: Transaction,
         metadata: Mapping[str, Any],
@@ -266,6 +284,7 @@ class MemoryTable:
         read = self.kept.newest
         if read.had(transaction):
             return
+        assert not isinstance(rows, str), "an apply in memory is small"
         chunks, metrics = _merged(read.rows, rows)
         self.store.between(self.name)
         since = self.kept.versions[read.number + 1 :]

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.apply.apply_plan import (
@@ -36,11 +35,11 @@ from dcp.lake.apply.apply_rows import (
     with_held_keys,
 )
 from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
-from dcp.lake.apply.first_apply import first_files
+from dcp.lake.apply.first_apply import first_rows
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.apply.typed_documents import see_documents
-from dcp.lake.apply.typed_plan import ColumnChange, add_columns, typed_plan, with_documents
+from dcp.lake.apply.typed_plan import ColumnChange, typed_plan, with_documents
 from dcp.lake.apply.typed_rows import see_rows, typed_sql, typed_table
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES, arrow_settings
@@ -57,34 +56,26 @@ from dcp.lake.log.round_records import largest_document_bytes
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import SOURCE, touched_keys, vbuckets_without_repeats, winning_rows
 from dcp.lake.log.stop_points import reached
-from dcp.lake.tables.file_commit import Operation
+from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.memory_views import memory_view
-from dcp.lake.tables.sql import property_list
+from dcp.lake.tables.schema import REPLICA_CLUSTERING
 from dcp.lake.tables.tables import (
     MICROSECOND_TIMESTAMPS,
-    REPLICA_CLUSTERING,
     LakeTables,
     ReplicaTable,
     has_deletion_vectors,
 )
-from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import (
     FEW_JOBS_TO_JOIN,
     is_conflict,
     session_settings_for_a_while,
-    transaction,
 )
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds that brought a table no row, an apply without rows moves it on."""
-
-_TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
-"""How properties begin that Spark lists with a table's own, and that cannot be set."""
-
-_NEW_ROWS: Final = "dcplake_rows_of_rewritten_table"
 
 _ATTEMPTS: Final = 5
 """How often a MERGE is tried while maintenance rewrites the table under it."""
@@ -330,12 +321,12 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     failure: Exception | None = None
     if plan.typed.change is ColumnChange.ADD and plan.typed.columns is not None:
         _add_columns(lake, plan, plan.typed.columns)
-    files = first_files(lake, plan)
+    first = first_rows(lake, plan)
     for _ in range(_ATTEMPTS):
         lineage = _checked_lineage(lake, plan)
         is_empty = plan.is_first and lineage.since() == -1
         checked = replace(plan, base_version=lineage.newest, is_first=is_empty)
-        failure = _commit(lake, checked, writer_id, files if is_empty else None)
+        failure = _commit(lake, checked, writer_id, first if is_empty else None)
         made = _read_back(lake, plan, writer_id, failure)
         if made is not None:
             reached("apply.read_back")
@@ -348,13 +339,8 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
 
 def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
     """Add typed columns, unless another driver came first: what it did shows in the history."""
-    if _checked_lineage(lake, plan).since() != -1:
-        return
-    try:
-        add_columns(lake, plan.table, columns)
-    except PySparkException:
-        if lake.table(plan.table).column(DOC) is None:
-            raise
+    if _checked_lineage(lake, plan).since() == -1:
+        lake.table(plan.table).add_columns(columns.schema, {DOC: columns.fingerprint})
 
 
 def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
@@ -404,9 +390,9 @@ def _rows(
 
 
 def _commit(
-    lake: LakeTables, plan: ApplyPlan, writer_id: str, files: TaskFiles | None
+    lake: LakeTables, plan: ApplyPlan, writer_id: str, first: NewRows | None
 ) -> Exception | None:
-    """Commit the files of a first apply, or run the MERGE; return how that failed.
+    """Commit the rows of a first apply, or run the MERGE; return how that failed.
 
     A failure does not say that it did not commit.
     """
@@ -421,10 +407,10 @@ def _commit(
     try:
         if plan.typed.rewrites:
             _rewrite(lake, plan, fence, metadata)
-        elif files is None:
+        elif first is None:
             _merge(lake, plan, fence, metadata)
         else:
-            files.append(lambda: plan.base_version, fence, metadata, Operation.MERGE)
+            first.append(lambda: plan.base_version, fence, metadata)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
@@ -440,8 +426,8 @@ def _merge(
         return merge_sql(table.sql, source, plan)
 
     if plan.rows is None:
-        with transaction(lake.spark, *fence, metadata), typed_source(lake, plan) as source:
-            lake.spark.sql(statement(source)).collect()
+        with typed_source(lake, plan) as source:
+            table.merge(source, statement, fence, metadata, {})
     else:
         rows = plan.rows if columns is None else typed_table(plan.rows, columns)
         # Without deletion vectors it writes whole files anew: then one task is too few.
@@ -454,28 +440,20 @@ def _rewrite(
     lake: LakeTables, plan: ApplyPlan, fence: tuple[str, int], metadata: Mapping[str, Any]
 ) -> None:
     """Write the table anew with other columns, and the rows of the plan with them."""
-    table_sql, columns = lake.table_sql(plan.table), plan.typed.columns
-    there = lake.table(plan.table).properties().items()
-    kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
-    listed = property_list({**kept, **MICROSECOND_TIMESTAMPS})
-    reader = arrow_settings(plan.largest_bytes)
-    with transaction(lake.spark, *fence, metadata, reader), plan_source(lake, plan) as source:
-        rows = written_sql(source, plan, table_sql)
+    table, columns = lake.table(plan.table), plan.typed.columns
+    with plan_source(lake, plan) as source:
+        rows, comments = written_sql(source, plan, table.sql), {}
         if columns is not None:
-            rows = typed_sql(lake.spark, rows, columns)
-        frame = lake.spark.sql(f"SELECT * FROM {rows}")
-        if columns is not None:
-            frame = frame.withMetadata(DOC, {"comment": columns.fingerprint})
-        frame.createOrReplaceTempView(_NEW_ROWS)
-        try:
-            # What is replaced loses its properties and its clustering, unless they are named.
-            lake.spark.sql(
-                f"CREATE OR REPLACE TABLE {table_sql} USING delta "
-                f"CLUSTER BY ({', '.join(REPLICA_CLUSTERING)}) TBLPROPERTIES ({listed}) "
-                f"AS SELECT * FROM {_NEW_ROWS}"
-            ).collect()
-        finally:
-            lake.spark.catalog.dropTempView(_NEW_ROWS)
+            rows, comments = typed_sql(lake.spark, rows, columns), {DOC: columns.fingerprint}
+        table.rewrite(
+            f"SELECT * FROM {rows}",
+            comments,
+            REPLICA_CLUSTERING,
+            MICROSECOND_TIMESTAMPS,
+            fence,
+            metadata,
+            arrow_settings(plan.largest_bytes),
+        )
 
 
 @contextmanager

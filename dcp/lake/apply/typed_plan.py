@@ -13,8 +13,6 @@ from dcp.lake.apply.seen_values import Seen
 from dcp.lake.config.contracts import Contract
 from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import spark_type
-from dcp.lake.tables.sql import string
-from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.typed_columns import (
     DOC,
     TypedColumns,
@@ -94,13 +92,3 @@ def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedP
 
 def _values(columns: TypedColumns) -> set[tuple[str, str]]:
     return {(str(path), spark_type(path.kind)) for path in paths_of(columns.document)}
-
-
-def add_columns(lake: LakeTables, table_name: str, columns: TypedColumns) -> None:
-    """Add typed columns to a table without rows."""
-    document, violations = columns.schema
-    lake.spark.sql(
-        f"ALTER TABLE {lake.table_sql(table_name)} ADD COLUMNS ("
-        f"{document.name} {spark_type(document.type)} COMMENT {string(columns.fingerprint)}, "
-        f"{violations.name} {spark_type(violations.type)})"
-    ).collect()

@@ -14,6 +14,7 @@ from dcp.lake.log.applied import ReplicaStatus
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import Horizon, duration
 from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.sql import restore_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> N
     if found is None:
         return
     restore = (
-        f"take it back with RESTORE TABLE {changes_sql} TO VERSION AS OF {found.sound_version}, or "
+        f"take it back with {restore_sql(changes_sql, found.sound_version)}, or "
         if found.sound_version is not None
         else ""
     )
@@ -106,7 +107,7 @@ def short_vacuums(
     """
     found = []
     for commit in commits:
-        if commit.operation != "VACUUM START" or commit.retention_seconds is None:
+        if commit.retention_seconds is None:
             continue
         gone_before = commit.time - timedelta(seconds=commit.retention_seconds)
         if gone_before > horizon.start(now) and commit.retention_seconds < horizon.seconds:

@@ -5,7 +5,7 @@ the tables that only grow it keeps what Delta keeps by default, a week.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
@@ -16,15 +16,8 @@ from dcp.lake.maintain.maintenance_work import (
     unless_driver_writes,
 )
 from dcp.lake.maintain.retention import wrong_properties
-from dcp.lake.spark.session import session_slots
-from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
 from dcp.lake.tables.tables import LEDGERS, MICROSECOND_TIMESTAMPS, LakeTables
-from dcp.lake.tables.transaction import described
-
-_RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
-_LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-_CLUSTER_LISTING_TASKS: Final = 64
 
 _INT96: Final = "an earlier dcplake stored timestamps as INT96, which readers take for other years"
 
@@ -40,15 +33,14 @@ def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
 
 
 def _optimize(work: MaintenanceWork, table: str) -> StepReport:
-    lake, spark, table_sql = work.lake, work.lake.spark, work.lake.table_sql(table)
+    lake = work.lake
     rewrites_all = _may_hold_int96(work, table)
     if work.dry_run:
-        detail = spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()[0]
-        files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
-        told = f"would look at {files:,} files, {size:,} bytes"
+        size = lake.table(table).size()
+        told = f"would look at {size.files:,} files, {size.bytes:,} bytes"
         if rewrites_all:
-            told = f"would write {files:,} files, {size:,} bytes, anew: {_INT96}"
-        return StepReport("optimize", table, told, figures={"files": files, "bytes": size})
+            told = f"would write {size.files:,} files, {size.bytes:,} bytes, anew: {_INT96}"
+        return StepReport("optimize", table, told, figures=asdict(size))
     if not rewrites_all:
         return optimize_table(lake, table)
     report = optimize_table(lake, table, full=True)
@@ -102,20 +94,11 @@ def vacuum(work: MaintenanceWork) -> Iterator[StepReport]:
 
 
 def _vacuum(work: MaintenanceWork, table: str, kept: Horizon | None) -> StepReport:
-    spark, table_sql = work.lake.spark, work.lake.table_sql(table)
-    # By default it lists folders in 10,000 tasks, whatever the size of the table.
-    tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
-    also = {_LISTING_TASKS: str(tasks), _RETAIN_IGNORED: "false"}
-    longer = "" if kept is None else f" RETAIN {int(-(-kept.seconds // HOUR_SECONDS))} HOURS"
-    with described(spark, work.metadata("vacuum"), also):
-        rows = spark.sql(
-            f"VACUUM {table_sql}{longer}{' DRY RUN' if work.dry_run else ''}"
-        ).collect()
+    hours = None if kept is None else int(-(-kept.seconds // HOUR_SECONDS))
+    files = work.lake.table(table).vacuum(work.metadata("vacuum"), hours, dry_run=work.dry_run)
+    figures = {"files": files}
     if work.dry_run:
-        told = f"would delete {len(rows):,} files"
-        return StepReport("vacuum", table, told, figures={"files": len(rows)})
-    newest = history(work.lake.table(table), 1)[0]
-    files = int(newest.metrics.get("numDeletedFiles", "0"))
+        return StepReport("vacuum", table, f"would delete {files:,} files", figures=figures)
     needed = "within a week" if table in LEDGERS else f"within {work.kept}"
     told = f"deleted {files:,} files that no version {needed} needs"
-    return StepReport("vacuum", table, told, done=bool(files), figures={"files": files})
+    return StepReport("vacuum", table, told, done=bool(files), figures=figures)

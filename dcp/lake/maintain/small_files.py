@@ -48,8 +48,8 @@ class SmallFiles:
                 _LOG.debug("%s", unless_driver_writes("optimize", table, step))
             else:
                 _LOG.warning(
-                    "table %s: found %d commits and no OPTIMIZE, and more than %d MiB; runs keep "
-                    "its files few after one `dcplake maintain`, which rewrites it whole",
+                    "table %s: found %d commits, more than %d MiB, and files never put in order; "
+                    "runs keep them few after one `dcplake maintain`, which rewrites it whole",
                     table,
                     newest,
                     MOST_BYTES // MEBIBYTE,
@@ -60,6 +60,6 @@ class SmallFiles:
 def _last_optimize(lake: LakeTables, table: str) -> TableCommit | None:
     for limit in _LOOK_BACK:
         for commit in history(lake.table(table), limit):
-            if commit.operation == "OPTIMIZE":
+            if commit.is_optimize:
                 return commit
     return None

@@ -104,10 +104,7 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
     with suppress(OSError):  # Spark makes the folder, but the tables are in the lake's
         folder.rmdir()
     for table in _shown_tables(lake, replicas):
-        place = string(lake.location.spark_path(table))
-        lake.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {database}.{quoted(table)} USING delta LOCATION {place}"
-        )
+        lake.table(table).register(f"{database}.{quoted(table)}")
     lake.spark.sql(f"USE {database}")
 
 

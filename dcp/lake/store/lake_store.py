@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
-from dcp.lake.store.place import TablePlace
 from dcp.lake.store.table import Table
 
 if TYPE_CHECKING:
@@ -58,18 +57,26 @@ class LakeStore(Protocol):
     def pool(self, name: str) -> AbstractContextManager[None]:
         """Let the work of this thread share the slots fairly with other pools' meanwhile."""
 
-    def place_of_files(self, table: str) -> TablePlace | None:
-        """Return where tasks of Spark may write files of a table that is there.
-
-        None where the table takes none from us.
-
-        Raises:
-            LakeError: it is in a store that overwrites.
-
-        """
-
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
         """Return the rows of ``changes`` that so many tasks make, each called with its number."""
+
+    def first_rows(
+        self,
+        table: str,
+        query: str,
+        made: Callable[[pa.RecordBatch], pa.RecordBatch],
+        columns: pa.Schema,
+        settings: Mapping[str, str],
+    ) -> NewRows | None:
+        """Return the first rows of a replica that is there: what ``made`` makes of a query's rows.
+
+        ``columns`` are those of ``made``, and ``settings`` those of the session meanwhile. None
+        where the rows must be merged.
+
+        Raises:
+            LakeError: the table is in a store that overwrites.
+
+        """
 
     def beside(self) -> Self:
         """Return the same store for another thread: it fences statements of its own."""

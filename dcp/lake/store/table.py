@@ -128,6 +128,12 @@ class Table(TableReads, Protocol):
     ) -> None:
         """Make the table unless it is there. Two processes may do this at once."""
 
+    def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
+        """Add columns behind the others, unless they are there.
+
+        Two processes may do this at once. ``comments`` are by the columns' names.
+        """
+
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set some properties; others stay."""
 
@@ -168,7 +174,7 @@ class Table(TableReads, Protocol):
 
     def merge(
         self,
-        rows: pa.Table,
+        rows: "pa.Table | str",
         statement: Callable[[str], str],
         transaction: tuple[str, int],
         metadata: Mapping[str, Any],
@@ -177,13 +183,30 @@ class Table(TableReads, Protocol):
         """Merge rows into the table by ``vbucket`` and ``key``; those with ``deleted`` go.
 
         Args:
-            rows: the table's columns, and ``deleted``; each key once.
-            statement: makes Spark's statement for that from the name of a view of the rows.
+            rows: the table's columns, and ``deleted``; each key once. Or SQL for them, of views
+                and tables of `LakeStore.spark`.
+            statement: makes Spark's statement for that from SQL for the rows.
             transaction: fences the commit: one whose version is not above the last of its
                 application is skipped without a word, so it must be read back.
             metadata: what the commit says of itself (`dcp.lake.tables.history`).
             settings: those of the session for this statement.
 
+        """
+
+    def rewrite(
+        self,
+        query: str,
+        comments: Mapping[str, str],
+        cluster_by: Collection[str],
+        properties: Mapping[str, str],
+        transaction: tuple[str, int],
+        metadata: Mapping[str, Any],
+        settings: Mapping[str, str],
+    ) -> None:
+        """Commit a version with the rows and columns that a query finds, and no others.
+
+        The table's properties stay, but for those that ``properties`` sets. ``comments`` are by
+        the columns' names. The other arguments are as for `merge`.
         """
 
     def optimize(
@@ -194,3 +217,15 @@ class Table(TableReads, Protocol):
         ``settings`` are those of the session for this statement. With ``whole`` all files are
         written anew. Returns Delta's metrics, ``numFilesAdded`` and ``numFilesRemoved``.
         """
+
+    def vacuum(
+        self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
+    ) -> int:
+        """Delete the files that no kept version needs; return how many those are.
+
+        ``hours`` is how long a version is kept after the next one came; None: what the table's
+        property says. With ``dry_run`` nothing is deleted.
+        """
+
+    def register(self, name: str) -> None:
+        """Give the table a name in a schema of the session's own catalog, unless it is taken."""

@@ -98,6 +98,11 @@ class TableCommit:
         return self.operation in APPLYING and "to" in self.ours
 
     @property
+    def is_optimize(self) -> bool:
+        """True if it put the rows of small files into larger ones."""
+        return self.operation == "OPTIMIZE"
+
+    @property
     def is_heartbeat(self) -> bool:
         """True if it is an append of ours without rows: a new version with the rows of the last."""
         rows = int(self.metrics.get("numOutputRows", "0") or 0)
@@ -177,7 +182,7 @@ def _commit(told: Mapping[str, Any]) -> TableCommit:
         parse_metadata(told.get("userMetadata")),
         {name: str(value) for name, value in metrics.items()},
         None if restored is None else int(restored),
-        None if kept is None else int(kept) / 1000,
+        int(kept) / 1000 if kept is not None and operation == "VACUUM START" else None,
         told["file_time"],
     )
 

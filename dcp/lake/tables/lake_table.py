@@ -185,6 +185,11 @@ class LakeTable(SparkTable):
         with commits_to(self.place):
             SparkTable.unset_properties(self, names)
 
+    def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
+        """Add columns behind the others, unless they are there."""
+        with commits_to(self.place):
+            SparkTable.add_columns(self, columns, comments)
+
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from dcp.errors import REREAD_COMMAND, ForeignWriteError
 from dcp.lake.tables.history import HEARTBEAT, TableCommit
+from dcp.lake.tables.sql import restore_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,7 @@ class Lineage:
             return
         sound = next((c.version for c in self.commits if self.defect(c.version) is None), None)
         restore = (
-            f"take it back with RESTORE TABLE {table_sql} TO VERSION AS OF {sound}, or "
-            if sound is not None
-            else ""
+            f"take it back with {restore_sql(table_sql, sound)}, or " if sound is not None else ""
         )
         raise ForeignWriteError(
             f"table {table}: found {commit} by somebody else, expected no change of its rows "

@@ -204,6 +204,9 @@ TYPED: Final = pa.schema(
 REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype")
 """The same of the columns of a replica's files."""
 
+REPLICA_CLUSTERING: Final = ("vbucket", "key")
+"""The columns by which the rows of a replica are near each other."""
+
 DOCUMENT_STATE: Final = pa.struct(
     [
         ("seqno", U64),

@@ -1,10 +1,12 @@
 """The store of a lake whose tables Spark changes, and delta-rs reads where it can."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
 
 from dcp.errors import SetupError
 from dcp.lake.config.lake_root import is_on_s3
@@ -15,11 +17,17 @@ from dcp.lake.store.lake_store import BatchFunction, Transaction
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.tables.data_file import FileContents
-from dcp.lake.tables.file_commit import takes_files
+from dcp.lake.tables.file_commit import Operation, takes_files
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
+from dcp.lake.tables.schema import (
+    CHANGES,
+    CHANGES_STATISTICS,
+    REPLICA_CLUSTERING,
+    REPLICA_STATISTICS,
+    spark_ddl,
+)
 from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, session_settings_for_a_while
@@ -31,6 +39,9 @@ _CHANGES: Final = "changes"
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
 """A batch of that size is written at once: it is no longer held then (docs/memory.md)."""
 
+
+_ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
+"""Such a task holds no window of a connection: there is room for row groups that read well."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,6 +119,25 @@ class SparkStore:
             return TaskFiles(each_task, receive, place, _FILES, settings, read_log)
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
         return SparkRows(frame, self.location, settings)
+
+    def first_rows(
+        self,
+        table: str,
+        query: str,
+        made: Callable[[pa.RecordBatch], pa.RecordBatch],
+        columns: pa.Schema,
+        settings: Mapping[str, str],
+    ) -> TaskFiles | None:
+        """Return the first rows of a replica in files that tasks of Spark write."""
+        if (place := self.place_of_files(table)) is None:
+            return None
+        contents = FileContents(columns, REPLICA_STATISTICS, _ROW_GROUP_BYTES, REPLICA_CLUSTERING)
+
+        def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return map(made, batches)
+
+        found = self.spark.sql(query)
+        return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
 
     def beside(self) -> Self:
         """Return the same lake in a session of its own, which begins when it is asked for."""

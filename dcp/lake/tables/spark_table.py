@@ -18,14 +18,14 @@ from pyspark.errors import PySparkException
 
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.session import remove_empty_folder
+from dcp.lake.spark.session import remove_empty_folder, session_slots
 from dcp.lake.store.commit_times import in_time
 from dcp.lake.store.place import LOG
 from dcp.lake.store.table import Column, Statement, TableSize
 from dcp.lake.tables.file_table import rows_of
 from dcp.lake.tables.memory_views import memory_view
-from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.sql import dotted, property_list, string, string_list
+from dcp.lake.tables.schema import spark_ddl, spark_type
+from dcp.lake.tables.sql import dotted, property_list, quoted, restore_sql, string, string_list
 from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, transaction
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ _GLOB: Final = re.compile(r"[][{}*?\\]")
 
 _LOG = logging.getLogger(__name__)
 
+_TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
+"""How properties begin that Spark lists with a table's own, and that cannot be set."""
+
+_RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
+_LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_CLUSTER_LISTING_TASKS: Final = 64
+
+_REWRITTEN: Final = "dcplake_rows_of_rewritten_table"
 _MERGED: Final = "dcplake merged rows"
 _APPENDED: Final = "dcplake appended rows"
 _Found = TypeVar("_Found")
@@ -62,7 +70,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class SparkTable:
-    """A table by its name in Spark's SQL; ``path`` is where Spark finds it without a catalog."""
+    """A table by its name in Spark's SQL; ``path`` is where Spark finds it without a catalog.
+
+    More than 20 public methods: one for each thing that anybody asks of a table or does to it.
+    """
 
     sql: str
     where: str
@@ -153,7 +164,7 @@ class SparkTable:
                 f"{', '.join(sorted(found - wanted)) or '(none other)'}, "
                 f"expected {', '.join(sorted(wanted - found)) or 'no such columns'}; put "
                 "the table back to a version from before that (DESCRIBE HISTORY lists them): "
-                f"RESTORE TABLE {self.sql} TO VERSION AS OF …"
+                f"{restore_sql(self.sql, '…')}"
             )
 
     def columns(self, version: int | None = None) -> pa.Schema:
@@ -234,6 +245,14 @@ class SparkTable:
                 if not self.exists():
                     raise
 
+    def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
+        """Add columns behind the others, unless they are there."""
+        try:
+            self._alter(f"ADD COLUMNS ({_column_list(columns, comments)})")
+        except PySparkException:
+            if any(self.column(name) is None for name in columns.names):
+                raise
+
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set some properties."""
         self._alter(f"SET TBLPROPERTIES ({property_list(properties)})")
@@ -287,19 +306,48 @@ class SparkTable:
 
     def merge(
         self,
-        rows: pa.Table,
+        rows: pa.Table | str,
         statement: Callable[[str], str],
         fence: tuple[str, int],
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Merge rows into the table by a statement on a view of them."""
+        """Merge rows into the table by a statement on a view of them, or on SQL for them."""
         spark = self.start_spark()
-        with (
-            transaction(spark, *fence, metadata, settings),
-            memory_view(spark, _MERGED, rows) as view,
-        ):
-            spark.sql(statement(view)).collect()
+        with ExitStack() as stack:
+            stack.enter_context(transaction(spark, *fence, metadata, settings))
+            if not isinstance(rows, str):
+                rows = stack.enter_context(memory_view(spark, _MERGED, rows))
+            spark.sql(statement(rows)).collect()
+
+    def rewrite(
+        self,
+        query: str,
+        comments: Mapping[str, str],
+        cluster_by: Collection[str],
+        properties: Mapping[str, str],
+        fence: tuple[str, int],
+        metadata: Mapping[str, Any],
+        settings: Mapping[str, str],
+    ) -> None:
+        """Commit a version with the rows and columns that a query finds."""
+        spark, there = self.start_spark(), self.properties().items()
+        kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
+        listed = property_list({**kept, **properties})
+        frame = spark.sql(query)
+        for name, comment in comments.items():
+            frame = frame.withMetadata(name, {"comment": comment})
+        frame.createOrReplaceTempView(_REWRITTEN)
+        try:
+            with transaction(spark, *fence, metadata, settings):
+                # What is replaced loses its properties and its clustering, unless they are named.
+                spark.sql(
+                    f"CREATE OR REPLACE TABLE {self.sql} USING delta "
+                    f"CLUSTER BY ({', '.join(cluster_by)}) TBLPROPERTIES ({listed}) "
+                    f"AS SELECT * FROM {_REWRITTEN}"
+                ).collect()
+        finally:
+            spark.catalog.dropTempView(_REWRITTEN)
 
     def renew(self, transaction: tuple[str, int], metadata: Mapping[str, Any]) -> None:
         """Commit a version with the rows of the newest one."""
@@ -315,6 +363,29 @@ class SparkTable:
             [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
+
+    def vacuum(
+        self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
+    ) -> int:
+        """Delete the files that no kept version needs; return how many those are."""
+        spark = self.start_spark()
+        # By default it lists folders in 10,000 tasks, whatever the size of the table.
+        tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
+        settings = {_LISTING_TASKS: str(tasks), _RETAIN_IGNORED: "false"}
+        longer = "" if hours is None else f" RETAIN {hours} HOURS"
+        with described(spark, metadata, settings):
+            files = spark.sql(f"VACUUM {self.sql}{longer}{' DRY RUN' if dry_run else ''}").collect()
+        if dry_run:
+            return len(files)
+        [newest] = self.commits(1)
+        return int((newest["operationMetrics"] or {}).get("numDeletedFiles", "0"))
+
+    def register(self, name: str) -> None:
+        """Give the table a name in a schema of the session's own catalog, unless it is taken."""
+        assert self.path is not None, "a catalog's table has a name"
+        self.start_spark().sql(
+            f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {string(self.path)}"
+        )
 
     def _remove_empty_log(self) -> None:
         if self.path is not None:
@@ -344,3 +415,11 @@ class SparkTable:
             "commitInfo.timestamp AS milliseconds",
         )
         return {row["version"]: row["milliseconds"] for row in rows.collect()}
+
+
+def _column_list(columns: pa.Schema, comments: Mapping[str, str]) -> str:
+    def told(column: pa.Field) -> str:
+        comment = f" COMMENT {string(comments[column.name])}" if column.name in comments else ""
+        return f"{quoted(column.name)} {spark_type(column.type)}{comment}"
+
+    return ", ".join(map(told, columns))

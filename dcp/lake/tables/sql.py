@@ -47,6 +47,11 @@ def _escaped(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def restore_sql(table_sql: str, version: "int | str") -> str:
+    """Return the statement that takes a table back to a version, for people to run."""
+    return f"RESTORE TABLE {table_sql} TO VERSION AS OF {version}"
+
+
 def property_list(properties: Mapping[str, str]) -> str:
     """Return ``'name' = 'value'`` of each, separated by commas, for ``TBLPROPERTIES (…)``."""
     return ", ".join(f"{string(name)} = {string(value)}" for name, value in properties.items())

@@ -30,6 +30,7 @@ from dcp.lake.tables.schema import (
     CONTROL,
     QUALITY,
     REPLICA,
+    REPLICA_CLUSTERING,
     REPLICA_STATISTICS,
     TYPED,
 )
@@ -95,9 +96,6 @@ class ReplicaTable:
 
 DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
 """The replica of the default collection."""
-
-REPLICA_CLUSTERING: Final = ("vbucket", "key")
-"""The columns by which the rows of a replica are near each other."""
 
 
 def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:

@@ -49,6 +49,7 @@ class TaskFiles:
         contents: FileContents,
         settings: Mapping[str, str],
         read_log: "Callable[[], StoredTable | None]" = lambda: None,
+        operation: Operation = Operation.WRITE,
     ) -> None:
         """Each task of ``frame`` writes what ``rows`` makes of its batches at ``place``.
 
@@ -67,6 +68,7 @@ class TaskFiles:
         self.place = place
         self._settings = settings
         self._read_log = read_log
+        self._operation = operation
         self._frame = frame.mapInArrow(write, spark_ddl(DATA_FILE))
         self._written: list[DataFile] | None = None
 
@@ -82,7 +84,6 @@ class TaskFiles:
         base: Callable[[], int],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        operation: Operation = Operation.WRITE,
     ) -> None:
         """Commit the files as the version after ``base``; the first call writes them.
 
@@ -92,5 +93,5 @@ class TaskFiles:
         """
         files, told = self.written(), metadata_json(metadata)
         commit_files(
-            self.place, files, base(), transaction, told, operation, table=self._read_log()
+            self.place, files, base(), transaction, told, self._operation, table=self._read_log()
         )

@@ -83,7 +83,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
             docs.append(pa.Table.from_pylist([row | {"key": "another"}], docs.columns()), {})
 
         with monkeypatch.context() as patched:
-            patched.setattr("dcp.lake.apply.apply.first_files", add_first)
+            patched.setattr("dcp.lake.apply.apply.first_rows", add_first)
             with pytest.raises(LakeError, match=r"found other rows since, at version"):
                 run(settings, once=True)
         assert b"another" in table_rows(lake, None)[0]

@@ -169,7 +169,7 @@ def test_a_lake_in_a_catalog_costs_what_one_in_a_folder_costs(
     require_few_jobs(warm)
     shown, merge = looked_up()
     assert shown == f"SHOW TABLE EXTENDED IN {schema} LIKE 'changes'"
-    assert merge.startswith("MERGE")
+    assert merge.startswith("\nMERGE INTO")
 
 
 def test_a_check_of_a_thousand_changed_rows(warm: WarmDriver) -> None:
