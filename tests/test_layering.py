@@ -193,7 +193,6 @@ MAY_NAME_DELTA: dict[str, str] = {
     "dcp/lake/config/required_spark.py": "settings of a session are Delta's, too",
     "dcp/lake/spark/failures.py": "messages of Spark name files of the log",
     "dcp/lake/config/path_settings.py": "tells a folder with a lake, which nobody has opened yet",
-    "dcp/lake/apply/apply_sql.py": "makes the statement of a merge, which the store runs",
     "dcp/lake/query/query.py": "tells users how they name a table in SQL",
     "dcp/cli/lake/sql.py": "tells users how they name a table in SQL",
     "dcp/cli/demo/demo.py": "shows what users ask in SQL",

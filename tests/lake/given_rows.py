@@ -6,6 +6,7 @@ from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.data_file import DataFileWriter, FileContents
+from dcp.lake.tables.file_commit import Operation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables
@@ -28,6 +29,7 @@ class OwnFiles(TaskFiles):
     def __init__(self, place: TablePlace, rows: pa.Table) -> None:
         self.place = place
         self._read_log = lambda: None
+        self._operation = Operation.WRITE
         with DataFileWriter(place, FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)

@@ -59,7 +59,6 @@ from dcp.lake.log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import REPLICA_CLUSTERING
 from dcp.lake.tables.tables import (
     MICROSECOND_TIMESTAMPS,
@@ -70,6 +69,7 @@ from dcp.lake.tables.tables import (
 from dcp.lake.tables.transaction import (
     FEW_JOBS_TO_JOIN,
     is_conflict,
+    memory_view,
     session_settings_for_a_while,
 )
 from dcp.lake.tables.typed_columns import DOC, TypedColumns

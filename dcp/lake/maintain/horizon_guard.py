@@ -6,7 +6,6 @@ a heartbeat may be due.
 """
 
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -41,15 +40,9 @@ def look_back(lake: LakeTables) -> int:
 class HorizonGuard:
     """Keeps the rollback horizon of one open lake, for one process."""
 
-    def __init__(
-        self,
-        lake: LakeTables,
-        horizon: Horizon,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, lake: LakeTables, horizon: Horizon) -> None:
         self._lake = lake
         self._horizon = horizon
-        self._clock = clock
         self._newest: dict[str, datetime] = {}
 
     def check(self) -> bool:
@@ -71,7 +64,7 @@ class HorizonGuard:
         return self._beat(lake, replica)
 
     def _first_look(self) -> None:
-        lake, now, replicas = self._lake, self._clock(), replicas_in(self._lake)
+        lake, now, replicas = self._lake, datetime.now(UTC), replicas_in(self._lake)
         commits = history(lake.changes)
         refuse_tampered_log(lake, commits)
         statuses = {each.name: replica_status(lake, each, look_back(lake)) for each in replicas}
@@ -86,7 +79,7 @@ class HorizonGuard:
     def _beat(self, lake: LakeTables, replica: ReplicaTable | None) -> bool:
         """Make a heartbeat if the newest version is old; ask for its age only if it may be."""
         table = "changes" if replica is None else replica.name
-        begin = self._clock() - timedelta(seconds=self._horizon.heartbeat_seconds)
+        begin = datetime.now(UTC) - timedelta(seconds=self._horizon.heartbeat_seconds)
         if table in self._newest and self._newest[table] > begin:
             return False
         self._newest[table] = newest_commit_time(lake, table)

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
-from dcp.lake.store.commit_times import in_time
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.place import TablePlace, in_time
 
 _MOST_REMEMBERED: Final = 500
 """Commits of a table that are remembered at most."""

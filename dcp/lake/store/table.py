@@ -30,8 +30,19 @@ class Column:
     comment: str
 
 
-class TableReads(Protocol):
-    """The reads that every adapter can do of a table that is there."""
+class Table(Protocol):
+    """A table of a lake, which need not be there.
+
+    Where only Spark can do what is asked, the first such call starts it.
+    """
+
+    @property
+    def sql(self) -> str:
+        """The table's name in Spark's SQL."""
+
+    @property
+    def where(self) -> str:
+        """The lake and the table, for messages."""
 
     def table_id(self) -> str:
         """Return Delta's own id of the table: one that is dropped and made again has another."""
@@ -77,21 +88,6 @@ class TableReads(Protocol):
 
         None where it is more than ``most_bytes``, of rows with a ``value``.
         """
-
-
-class Table(TableReads, Protocol):
-    """A table of a lake, which need not be there.
-
-    Where only Spark can do what is asked, the first such call starts it.
-    """
-
-    @property
-    def sql(self) -> str:
-        """The table's name in Spark's SQL."""
-
-    @property
-    def where(self) -> str:
-        """The lake and the table, for messages."""
 
     @property
     def place(self) -> TablePlace | None:

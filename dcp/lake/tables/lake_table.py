@@ -170,7 +170,7 @@ class LakeTable(SparkTable):
         """Make the table unless it is there; without clustering that takes no Spark."""
         if self.exists():
             return
-        if not cluster_by and self._by_files(lambda files: _created(files, columns, properties)):
+        if not cluster_by and self._by_files(lambda files: files.create(columns, properties)):
             return
         self._remove_unfinished_log()
         SparkTable.create(self, columns, cluster_by, properties)
@@ -250,8 +250,3 @@ class LakeTable(SparkTable):
             return
         if all(each.name.startswith(".") for each in log.iterdir()):
             shutil.rmtree(log)  # commits under way that were never renamed, and checksums
-
-
-def _created(files: FileTable, columns: pa.Schema, properties: Mapping[str, str]) -> bool:
-    files.create(columns, properties)
-    return True

@@ -18,7 +18,6 @@ from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import Operation, takes_files
-from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import (
@@ -30,7 +29,7 @@ from dcp.lake.tables.schema import (
 )
 from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.task_files import TaskFiles
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, session_settings_for_a_while
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +38,8 @@ _CHANGES: Final = "changes"
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
 """A batch of that size is written at once: it is no longer held then (docs/memory.md)."""
 
+
+_RECEIVED: Final = "dcplake_received_rows"
 
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task holds no window of a connection: there is room for row groups that read well."""
@@ -118,7 +119,7 @@ class SparkStore:
             read_log = self.table(_CHANGES).read_log
             return TaskFiles(each_task, receive, place, _FILES, settings, read_log)
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
-        return SparkRows(frame, self.location, settings)
+        return SparkRows(frame, self.table(_CHANGES), settings)
 
     def first_rows(
         self,
@@ -156,7 +157,7 @@ class SparkRows:
     """Rows of ``changes`` that Spark appends; each attempt makes them anew."""
 
     frame: "DataFrame"
-    location: LakeLocation
+    table: LakeTable
     settings: Mapping[str, str]
 
     def append(
@@ -166,17 +167,7 @@ class SparkRows:
         metadata: Mapping[str, Any],
     ) -> None:
         """Let the tasks make the rows, and append them."""
-        app_id, version = transaction
-        writer = (
-            self.frame.write.format("delta")
-            .mode("append")
-            .option("txnAppId", app_id)
-            .option("txnVersion", str(version))
-            .option("userMetadata", metadata_json(metadata))
-        )
+        self.frame.createOrReplaceTempView(_RECEIVED)
         # Delta looks up the newest transaction id, which reads the table's whole state.
-        with session_settings_for_a_while(self.frame.sparkSession, {**FEW_JOBS, **self.settings}):
-            if self.location.schema is not None:
-                writer.saveAsTable(self.location.table_sql(_CHANGES).replace("`", ""))
-            else:
-                writer.save(self.location.spark_path(_CHANGES))
+        settings = {**FEW_JOBS, **self.settings}
+        self.table.append_found(f"SELECT * FROM {_RECEIVED}", {}, transaction, metadata, settings)

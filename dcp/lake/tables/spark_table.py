@@ -19,17 +19,16 @@ from pyspark.errors import PySparkException
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import remove_empty_folder, session_slots
-from dcp.lake.store.commit_times import in_time
-from dcp.lake.store.place import LOG
+from dcp.lake.store.place import LOG, in_time
 from dcp.lake.store.table import Column, Statement, TableSize
 from dcp.lake.tables.file_table import rows_of
-from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.schema import spark_ddl, spark_type
 from dcp.lake.tables.sql import dotted, property_list, quoted, restore_sql, string, string_list
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, transaction
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, memory_view, transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 StartSpark = Callable[[], "SparkSession"]
 """Returns a session; the first call starts Spark, where it does not run."""
@@ -146,17 +145,14 @@ class SparkTable:
 
     def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
         """Raise LakeError unless the table has these columns."""
-        spark = self.start_spark()
+        wanted_schema = self.start_spark().createDataFrame([], spark_ddl(expected)).schema
         found, wanted = (
             {
-                f"{column.name} {column.dataType.simpleString()}"
-                for column in frame.schema
-                if column.name not in also
+                f"{each.name} {each.dataType.simpleString()}"
+                for each in schema
+                if each.name not in also
             }
-            for frame in (
-                spark.sql(f"SELECT * FROM {self.sql} LIMIT 0"),
-                spark.createDataFrame([], spark_ddl(expected)),
-            )
+            for schema in (self._schema(), wanted_schema)
         )
         if found != wanted:
             raise LakeError(
@@ -171,13 +167,11 @@ class SparkTable:
         """Return the columns of a version, or of the newest one."""
         from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
 
-        frame = self.start_spark().sql(f"SELECT * FROM {self._at(version)} LIMIT 0")
-        return to_arrow_schema(frame.schema, timezone="UTC")
+        return to_arrow_schema(self._schema(version), timezone="UTC")
 
     def column(self, name: str) -> Column | None:
         """Return a column of the newest version."""
-        with spark_errors(self.where):
-            schema = self.start_spark().sql(f"SELECT * FROM {self.sql} LIMIT 0").schema
+        schema = self._schema()
         if name not in schema.names:
             return None
         from pyspark.sql.pandas.types import to_arrow_type  # not where Spark is not needed
@@ -394,6 +388,10 @@ class SparkTable:
 
     def _alter(self, change: str) -> None:
         self.start_spark().sql(f"ALTER TABLE {self.sql} {change}").collect()
+
+    def _schema(self, version: int | None = None) -> "StructType":
+        with spark_errors(self.where):
+            return self.start_spark().sql(f"SELECT * FROM {self._at(version)} LIMIT 0").schema
 
     def _at(self, version: int | None) -> str:
         return self.sql if version is None else f"{self.sql} VERSION AS OF {version}"

@@ -1,4 +1,4 @@
-"""Sets session settings that fence one statement and mark its commit as a driver's.
+"""Sets session settings that fence one statement and mark its commit, and makes views for one.
 
 Delta reads them for *every* write of the session, so they are set for one statement and put back as
 they were, whatever happens.
@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.schema import spark_ddl
+from dcp.lake.tables.sql import quoted
 
 _DELTA: Final = "spark.databricks.delta."
 
@@ -100,3 +103,15 @@ def session_settings_for_a_while(
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
+
+
+@contextmanager
+def memory_view(spark: SparkSession, name: str, table: pa.Table) -> Iterator[str]:
+    """Give the SQL name of a view of ``table``, which exists for the statements within."""
+    # PySpark 4.2 loses every row behind an empty chunk.
+    frame = spark.createDataFrame(table.combine_chunks(), spark_ddl(table.schema))
+    frame.createOrReplaceTempView(quoted(name))
+    try:
+        yield quoted(name)
+    finally:
+        spark.catalog.dropTempView(name)

@@ -23,6 +23,7 @@ from dcp.lake.tables.collections import collections_in
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
+from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.spark_store import SparkRows
@@ -201,7 +202,9 @@ def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
 
 def by_spark(frame: "DataFrame", lake: LakeTables) -> SparkRows:
     """Let Spark append the rows of a frame."""
-    return SparkRows(frame, lake.location, {})
+    table = lake.changes
+    assert isinstance(table, LakeTable)
+    return SparkRows(frame, table, {})
 
 
 Rows = Callable[["DataFrame", LakeTables], NewRows]
