@@ -285,10 +285,11 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
 
     settings, cluster = source.settings, source.cluster
     location = lake_location(settings)
-    place = location.table(CHANGES_TABLE, refuse).place
+    root = location.root  # a catalog would be asked where the table is
+    place = None if root is None else location.table(CHANGES_TABLE, refuse).place
     start_spark = spark_of(settings) if settings.lake.on_s3 and place is None else refuse
-    if settings.lake.on_s3 and location.root is not None:
-        try_store(place, start_spark, location.root, tell)
+    if settings.lake.on_s3 and root is not None:
+        try_store(place, start_spark, root, tell)
     with checking("lake", tell) as finding:
         try:
             lake = find_lake(start_spark, location)

@@ -414,9 +414,12 @@ def test_an_ephemeral_bucket_is_told_with_the_setting_that_has_no_effect_there(
         assert ("policy.persist_to has no effect" in step["found"]) is bool(persist_to)
 
 
+@pytest.mark.parametrize(
+    "lake", [("--lake", "gs://bucket/lake"), ("--set", "lake.schema=spark_catalog.lake")]
+)
 def test_a_lake_that_only_spark_reads_is_not_looked_at(
-    cluster: ProducerCluster, capsys: pytest.CaptureFixture[str]
+    cluster: ProducerCluster, capsys: pytest.CaptureFixture[str], lake: tuple[str, str]
 ) -> None:
-    code, steps, _ = doctor([*options(cluster.seeds), "--lake", "gs://bucket/lake"], capsys)
+    code, steps, _ = doctor([*options(cluster.seeds), *lake], capsys)
     assert code == 0
     assert "not looked at, which takes Spark" in steps[-1]["found"]
