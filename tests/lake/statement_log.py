@@ -47,13 +47,11 @@ def read_statements(file: Path) -> list[str]:
 def install() -> None:
     """Let the sessions of this process note what they run; once."""
     from pyspark.sql.classic.dataframe import DataFrame
-    from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.session import SparkSession
 
     from dcp.lake.tables.task_files import TaskFiles
 
     _wrap(SparkSession, "sql", lambda _, sql, *__: statement_name(sql))
-    _wrap(DataFrameWriter, "save", lambda _, path: f"append {Path(path).name}")
     _wrap(TaskFiles, "written", lambda files: f"append {files.place.uri.rpartition('/')[2]}")
     for name in ("collect", "toArrow"):
         _wrap(DataFrame, name, None)

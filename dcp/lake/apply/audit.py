@@ -27,7 +27,7 @@ from dcp.lake.log.stop_points import reached
 from dcp.lake.store.table import Statement
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_audit
+from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, FEW_ROWS, is_conflict
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
@@ -51,7 +51,7 @@ def write_audit(
     written = lake.table(AUDIT_TABLE).transaction_version(app_id)
     if written is not None and written >= applied.version:
         return
-    table = ensure_audit(lake)
+    table = ensure_ledger(lake, AUDIT_TABLE)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     audited = Audited(
         applied,

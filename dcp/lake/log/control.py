@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.tables.schema import CONTROL
-from dcp.lake.tables.tables import CONTROL_TABLE, LakeTables, ensure_control
+from dcp.lake.tables.tables import CONTROL_TABLE, LakeTables, ensure_ledger
 
 BACKFILL: Final = "backfill"
 CANCEL: Final = "cancel"
@@ -133,7 +133,7 @@ class Control:
             "detail": detail or None,
         }
         lake = self._lake
-        table = ensure_control(lake)
+        table = ensure_ledger(lake, CONTROL_TABLE)
         ours = {"lake": lake.identity.lake_id, "control": action.id}
         asked = pa.Table.from_pylist([row], schema=CONTROL)
         table.append(asked, ours)

@@ -19,7 +19,7 @@ from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import WINDOW, TableCommit, history
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, audit_exists, replicas_in
+from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 ROUNDS_SHOWN: Final = 30
@@ -137,7 +137,7 @@ class FiguresReader:
         statuses = {each: replica_status(lake, each) for each in replicas_in(lake)}
         heads = {each.name: status.lineage.commits[0] for each, status in statuses.items()}
         heads = {"changes": commits[0], **heads}
-        if audit_exists(lake):
+        if lake.table(AUDIT_TABLE).exists():
             heads[AUDIT_TABLE] = history(lake.table(AUDIT_TABLE), 1)[0]
         seen = {table: (head.version, head.time) for table, head in heads.items()}
         if self._newest is None or self._newest[0] != seen:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from dcp.lake.quality.quality_report import QualityReport
 from dcp.lake.quality.quality_suite import QualitySuite, Severity
 from dcp.lake.tables.schema import QUALITY
-from dcp.lake.tables.tables import QUALITY_TABLE, LakeTables, ensure_quality
+from dcp.lake.tables.tables import QUALITY_TABLE, LakeTables, ensure_ledger
 
 _PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round", "table_rows")])
 
@@ -24,7 +24,7 @@ class PassedCheck:
 
 def write_results(lake: LakeTables, report: QualityReport) -> None:
     """Append what a check found: a row for each expectation."""
-    table = ensure_quality(lake)
+    table = ensure_ledger(lake, QUALITY_TABLE)
     metadata = {"lake": lake.identity.lake_id, "quality": report.run, "table": report.table}
     rows = results_table(report, lake.table(report.table).table_id())
     table.append(rows, metadata)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dcp.lake.log.epoch_log import rollback_rows
 from dcp.lake.query.views_sql import RESTREAM
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, audit_exists
+from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
 
 NEWEST: Final = 100
 """Rollbacks that are told unless more are asked for."""
@@ -97,7 +97,7 @@ def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
 
 def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey], int]:
     """Return the keys that were taken back, those of the newest applies first, and how many."""
-    if not audit_exists(lake):
+    if not lake.table(AUDIT_TABLE).exists():
         return [], 0
     audit = lake.table(AUDIT_TABLE)
     [[total]] = (row.values() for row in audit.rows("count(*) AS total", "true"))

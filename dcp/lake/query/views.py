@@ -39,7 +39,7 @@ from dcp.lake.query.views_sql import (
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.sql import dotted, quoted
-from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, audit_exists
+from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.typed_columns import VIOLATIONS
 
 
@@ -85,8 +85,8 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     views["row_history"] = row_history_sql(lake.changes_sql)
     tables = {replica: lake.table_sql(replica.name) for replica in replicas}
     views["dropped_documents"] = dropped_documents_sql(lake.changes_sql, tables)
-    audit = lake.table_sql(AUDIT_TABLE) if audit_exists(lake) else None
-    views["rollbacks"] = rollbacks_sql(audit)
+    audit = lake.table(AUDIT_TABLE)
+    views["rollbacks"] = rollbacks_sql(audit.sql if audit.exists() else None)
     typed = {each.name: lake.table_sql(each.name) for each in replicas if _is_typed(lake, each)}
     views["quarantine"] = quarantine_sql(typed)
     newest = positions_at(lake, latest_round(lake))

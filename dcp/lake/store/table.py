@@ -34,6 +34,8 @@ class Table(Protocol):
     """A table of a lake, which need not be there.
 
     Where only Spark can do what is asked, the first such call starts it.
+
+    More than 20 public methods: one for each thing that anybody asks of a table or does to it.
     """
 
     @property

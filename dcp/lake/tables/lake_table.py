@@ -8,6 +8,7 @@ that hide places), and where it cannot read the table: what Spark says then is w
 import logging
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -175,21 +176,6 @@ class LakeTable(SparkTable):
         self._remove_unfinished_log()
         SparkTable.create(self, columns, cluster_by, properties)
 
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set some properties; others stay."""
-        with commits_to(self.place):
-            SparkTable.set_properties(self, properties)
-
-    def unset_properties(self, names: Collection[str]) -> None:
-        """Remove properties, as far as they are there."""
-        with commits_to(self.place):
-            SparkTable.unset_properties(self, names)
-
-    def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
-        """Add columns behind the others, unless they are there."""
-        with commits_to(self.place):
-            SparkTable.add_columns(self, columns, comments)
-
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows.
 
@@ -201,13 +187,6 @@ class LakeTable(SparkTable):
         if files is None or not files.append(rows, metadata):
             SparkTable.append(self, rows, metadata)
 
-    def optimize(
-        self, metadata: Mapping[str, Any], settings: Mapping[str, str], *, whole: bool
-    ) -> Mapping[str, int]:
-        """Put the rows of small files into larger ones, sorted for the table's queries."""
-        with commits_to(self.place):
-            return SparkTable.optimize(self, metadata, settings, whole=whole)
-
     def require_same_place(self) -> None:
         """Raise LakeError where a catalog has the table elsewhere than when it was looked up."""
         before, now = self.found, self.look_up(self)
@@ -218,6 +197,10 @@ class LakeTable(SparkTable):
                 f" expected {before.location}: somebody dropped or moved it while dcplake worked; "
                 "nothing was committed there; start again with the table that you mean"
             )
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Let no commit of files by this process come between those of a statement."""
+        return commits_to(self.place)
 
     def note_unreadable(self, failure: Exception) -> None:
         """Ask Spark from now on, until the files are looked up and found readable again.

@@ -8,7 +8,7 @@ says of a damaged log is what users look up.
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -353,7 +353,7 @@ class SparkTable:
     ) -> Mapping[str, int]:
         """Put the rows of small files into larger ones."""
         spark = self.start_spark()
-        with described(spark, metadata, settings):
+        with self.alone(), described(spark, metadata, settings):
             [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
@@ -386,8 +386,14 @@ class SparkTable:
             with suppress(Py4JError):  # if something else is in it, Spark tells what there is
                 remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Let no other thread of this process commit to the table beside a statement."""
+        return nullcontext()
+
     def _alter(self, change: str) -> None:
-        self.start_spark().sql(f"ALTER TABLE {self.sql} {change}").collect()
+        spark = self.start_spark()
+        with self.alone():
+            spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
 
     def _schema(self, version: int | None = None) -> "StructType":
         with spark_errors(self.where):

@@ -55,7 +55,12 @@ CONTROL_TABLE: Final = "control"
 QUALITY_TABLE: Final = "quality"
 """What checks of data quality found (`dcp.lake.quality.quality_results`)."""
 
-LEDGERS: Final = (AUDIT_TABLE, CONTROL_TABLE, QUALITY_TABLE)
+_LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
+    AUDIT_TABLE: (AUDIT, REPLICA_CLUSTERING),
+    CONTROL_TABLE: (CONTROL, ()),
+    QUALITY_TABLE: (QUALITY, ("time",)),
+}
+LEDGERS: Final = tuple(_LEDGERS)
 """The tables that are made when they are needed, and only grow."""
 
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
@@ -363,11 +368,15 @@ def ensure_replica(
         _list_replica(lake, replica)
 
 
-def _ensure_own(
-    lake: LakeTables, name: str, columns: pa.Schema, cluster_by: Sequence[str]
-) -> Table:
-    """Return a table of the lake that is no replica, made if it is not there."""
+def ensure_ledger(lake: LakeTables, name: str) -> Table:
+    """Return a table of `LEDGERS`, made if it is not there; any Delta writer may append to it.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's.
+
+    """
     table, properties = lake.table(name), {"dcplake.lake": lake.identity.lake_id}
+    columns, cluster_by = _LEDGERS[name]
     table.create(columns, cluster_by, properties)
     found = table.properties()
     if found.get("dcplake.lake") != lake.identity.lake_id:
@@ -377,41 +386,6 @@ def _ensure_own(
         )
     table.require_columns(columns)
     return table
-
-
-def ensure_audit(lake: LakeTables) -> Table:
-    """Return the table ``undone``, made if it is not there.
-
-    Raises:
-        LakeError: a table of that name is there and is not this lake's.
-
-    """
-    return _ensure_own(lake, AUDIT_TABLE, AUDIT, REPLICA_CLUSTERING)
-
-
-def ensure_control(lake: LakeTables) -> Table:
-    """Return the table ``control``, made if it is not there; any Delta writer may append to it.
-
-    Raises:
-        LakeError: a table of that name is there and is not this lake's.
-
-    """
-    return _ensure_own(lake, CONTROL_TABLE, CONTROL, ())
-
-
-def ensure_quality(lake: LakeTables) -> Table:
-    """Return the table ``quality``, made if it is not there.
-
-    Raises:
-        LakeError: a table of that name is there and is not this lake's.
-
-    """
-    return _ensure_own(lake, QUALITY_TABLE, QUALITY, ["time"])
-
-
-def audit_exists(lake: LakeTables) -> bool:
-    """Return whether a rollback was ever undone in this lake."""
-    return lake.table(AUDIT_TABLE).exists()
 
 
 def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
