@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 def table_at(place: TablePlace, where: str = "t") -> LakeTable:
     """Return the table at a place; ``where`` is what messages call it."""
-    return LakeTable("delta.`t`", where, _no_spark, None, lambda _: Located(place.uri, place))
+    found = Located(place.uri, place)
+    return LakeTable("delta.`t`", where, _no_spark, place.uri, lambda _: found)
 
 
 def _no_spark() -> "SparkSession":

@@ -120,6 +120,9 @@ class LakeTable(SparkTable):
         if self.found is None:
             return False
         found = self._by_files(FileTable.exists)
+        if found is False and self.path is None:  # a catalog may have it elsewhere by then
+            self.located.pop(self.sql, None)
+            found = None if self.look_up(self) is not None else False
         return SparkTable.exists(self) if found is None else found
 
     def properties(self) -> dict[str, str]:

@@ -125,7 +125,11 @@ def test_a_table_that_is_dropped_and_made_again_is_found_where_it_is(
     before = table.table_id()
     store.spark.sql(f"DROP TABLE {table.sql}")
     assert not table.exists()
+    made(store, "docs")
+    assert table.exists() and table.place is not None
+    store.spark.sql(f"DROP TABLE {table.sql}")
     made(store, "docs", f"LOCATION '{tmp_path / 'elsewhere'}'")
+    assert table.exists()
     assert table.table_id() != before
     assert table.place == FolderPlace(tmp_path / "elsewhere")
 
