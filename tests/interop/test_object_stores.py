@@ -17,6 +17,7 @@ from dcp.lake.run.checked_step import CheckedStep
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG, commit_name
+from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.opening import refuse_to_start
 from dcp.lake.tables.schema import CHANGES
@@ -134,7 +135,7 @@ def test_a_table_is_made_appended_to_by_several_and_read_without_spark(place: Ob
     created = place.commits_from(0)
 
     def append(_: int) -> None:
-        replace(table, remembered={}).append(rows, {"by": "tests"})
+        replace(table, remembered=RememberedTables()).append(rows, {"by": "tests"})
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(append, range(WRITERS)))

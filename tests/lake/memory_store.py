@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from threading import Lock
@@ -13,6 +15,7 @@ from datafusion import SessionConfig, SessionContext
 
 from dcp.errors import LakeError
 from dcp.lake.store.lake_store import BatchFunction, Transaction
+from dcp.lake.store.looks import Looks
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, lake_in
@@ -42,6 +45,26 @@ class MemoryStore:
         self._context = SessionContext(config)
         self._lock = Lock()
         self._ids = count(1)
+        self._know_nothing()
+
+    def opened(self) -> Self:
+        """Return the same store for another process, whose looks are its own; with these hooks."""
+        opened = copy(self)
+        opened._know_nothing()
+        return opened
+
+    def _know_nothing(self) -> None:
+        self.looks = Looks()
+        self._seen: dict[str, tuple[int, MemoryVersions | None]] = {}
+
+    def seen(self, name: str) -> MemoryVersions | None:
+        """Return a table's versions as this thread's look has them; None where it is not there."""
+        read_at, versions = self._seen.get(name, (0, None))
+        if not self.looks.has_seen(read_at):
+            read_at, kept = self.looks.tick(), self.kept.get(name)
+            versions = None if kept is None else replace(kept, versions=[*kept.versions])
+            self._seen[name] = read_at, versions
+        return versions
 
     @property
     def spark(self) -> "SparkSession":

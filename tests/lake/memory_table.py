@@ -6,7 +6,8 @@ The product's own SQL runs over it by DataFusion, the engine that delta-rs has, 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Transaction = tuple[str, int]
 _Found = TypeVar("_Found")
+_Given = ParamSpec("_Given")
 _PLACE: Final = ("vbucket", "key")
 _KEEPS_FILES: Final = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")
 
@@ -84,6 +86,19 @@ class MemoryVersions:
         return self.versions[-1]
 
 
+def _commits(
+    change: Callable[Concatenate["MemoryTable", _Given], _Found],
+) -> Callable[Concatenate["MemoryTable", _Given], _Found]:
+    """Let what is read behind a change be the newest, whether it committed or not."""
+
+    @wraps(change)
+    def commit(table: "MemoryTable", /, *given: _Given.args, **named: _Given.kwargs) -> _Found:
+        with table.store.looks.committing():
+            return change(table, *given, **named)
+
+    return commit
+
+
 @dataclass(frozen=True)
 class MemoryTable:
     """A table of a store, which need not be there."""
@@ -105,32 +120,39 @@ class MemoryTable:
     @property
     def kept(self) -> MemoryVersions:
         """All its versions."""
-        if (kept := self.store.kept.get(self.name)) is None:
+        return self._there(self.store.kept.get(self.name))
+
+    @property
+    def _seen(self) -> MemoryVersions:
+        return self._there(self.store.seen(self.name))
+
+    def _there(self, versions: MemoryVersions | None) -> MemoryVersions:
+        if versions is None:
             raise LakeError(f"{self.where}: found no Delta table there, expected one")
-        return kept
+        return versions
 
     # --- reads
 
     def exists(self) -> bool:
         """Return whether there is a table."""
-        return self.name in self.store.kept
+        return self.store.seen(self.name) is not None
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties."""
-        return dict(self.kept.newest.properties)
+        return dict(self._seen.newest.properties)
 
     def table_id(self) -> str:
         """Return the table's id: one that is dropped and made again has another."""
-        return self.kept.table_id
+        return self._seen.table_id
 
     def size(self) -> TableSize:
         """Return the size of the newest version."""
-        chunks = self.kept.newest.chunks
+        chunks = self._seen.newest.chunks
         return TableSize(len(chunks), sum(chunk.nbytes for chunk in chunks))
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest version that an application's transactions committed."""
-        return self.kept.newest.transactions.get(app_id) if self.exists() else None
+        return self._seen.newest.transactions.get(app_id) if self.exists() else None
 
     def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
         """Raise LakeError unless the table has these columns."""
@@ -146,12 +168,12 @@ class MemoryTable:
 
     def column(self, name: str) -> Column | None:
         """Return a column of the newest version."""
-        columns = self.kept.newest.columns
+        columns = self._seen.newest.columns
         return Column(columns.field(name).type, "") if name in columns.names else None
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits, newest first."""
-        return [each.told() for each in self.kept.versions[: -limit - 1 : -1]]
+        return [each.told() for each in self._seen.versions[: -limit - 1 : -1]]
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
         """Return rows of the newest version."""
@@ -186,14 +208,14 @@ class MemoryTable:
 
     def _run(self, statement: Statement, version: int | None) -> pa.Table:
         read = self._at(version)
-        name = f"{self.name}_{self.kept.table_id}_{read.number}"
+        name = f"{self.name}_{self._seen.table_id}_{read.number}"
         text = statement(name, standard_string)
         if text not in read.found:
             read.found[text] = self.store.run(text, {name: read.chunks})
         return read.found[text]
 
     def _at(self, version: int | None) -> MemoryVersion:
-        kept = self.kept
+        kept = self._seen
         if version is None:
             return kept.newest
         if version in kept.unreadable or version >= len(kept.versions):
@@ -202,6 +224,7 @@ class MemoryTable:
 
     # --- changes
 
+    @_commits
     def create(
         self,
         columns: pa.Schema,
@@ -209,7 +232,7 @@ class MemoryTable:
         properties: Mapping[str, str],
     ) -> None:
         """Make the table unless it is there."""
-        if not self.exists():
+        if self.name not in self.store.kept:
             self.store.kept[self.name] = MemoryVersions(self.store.new_id())
             empty = _chunks(columns.empty_table())
             self._commit("CREATE TABLE", columns, empty, {}, properties=dict(properties))
@@ -232,21 +255,26 @@ class MemoryTable:
         """Delete nothing: there are no files."""
         return 0
 
+    @_commits
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set some properties."""
-        self._alter("SET TBLPROPERTIES", {**self.properties(), **properties})
+        self._alter("SET TBLPROPERTIES", {**self.kept.newest.properties, **properties})
 
+    @_commits
     def unset_properties(self, names: Collection[str]) -> None:
         """Remove properties."""
-        left = {name: value for name, value in self.properties().items() if name not in names}
+        found = self.kept.newest.properties
+        left = {name: value for name, value in found.items() if name not in names}
         self._alter("UNSET TBLPROPERTIES", left)
 
+    @_commits
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows."""
         newest = self.kept.newest
         made = rows.select(newest.columns.names).cast(newest.columns)
         self._commit_rows("WRITE", (*newest.chunks, *_chunks(made)), metadata)
 
+    @_commits
     def append_on(
         self,
         version: int,
@@ -263,6 +291,7 @@ class MemoryTable:
         chunks = (*read.chunks, *_chunks(rows))
         self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
 
+    @_commits
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         """Commit a version with the rows of the newest one."""
         newest = self.kept.newest
@@ -272,6 +301,7 @@ class MemoryTable:
                 "WRITE", newest.chunks, metadata, metrics, transaction, has_new_rows=False
             )
 
+    @_commits
     def merge(
         self,
         rows: pa.Table | str,
@@ -292,6 +322,7 @@ class MemoryTable:
             raise RuntimeError(f"[DELTA_CONCURRENT_WRITE] {self.where}: {since}")
         self._commit_rows("MERGE", chunks, metadata, metrics, transaction)
 
+    @_commits
     def optimize(
         self,
         metadata: Mapping[str, Any],
@@ -305,6 +336,7 @@ class MemoryTable:
             self._commit_rows("OPTIMIZE", made, metadata)
         return {"numFilesRemoved": len(before) - 1, "numFilesAdded": int(len(before) > 1)}
 
+    @_commits
     def append_found(
         self,
         query: str,
@@ -325,6 +357,7 @@ class MemoryTable:
         """Return whether all rows can be read."""
         return True
 
+    @_commits
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
         """Delete the rows for which ``condition`` holds; return how many those were."""
         newest = self.kept.newest

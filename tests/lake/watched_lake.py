@@ -68,7 +68,7 @@ class WatchedLake:
 
     def open(self, bucket_uuid: str = "bucket-uuid") -> LakeTables:
         """Make the lake or open it, as a process does that knows nothing of it."""
-        return lake_in_memory(self.vbuckets, self.store, bucket_uuid)
+        return lake_in_memory(self.vbuckets, self.store.opened(), bucket_uuid)
 
     @property
     def docs(self) -> MemoryTable:

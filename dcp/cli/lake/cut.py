@@ -54,11 +54,13 @@ def run(
         raise ConfigError("found --round and --as-of, expected one of them")
     settings = settings_from(config, lake, overrides)
     tables = open_lake(spark_of(settings), lake_location(settings))
-    cut = find_cut(tables, round_number, as_of)
+    with tables.look():
+        cut = find_cut(tables, round_number, as_of)
+        views = cut.views_sql(tables)
     if json:
-        say_json(cut.to_json() | {"views": cut.views_sql(tables)})
+        say_json(cut.to_json() | {"views": views})
         return 0
     say(f"-- {cut}")
-    for statement in cut.views_sql(tables):
+    for statement in views:
         say(f"{statement};")
     return 0

@@ -32,8 +32,9 @@ def run(
 
     settings = settings_from(config, lake, overrides)
     tables = open_lake(spark_of(settings), lake_location(settings))
-    epochs = newest_epochs(tables, lines)
-    keys, total = undone_keys(tables, lines)
+    with tables.look():
+        epochs = newest_epochs(tables, lines)
+        keys, total = undone_keys(tables, lines)
     if json:
         for epoch in epochs:
             say_json({"epoch": epoch.to_json()})

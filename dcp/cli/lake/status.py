@@ -29,7 +29,9 @@ def run(
     from dcp.lake.task_monitor.live_place import LivePlace
 
     settings = settings_from(config, lake, overrides)
-    status = lake_status(open_lake(spark_of(settings), lake_location(settings)))
+    tables = open_lake(spark_of(settings), lake_location(settings))
+    with tables.look():
+        status = lake_status(tables)
     source = ask_source(settings)
     looks = read_board(LivePlace.of(settings))  # last: it is what changes fastest
     if json:

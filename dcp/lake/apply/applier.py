@@ -93,11 +93,12 @@ class Applier:
         """Read the status of the tables; write an audit that is missing because a driver died
         before it.
         """
-        for replica in self._replicas if replicas is None else replicas:
-            status = replica_status(self._lake, replica)
-            if status.applied is not None:
-                self._note(status.applied)
-                write_audit(self._lake, status)
+        with self._lake.look():
+            for replica in self._replicas if replicas is None else replicas:
+                status = replica_status(self._lake, replica)
+                if status.applied is not None:
+                    self._note(status.applied)
+                    write_audit(self._lake, status)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         """Apply what is pending up to ``to_round``, the newest one, if it is due.
@@ -105,6 +106,10 @@ class Applier:
         ``force`` makes it due unless `when` is never. What is raised for one table is raised when
         the applies that were under way have ended.
         """
+        with self._lake.look():
+            return self._apply_due(to_round, force=force)
+
+    def _apply_due(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         for replica in self._replicas:
             self._guard.look_at(replica, self._lakes[0])
         if self._rule.when == "never":
@@ -140,7 +145,8 @@ class Applier:
             except IndexError:  # another thread was quicker
                 break
             try:
-                version = self._apply(lake, replica, to_round, budget, force=force)
+                with lake.look():
+                    version = self._apply(lake, replica, to_round, budget, force=force)
             except BaseException as failure:
                 self.leave_the_rest()
                 _LOG.debug("%s: %s", replica.name, failure)  # of several, one is raised

@@ -323,10 +323,11 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
         _add_columns(lake, plan, plan.typed.columns)
     first = first_rows(lake, plan)
     for _ in range(_ATTEMPTS):
-        lineage = _checked_lineage(lake, plan)
-        is_empty = plan.is_first and lineage.since() == -1
-        checked = replace(plan, base_version=lineage.newest, is_first=is_empty)
-        failure = _commit(lake, checked, writer_id, first if is_empty else None)
+        with lake.store.looks.committing():
+            lineage = _checked_lineage(lake, plan)
+            is_empty = plan.is_first and lineage.since() == -1
+            checked = replace(plan, base_version=lineage.newest, is_first=is_empty)
+            failure = _commit(lake, checked, writer_id, first if is_empty else None)
         made = _read_back(lake, plan, writer_id, failure)
         if made is not None:
             reached("apply.read_back")
@@ -339,8 +340,9 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
 
 def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
     """Add typed columns, unless another driver came first: what it did shows in the history."""
-    if _checked_lineage(lake, plan).since() == -1:
-        lake.table(plan.table).add_columns(columns.schema, {DOC: columns.fingerprint})
+    with lake.store.looks.committing():
+        if _checked_lineage(lake, plan).since() == -1:
+            lake.table(plan.table).add_columns(columns.schema, {DOC: columns.fingerprint})
 
 
 def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:

@@ -236,24 +236,33 @@ def unindexed_applied(
     """Return the applies that ``changes`` does not list yet, oldest first: for the next round.
 
     A RESTORE is listed as well, with the round that it took the table back to: the newest row of a
-    table says where it stands. Looks back over the newest commits of each table: every round lists
-    what is not listed, so no more than the applies since the last round can be missing.
+    table says where it stands. Every round lists what is not listed, so no more than the applies
+    since the last round can be missing: it looks back over few commits of each table, and over more
+    where none of those is listed.
     """
-    found = [each for replica in replicas for each in _recent(lake, replica.name)]
-    if not found:
-        return ()
-    tables = sorted({each.table for each in found})
-    # An apply to a round is listed by a later round.
-    listed = set(indexed_applied(lake, tables, min(each.to_round for each in found) + 1))
-    return tuple(
-        sorted((each for each in found if each not in listed), key=lambda e: (e.table, e.version))
-    )
+    recent = {replica.name: _recent(lake, replica.name, FEW) for replica in replicas}
+    listed = _listed(lake, recent)
+    if unknown := [table for table, found in recent.items() if listed.isdisjoint(found)]:
+        recent |= {table: _recent(lake, table, WINDOW) for table in unknown}
+        listed = _listed(lake, recent)
+    found = [each for made in recent.values() for each in made if each not in listed]
+    return tuple(sorted(found, key=lambda each: (each.table, each.version)))
 
 
-def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
-    lineage = settled_lineage(lake, table, WINDOW)
+def _listed(
+    lake: LakeTables, recent: Mapping[str, Sequence[AppliedVersion]]
+) -> frozenset[AppliedVersion]:
+    """Return those that ``changes`` lists: an apply to a round is listed by a later round."""
+    rounds = [each.to_round for made in recent.values() for each in made]
+    if not rounds:
+        return frozenset()
+    return frozenset(indexed_applied(lake, sorted(recent), min(rounds) + 1))
+
+
+def _recent(lake: LakeTables, table: str, window: int) -> list[AppliedVersion]:
+    lineage = settled_lineage(lake, table, window)
     found = []
-    for commit in lineage.commits[:WINDOW]:
+    for commit in lineage.commits[:window]:
         if commit.is_apply:
             found.append(applied_of(table, commit))
         elif commit.restored is not None and lineage.defect(commit.version) is None:

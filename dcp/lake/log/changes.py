@@ -127,6 +127,7 @@ def append_round(
 
     def base() -> int:
         """Return the version whose history says that the round is the next one."""
+        lake.store.looks.read_anew()
         commits = history(lake.changes)
         newest = newest_round(lake, commits)
         if verify or newest >= round_number:
@@ -136,7 +137,8 @@ def append_round(
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         try:
-            rows.append(base, transaction, metadata)
+            with lake.store.looks.committing():
+                rows.append(base, transaction, metadata)
             reached("round.committed")
         except Exception as error:  # Spark's own class, or the bridge's: the history decides
             failure = error

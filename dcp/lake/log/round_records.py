@@ -14,8 +14,9 @@ from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 
-REMEMBERED_ROUNDS: Final = 4
-"""Enough for the round of the newest apply and the newest round, before and after a commit."""
+REMEMBERED_ROUNDS: Final = 8
+"""Enough for the newest round and those of the newest applies of tables that are applied to at
+once, before and after a commit."""
 
 
 def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
@@ -25,14 +26,15 @@ def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundR
         LakeError: a round is not there, or its position vector is not whole.
 
     """
-    known = lake.remembered_rounds
-    missing = sorted({number for number in rounds if number and number not in known})
-    if missing:
-        known |= _read(lake, missing)
-    found = {number: known[number] if number else BEFORE_THE_FIRST for number in rounds}
-    for number in sorted(known)[:-REMEMBERED_ROUNDS]:
-        del known[number]
-    return found
+    remembered = lake.remembered_rounds
+    known = {0: BEFORE_THE_FIRST, **remembered}
+    if missing := sorted({number for number in rounds if number not in known}):
+        read = _read(lake, missing)
+        known |= read
+        remembered.update(read)
+        for number in sorted([*remembered])[:-REMEMBERED_ROUNDS]:
+            remembered.pop(number, None)  # another thread may be quicker
+    return {number: known[number] for number in rounds}
 
 
 def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
@@ -47,7 +49,7 @@ def positions_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketPro
 
 def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
     """Return the size of the largest document of some rounds; the most there is if not told."""
-    known = lake.remembered_rounds
+    known = {**lake.remembered_rounds}
     if all(number in known for number in rounds):
         return max(known[number].largest_bytes for number in rounds)
     told = lake.changes.rows(

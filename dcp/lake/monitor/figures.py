@@ -132,6 +132,10 @@ class FiguresReader:
         Raises:
             LakeError: a table, or the newest round's record, is not as it must be.
         """
+        with self._lake.look():
+            return self._read_newest()
+
+    def _read_newest(self) -> LakeFigures:
         lake = self._lake
         commits = history(lake.changes, WINDOW)  # the times of the rounds that it shows
         statuses = {each: replica_status(lake, each) for each in replicas_in(lake)}

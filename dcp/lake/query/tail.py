@@ -34,22 +34,24 @@ def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
 
     Two queries, however many rounds it takes: how many changes the rounds brought, then the rows.
     """
-    newest = latest_round(lake)
-    per_round = newest_item_counts(lake, newest, count)
-    if not per_round:
-        return newest, []
-    counts = itertools.accumulate(found for _, found in per_round)
-    enough = sum(1 for rows in counts if rows < count)
-    first, _ = per_round[min(enough, len(per_round) - 1)]
-    return newest, _changes(lake, first, newest, count)
+    with lake.look():
+        newest = latest_round(lake)
+        per_round = newest_item_counts(lake, newest, count)
+        if not per_round:
+            return newest, []
+        counts = itertools.accumulate(found for _, found in per_round)
+        enough = sum(1 for rows in counts if rows < count)
+        first, _ = per_round[min(enough, len(per_round) - 1)]
+        return newest, _changes(lake, first, newest, count)
 
 
 def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Change]]:
     """Return the latest round and the changes of the rounds after ``round_number``."""
-    newest = latest_round(lake)
-    if newest == round_number:
-        return newest, iter(())
-    return newest, iter(_changes(lake, round_number + 1, newest, None))
+    with lake.look():
+        newest = latest_round(lake)
+        if newest == round_number:
+            return newest, iter(())
+        return newest, iter(_changes(lake, round_number + 1, newest, None))
 
 
 def _changes(lake: LakeTables, first: int, last: int, count: int | None) -> list[Change]:

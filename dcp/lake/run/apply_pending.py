@@ -44,20 +44,21 @@ def apply_pending(
     """
     with lake_locked(settings, "dcplake apply") as location:
         lake = open_lake(spark_of(settings, spark), location)
-        guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
-        guard.check()
-        rule = replace(settings.apply, when="every_round")
-        gate = QualityGate.of_setting(settings.quality.gate)
-        with closing(
-            Applier(lake, rule, secrets.token_hex(8), observer, guard, gate.may_publish)
-        ) as applier:
-            applier.know(replicas_in(lake))
-            persistence = PersistenceGate(
-                lake, settings, source_access(settings), lambda: RememberedNodes.of(lake)
-            )
-            newest = latest_round(lake)
-            may = persistence.lets_pass(applier.applied_round, newest, waits=True)
-            made = applier.apply(newest, force=True) if may else []
-        persistence.refuse_held()
-        gate.refuse_held()
-        return made
+        with lake.look():
+            guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
+            guard.check()
+            rule = replace(settings.apply, when="every_round")
+            gate = QualityGate.of_setting(settings.quality.gate)
+            with closing(
+                Applier(lake, rule, secrets.token_hex(8), observer, guard, gate.may_publish)
+            ) as applier:
+                applier.know(replicas_in(lake))
+                persistence = PersistenceGate(
+                    lake, settings, source_access(settings), lambda: RememberedNodes.of(lake)
+                )
+                newest = latest_round(lake)
+                may = persistence.lets_pass(applier.applied_round, newest, waits=True)
+                made = applier.apply(newest, force=True) if may else []
+            persistence.refuse_held()
+            gate.refuse_held()
+            return made

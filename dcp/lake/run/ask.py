@@ -25,5 +25,6 @@ def ask(
     """
     lake = open_lake(spark_of(settings, spark), lake_location(settings))
     wanted = Action.requested(action, vbuckets, {})
-    Control(lake).write(wanted, ActionState.REQUESTED)
+    with lake.look():
+        Control(lake).write(wanted, ActionState.REQUESTED)
     return wanted

@@ -161,46 +161,47 @@ class Driver:
         self._persistence.heed(stop)
         bounds = BoundedRun(cluster)
         while True:
-            pause = self._requests.carry_out()
-            try:
-                plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
-            except _REFUSALS as error:
+            with self.lake.look():
+                pause = self._requests.carry_out()
+                try:
+                    plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
+                except _REFUSALS as error:
+                    if stop.is_set():
+                        raise StoppedError(_STOPPED) from error
+                    self._await_access(error, stop)
+                    continue
+                if is_enough():
+                    self.apply(self.received(), force=True)
+                    self._refuse_held()
+                    return self._report
+                if isinstance(plan, Idle) and not self._backfills.is_open:
+                    if self.apply(plan.latest_round, force=True):
+                        continue  # what could not be taken back must be streamed again
+                    self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
+                    self._report.paused = "" if pause is None else _paused(pause)
+                    self._observer.idle(replace(plan, paused=self._report.paused))
+                    _refuse_incomplete(self._report.left_out)
+                    self._refuse_held()
+                    return self._report
+                if pause is not None:
+                    self.apply(self.received(), force=True)
+                    raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
+                if isinstance(plan, Idle):
+                    self._observer.idle(plan)
+                    stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
                 if stop.is_set():
-                    raise StoppedError(_STOPPED) from error
-                self._await_access(error, stop)
-                continue
-            if is_enough():
-                self.apply(self.received(), force=True)
-                self._refuse_held()
-                return self._report
-            if isinstance(plan, Idle) and not self._backfills.is_open:
-                if self.apply(plan.latest_round, force=True):
-                    continue  # what could not be taken back must be streamed again
-                self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
-                self._report.paused = "" if pause is None else _paused(pause)
-                self._observer.idle(replace(plan, paused=self._report.paused))
-                _refuse_incomplete(self._report.left_out)
-                self._refuse_held()
-                return self._report
-            if pause is not None:
-                self.apply(self.received(), force=True)
-                raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
-            if isinstance(plan, Idle):
-                self._observer.idle(plan)
-                stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
-            if stop.is_set():
-                raise StoppedError(_STOPPED)
-            try:
-                if isinstance(plan, RoundPlan):
-                    report = self.round(plan)
-                    bounds.learn(plan, report)
-                    self.apply(report.round, force=False)
-                cluster = query_cluster(self._access, self._remembered)
-            except _REFUSALS as error:
-                self._await_access(error, stop)
-            else:
-                self._refused_at = None
-                bounds.update(cluster)
+                    raise StoppedError(_STOPPED)
+                try:
+                    if isinstance(plan, RoundPlan):
+                        report = self.round(plan)
+                        bounds.learn(plan, report)
+                        self.apply(report.round, force=False)
+                    cluster = query_cluster(self._access, self._remembered)
+                except _REFUSALS as error:
+                    self._await_access(error, stop)
+                else:
+                    self._refused_at = None
+                    bounds.update(cluster)
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
@@ -245,15 +246,16 @@ class Driver:
             AuthenticationError, BucketError, SecretError: refused for five minutes.
 
         """
-        if (pause := self._requests.carry_out()) is not None:
-            hand_over(self.received())
-            return f"{PAUSED}: {_paused(pause)}"
-        try:
-            reason = self._look_at_cluster(hand_over, stop)
-        except _REFUSALS as error:
-            reason = self._outlast(error)
-            hand_over(self.received())
-        return reason
+        with self.lake.look():
+            if (pause := self._requests.carry_out()) is not None:
+                hand_over(self.received())
+                return f"{PAUSED}: {_paused(pause)}"
+            try:
+                reason = self._look_at_cluster(hand_over, stop)
+            except _REFUSALS as error:
+                reason = self._outlast(error)
+                hand_over(self.received())
+            return reason
 
     def _await_access(self, error: DcplakeError, stop: threading.Event) -> None:
         """Wait a little after a refusal; raise it after a while."""

@@ -109,6 +109,7 @@ class PersistenceGate:
             if is_lost or monotonic() >= until or self._stop.wait(wait_seconds):
                 _LOG.warning("%s", self._told())
                 return False
+            self._lake.store.looks.read_anew()
             wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
         self._missing = frozenset()
         return True

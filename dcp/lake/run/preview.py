@@ -17,7 +17,7 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
-from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.rounds.backfill_plan import copy_to_begin_with
 from dcp.lake.rounds.backfill_report import BackfillEstimate
 from dcp.lake.rounds.lake_position import (
@@ -76,6 +76,18 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
         position = LakePosition(NEW_LAKE, 0, document_filter=document_filter)
         outlook = Outlook(without_effect=without_effect)
         return replace(plan_round(position, cluster, rounds, flow, slots), outlook=outlook)
+    with lake.look():
+        return _preview_of(lake, settings, cluster, access, without_effect)
+
+
+def _preview_of(
+    lake: LakeTables,
+    settings: Settings,
+    cluster: ClusterView,
+    access: SourceAccess,
+    without_effect: tuple[str, ...],
+) -> RoundPlan | Idle:
+    rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     require_same_bucket(lake, cluster, settings.source.bucket)
     refuse_unknown_names(settings, cluster, lake)
     replicas = replicas_in(lake)

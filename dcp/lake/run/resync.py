@@ -59,7 +59,8 @@ def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resyn
     """
     with lake_locked(settings, "dcplake resync") as location:
         lake = open_lake(spark_of(settings), location)
-        return commit_resync(lake, vbuckets, only_in_log=only_in_log(settings))
+        with lake.look():
+            return commit_resync(lake, vbuckets, only_in_log=only_in_log(settings))
 
 
 def only_in_log(settings: Settings) -> tuple[str, ...]:

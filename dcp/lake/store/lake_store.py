@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
+from dcp.lake.store.looks import Looks
 from dcp.lake.store.table import Table
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class LakeStore(Protocol):
     @property
     def slots(self) -> int:
         """The number of tasks that run at once; 0 where a cluster decides that."""
+
+    @property
+    def looks(self) -> Looks:
+        """The looks at its tables."""
 
     def table(self, name: str) -> Table:
         """Return a table, which need not be there."""

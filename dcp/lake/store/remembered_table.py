@@ -1,7 +1,7 @@
 """Remembers what was read of a table's log, so that only what is new is read again."""
 
 import json
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
+from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import TablePlace, in_time
 
 _MOST_REMEMBERED: Final = 500
@@ -23,12 +24,13 @@ class RememberedTable:
     """A table as it was read, up to its newest commit, and what identifies that commit's file.
 
     ``options`` opened it: with others it is read anew, since keys end. ``told`` are commits by
-    version; those below ``first_kept`` are gone.
+    version; those below ``first_kept`` are gone. ``read_at``: see `Looks`.
     """
 
     stored: StoredTable
     newest: Hashable
     options: Mapping[str, str] | None
+    read_at: int
     told: dict[int, _Told] = field(default_factory=dict)
     first_kept: int = 0
 
@@ -70,23 +72,45 @@ class RememberedTable:
         )
 
 
-def as_it_is(
-    place: TablePlace, remembered: MutableMapping[str, RememberedTable], name: str
-) -> RememberedTable:
-    """Return a table as it is: as it is ``remembered`` by its name, and what has come since."""
-    known = remembered.pop(name, None)
-    is_known = False
-    if known is not None:
-        with suppress(Exception):  # of many classes; reading it all anew says what is wrong
-            is_known = known.catch_up(place)
-    if known is None or not is_known:
-        stored = place.open()
-        version = stored.version()
-        known = RememberedTable(stored, place.commits_from(version).get(version), place.options)
-        if known.newest is None:  # the log was cleaned, or the table removed in the meantime
+class RememberedTables:
+    """The tables of an open lake as they were read, by their names in SQL; its threads share it."""
+
+    def __init__(self, looks: Looks | None = None) -> None:
+        self.looks = looks or Looks()
+        self._tables: dict[str, RememberedTable] = {}
+        self._absent: dict[str, int] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a table was there when it was last looked for."""
+        return name in self._tables
+
+    def is_absent(self, name: str) -> bool:
+        """Return whether this thread's look has found no table of that name."""
+        return self.looks.has_seen(self._absent.get(name, 0))
+
+    def note_absent(self, name: str, read_at: int) -> None:
+        """Note that there was no table of that name."""
+        self._absent[name] = read_at
+
+    def as_it_is(self, place: TablePlace, name: str) -> RememberedTable:
+        """Return a table as this thread's look has it: as it is remembered, and what came since."""
+        known = self._tables.get(name)
+        if known is not None and self.looks.has_seen(known.read_at):
             return known
-    remembered[name] = known
-    return known
+        known, read_at, is_known = self._tables.pop(name, None), self.looks.tick(), False
+        if known is not None:
+            with suppress(Exception):  # of many classes; reading it all anew says what is wrong
+                is_known = known.catch_up(place)
+        if known is not None and is_known:
+            known.read_at = read_at
+        else:
+            stored, options = place.open(), place.options
+            newest = place.commits_from(stored.version()).get(stored.version())
+            known = RememberedTable(stored, newest, options, read_at)
+            if newest is None:  # the log was cleaned, or the table removed in the meantime
+                return known
+        self._tables[name] = known
+        return known
 
 
 def _commit_info(commit_file: bytes, version: int) -> dict[str, Any]:

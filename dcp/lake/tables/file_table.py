@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 
 from dcp.errors import LakeError
 from dcp.lake.store.place import TablePlace
-from dcp.lake.store.remembered_table import RememberedTable, as_it_is
+from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
 from dcp.lake.store.table import Column, Statement, TableSize
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import metadata_json
@@ -39,26 +39,30 @@ _Found = TypeVar("_Found")
 class FileTable:
     """A table at a place that delta-rs opens.
 
-    ``remembered`` is what an open lake has read of the logs of its tables, by the tables' names in
-    SQL: it saves reading a log to which nobody has added anything. Each method raises what delta-rs
-    or the store raises where the table cannot be read.
+    ``remembered`` is what an open lake has read of the logs of its tables: it saves reading a log
+    to which nobody has added anything. Each method raises what delta-rs or the store raises where
+    the table cannot be read.
     """
 
     sql: str
     where: str
     place: TablePlace
-    remembered: dict[str, RememberedTable] = field(repr=False, compare=False)
+    remembered: RememberedTables = field(repr=False, compare=False)
 
     def exists(self) -> bool:
         """Return whether there is a table; where its log is damaged, this raises."""
-        is_new = self.sql not in self.remembered
+        if self.remembered.is_absent(self.sql):
+            return False
+        is_new, begun_at = self.sql not in self.remembered, self.remembered.looks.tick()
         if is_new and not self.place.has_log():  # one request instead of three
+            self.remembered.note_absent(self.sql, begun_at)
             return False
         try:
             self._newest()
         except Exception:  # of many classes, not all of them documented
             if is_new or self.place.has_log():
                 raise
+            self.remembered.note_absent(self.sql, begun_at)
             return False
         return True
 
@@ -175,7 +179,7 @@ class FileTable:
 
     def _newest(self) -> RememberedTable:
         """Return the table as it is: as it was read, and what has come since."""
-        found = as_it_is(self.place, self.remembered, self.sql)
+        found = self.remembered.as_it_is(self.place, self.sql)
         protocol = found.stored.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
         if coordinated := features & _COORDINATED:

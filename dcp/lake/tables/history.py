@@ -20,7 +20,7 @@ HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"
 """Keys in the metadata of commits of `maintain.heartbeat` and of `maintain.cleaning`."""
 
-FEW: Final = 4
+FEW: Final = 3
 """Commits that a look at the history reads at first. In an object store each is a request."""
 
 WINDOW: Final = 50

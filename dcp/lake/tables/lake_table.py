@@ -18,7 +18,7 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import refuse_silent_store, remedy
 from dcp.lake.store.place import LOG, Located, TablePlace
-from dcp.lake.store.remembered_table import RememberedTable
+from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.file_table import FileTable
@@ -49,6 +49,18 @@ def _by_files_first(
     return read
 
 
+def _commits(
+    change: Callable[Concatenate[SparkTable, _Asked], _Found],
+) -> Callable[Concatenate["LakeTable", _Asked], _Found]:
+    """Return a change after which looks read the table again, whether it committed or not."""
+
+    def commit(table: "LakeTable", /, *asked: _Asked.args, **named: _Asked.kwargs) -> _Found:
+        with table.remembered.looks.committing():
+            return change(table, *asked, **named)
+
+    return commit
+
+
 @dataclass(frozen=True, slots=True)
 class LakeTable(SparkTable):
     """A table by its name in Spark's SQL, with its files where delta-rs reads them.
@@ -59,7 +71,9 @@ class LakeTable(SparkTable):
     """
 
     look_up: Callable[["LakeTable"], Located | None]
-    remembered: dict[str, RememberedTable] = field(default_factory=dict, repr=False, compare=False)
+    remembered: RememberedTables = field(
+        default_factory=RememberedTables, repr=False, compare=False
+    )
     located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -99,6 +113,16 @@ class LakeTable(SparkTable):
     columns = _by_files_first(FileTable.columns, SparkTable.columns)
     column = _by_files_first(FileTable.column, SparkTable.column)
     bounded_query = _by_files_first(FileTable.bounded_query, SparkTable.bounded_query)
+
+    add_columns = _commits(SparkTable.add_columns)
+    set_properties = _commits(SparkTable.set_properties)
+    unset_properties = _commits(SparkTable.unset_properties)
+    append_found = _commits(SparkTable.append_found)
+    delete = _commits(SparkTable.delete)
+    merge = _commits(SparkTable.merge)
+    rewrite = _commits(SparkTable.rewrite)
+    optimize = _commits(SparkTable.optimize)
+    vacuum = _commits(SparkTable.vacuum)
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
@@ -174,10 +198,11 @@ class LakeTable(SparkTable):
         """Make the table unless it is there; without clustering that takes no Spark."""
         if self.exists():
             return
-        if not cluster_by and self._by_files(lambda files: files.create(columns, properties)):
-            return
-        self._remove_unfinished_log()
-        SparkTable.create(self, columns, cluster_by, properties)
+        with self.remembered.looks.committing():
+            if not cluster_by and self._by_files(lambda files: files.create(columns, properties)):
+                return
+            self._remove_unfinished_log()
+            SparkTable.create(self, columns, cluster_by, properties)
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows.
@@ -187,8 +212,9 @@ class LakeTable(SparkTable):
 
         """
         files = self.files
-        if files is None or not files.append(rows, metadata):
-            SparkTable.append(self, rows, metadata)
+        with self.remembered.looks.committing():
+            if files is None or not files.append(rows, metadata):
+                SparkTable.append(self, rows, metadata)
 
     def require_same_place(self) -> None:
         """Raise LakeError where a catalog has the table elsewhere than when it was looked up."""

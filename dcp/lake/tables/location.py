@@ -12,7 +12,7 @@ from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import Located, TablePlace
-from dcp.lake.store.remembered_table import RememberedTable
+from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.sql import dotted, quoted
@@ -79,7 +79,7 @@ class LakeLocation:
         self,
         name: str,
         start_spark: StartSpark,
-        remembered: dict[str, RememberedTable] | None = None,
+        remembered: RememberedTables | None = None,
         located: dict[str, Located] | None = None,
     ) -> LakeTable:
         """Return a table of a lake at this place, which need not be there.
@@ -92,7 +92,7 @@ class LakeLocation:
             start_spark,
             None if self.root is None else self.spark_path(name),
             partial(self._look_up, name),
-            {} if remembered is None else remembered,
+            remembered or RememberedTables(),
             {} if located is None else located,
         )
 

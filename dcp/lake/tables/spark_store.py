@@ -14,8 +14,9 @@ from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slots
 from dcp.lake.store.lake_store import BatchFunction, Transaction
+from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import Located, TablePlace
-from dcp.lake.store.remembered_table import RememberedTable
+from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import Operation, takes_files
 from dcp.lake.tables.lake_table import LakeTable
@@ -57,7 +58,9 @@ class SparkStore:
 
     start_spark: StartSpark
     location: LakeLocation
-    remembered: dict[str, RememberedTable] = field(default_factory=dict, repr=False, compare=False)
+    remembered: RememberedTables = field(
+        default_factory=RememberedTables, repr=False, compare=False
+    )
     located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -73,6 +76,11 @@ class SparkStore:
     def table(self, name: str) -> LakeTable:
         """Return a table, which need not be there."""
         return self.location.table(name, self.start_spark, self.remembered, self.located)
+
+    @property
+    def looks(self) -> Looks:
+        """The looks at its tables."""
+        return self.remembered.looks
 
     def pool(self, name: str) -> AbstractContextManager[None]:
         """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""

@@ -6,7 +6,8 @@ table properties of ``changes`` (``dcplake.*``); each replica names the lake it 
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -132,7 +133,7 @@ class LakeTables:
     identity: LakeIdentity
     nodes: str = ""
     remembered_rounds: dict[int, RoundRecord] = field(
-        default_factory=dict, init=False, repr=False, compare=False
+        default_factory=dict, repr=False, compare=False
     )
 
     @property
@@ -144,6 +145,10 @@ class LakeTables:
     def changes(self) -> Table:
         """The change log."""
         return self.table(CHANGES_TABLE)
+
+    def look(self) -> AbstractContextManager[None]:
+        """Read the state of each table once in this thread meanwhile: see `Looks.look`."""
+        return self.store.looks.look()
 
     def table(self, name: str) -> Table:
         """Return a table of this lake, which need not be there."""
@@ -160,7 +165,7 @@ class LakeTables:
 
     def beside(self) -> "LakeTables":
         """Return the same lake for another thread; `LakeStore.end_beside` lets go of it."""
-        return LakeTables(self.store.beside(), self.location, self.identity)
+        return replace(self, store=self.store.beside())
 
 
 def create_lake(
@@ -188,13 +193,25 @@ def create_lake(
 
     """
     store = SparkStore(start_spark, location)
+    with store.looks.look():
+        return _created(store, location, identity, horizon_hours, deletion_vectors, nodes)
+
+
+def _created(
+    store: SparkStore,
+    location: LakeLocation,
+    identity: LakeIdentity,
+    horizon_hours: float,
+    deletion_vectors: bool,
+    nodes: str,
+) -> LakeTables:
     changes = store.table(CHANGES_TABLE)
     if changes.place is None and location.root is not None and is_on_s3(location.root):
-        _require_safe_store(start_spark(), location.root)
+        _require_safe_store(store.spark, location.root)
     if isinstance(changes.place, ObjectPlace) and not changes.exists():
         changes.place.can_commit()
     if location.schema is not None and changes.found is None:
-        start_spark().sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
+        store.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
     lake = lake_in(
         store,
         location,
@@ -203,9 +220,10 @@ def create_lake(
         deletion_vectors=deletion_vectors,
         nodes=nodes,
     )
-    found = changes.found
-    if location.schema is not None and found is not None and is_on_s3(found.location):
-        _require_safe_store(start_spark(), found.location)
+    if location.schema is None:
+        return lake
+    if (found := changes.found) is not None and is_on_s3(found.location):
+        _require_safe_store(store.spark, found.location)
     return lake
 
 
@@ -293,6 +311,11 @@ def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
 
 
 def _open(store: LakeStore, location: LakeLocation) -> LakeTables:
+    with store.looks.look():
+        return _opened(store, location)
+
+
+def _opened(store: LakeStore, location: LakeLocation) -> LakeTables:
     changes = store.table(CHANGES_TABLE)
     where, properties = changes.where, changes.properties()
     if "dcplake.lake" not in properties:
@@ -326,7 +349,8 @@ def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | N
 
     """
     store = SparkStore(start_spark, location)
-    return _open(store, location) if store.table(CHANGES_TABLE).exists() else None
+    with store.looks.look():
+        return _opened(store, location) if store.table(CHANGES_TABLE).exists() else None
 
 
 def ensure_replica(

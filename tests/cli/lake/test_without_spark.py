@@ -194,7 +194,7 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
     # The files of commits since the newest checkpoint are read one by one, of two tables.
     assert all(abs(asked - before) <= 20 for before, asked in zip(few, many, strict=True)), counted
     plan, idle_run, one_round = many
-    assert plan < 60 and idle_run < 100 and one_round < 175, counted
+    assert plan < 46 and idle_run < 45 and one_round < 72, counted
 
 
 def test_an_idle_run_after_a_rollback_starts_no_spark(

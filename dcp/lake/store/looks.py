@@ -1,0 +1,60 @@
+"""Looks at a lake: while one lasts, the state of each table is read once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from threading import get_ident
+
+
+class Looks:
+    """The looks of one open lake, each by a thread of its own.
+
+    Outside of looks each access to a table reads it again. So does the first one after `read_anew`,
+    which every commit of this process calls. A commit of another process is seen by the next look:
+    who commits on an older state loses, since each commit is a compare-and-set.
+    """
+
+    def __init__(self) -> None:
+        self._ticks = count(1)
+        self._begun: dict[int, int] = {}  # by thread
+        self._anew_at = 0
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Let this thread read each table once until the block ends; a look within one is its part.
+
+        Nothing may wait for other processes meanwhile, unless it calls `read_anew` then.
+        """
+        if (thread := get_ident()) in self._begun:
+            yield
+            return
+        self._begun[thread] = self.tick()
+        try:
+            yield
+        finally:
+            del self._begun[thread]
+
+    def read_anew(self) -> None:
+        """Let all threads read the tables again, also in looks that have begun."""
+        self._anew_at = self.tick()
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Read the newest state before a commit and behind it, whether it fails or not.
+
+        What is checked right before a commit is checked in the block.
+        """
+        self.read_anew()
+        try:
+            yield
+        finally:
+            self.read_anew()
+
+    def tick(self) -> int:
+        """Return the time, in steps of this clock; who reads a table asks for it before."""
+        return next(self._ticks)
+
+    def has_seen(self, read_at: int) -> bool:
+        """Return whether what was read at that time is the state that this thread's look has."""
+        begun = self._begun.get(get_ident())
+        return begun is not None and read_at > max(begun, self._anew_at)
