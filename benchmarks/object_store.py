@@ -14,7 +14,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,9 +29,11 @@ from benchmarks._producer import PASSWORD, USER, BenchProducer, producer
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import spark_of
-from tests.lake.object_store import BUCKET, ObjectStore, Request
+from tests.lake.object_store import BUCKET, ObjectStore, Request, kind_of
 
 _PLACES: Final = ("folder", "store")
+_KINDS: Final = ("GET", "HEAD", "LIST", "PUT", "DELETE")
+_MAINTENANCE: Final = ("clean", "optimize", "vacuum")
 _WARM_UP: Final = 2
 _COMMANDS: Final = ("status", "plan", "run --once, idle")
 
@@ -41,7 +43,7 @@ class Measured:
     """What something took: CPU seconds in a folder, on S3, and the requests of the latter."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    requests: list[int] = field(default_factory=list)
+    requests: list[Counter[str]] = field(default_factory=list)
 
 
 class Bench:
@@ -49,7 +51,7 @@ class Bench:
 
     def __init__(self, folder: Path, source: BenchProducer, store: ObjectStore) -> None:
         self._folder, self._source = folder, source
-        self._asked = self._seed = 0
+        self._asked, self._seed = Counter[str](), 0
         store.answer = self._count
         self.found: dict[str, Measured] = defaultdict(Measured)
         (folder / "password").write_text(PASSWORD)
@@ -89,7 +91,7 @@ class Bench:
         for number in range(_WARM_UP + repetitions):
             self.change(changes)
             for place, driver in drivers.items():
-                before, seconds = self._asked, driver.round()
+                before, seconds = self._asked.copy(), driver.round()
                 if number >= _WARM_UP:
                     self._note(f"warm round and apply, {changes:,}", place, seconds, before)
         for driver in drivers.values():
@@ -100,17 +102,17 @@ class Bench:
         return str(self._folder / f"{place}.toml")
 
     def _measure(self, title: str, place: str, words: Sequence[str]) -> None:
-        before = self._asked
+        before = self._asked.copy()
         self._note(title, place, cost_of(words).cpu_seconds, before)
 
-    def _note(self, title: str, place: str, seconds: float, before: int) -> None:
+    def _note(self, title: str, place: str, seconds: float, before: Counter[str]) -> None:
         self.found[title].seconds[place].append(seconds)
         if place == "store":
             self.found[title].requests.append(self._asked - before)
-        print(f"{title}, {place}: {seconds:.1f} s, {self._asked - before} requests", flush=True)
+        print(f"{title}, {place}: {seconds:.1f} s", flush=True)
 
-    def _count(self, _: Request) -> None:
-        self._asked += 1
+    def _count(self, request: Request) -> None:
+        self._asked[kind_of(request)] += 1
 
 
 class Driver:
@@ -190,14 +192,18 @@ def main() -> None:
             bench.change(arguments.changes)
             bench.command(f"run --once, {arguments.changes:,} changes", "run", "--once")
         bench.warm_rounds(arguments.changes, arguments.repetitions)
+        for step in _MAINTENANCE:
+            bench.command(f"maintain, {step}", "maintain", "--step", step)
     told = f"{arguments.documents:,} documents of {arguments.bytes:,} bytes"
     print(f"{told}, CPU seconds; medians of {arguments.repetitions}")
-    print(f"{'':28} {'folder':>7} {'S3':>7} {'ratio':>6} {'requests':>9}")
+    kinds = " ".join(f"{kind:>6}" for kind in _KINDS)
+    print(f"{'':28} {'folder':>7} {'S3':>7} {'ratio':>6}   requests: {kinds}")
     for title, each in bench.found.items():
         in_folder, in_store = (median(each.seconds[place]) for place in _PLACES)
         print(
-            f"{title:28} {in_folder:7.1f} {in_store:7.1f} {in_store / in_folder:6.2f} "
-            f"{median(each.requests):9.0f}"
+            f"{title:28} {in_folder:7.1f} {in_store:7.1f} {in_store / in_folder:6.2f}  "
+            + " " * 11
+            + " ".join(f"{median(made[kind] for made in each.requests):6.0f}" for kind in _KINDS)
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
+from urllib.parse import parse_qs
 
 import pyarrow.fs as pafs
 from moto.moto_api._internal import moto_api_backend
@@ -36,6 +37,20 @@ Failure = tuple[str, str]
 
 
 logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it prints each request
+
+
+def kind_of(request: Request) -> str:
+    """Return what a request asks for: GET, HEAD, LIST, PUT or DELETE.
+
+    The requests of an upload in parts count as PUT, one that deletes many objects as one DELETE.
+    """
+    method: str = request["REQUEST_METHOD"]
+    asked = parse_qs(request.get("QUERY_STRING", ""), keep_blank_values=True)
+    if method == "GET" and asked.keys() & {"list-type", "prefix", "uploads"}:
+        return "LIST"
+    if method == "POST":
+        return "DELETE" if "delete" in asked else "PUT"
+    return method
 
 
 class ObjectStore:
