@@ -157,6 +157,7 @@ class DriverHost:
 def main(folder: Path, conf: Mapping[str, str]) -> None:
     """Take commands from standard input, one JSON object each, until it ends."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a thread prints later is no reply
     build_session(
         app_name="dcplake tests: a host of drivers",
         master="local[2]",
