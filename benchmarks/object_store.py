@@ -6,8 +6,8 @@ A producer and two lakes of it: one in a folder, one in the S3 server of moto. T
 this process, so that its CPU does not count. Each command runs for both in turn, as a process from
 start to exit: the first load; then ``status``, ``plan``, ``run --once`` with nothing to do, and
 after some changes. Beside the load stands a plain Spark session that reads the load's rows of
-``changes`` and appends them to a new table. Last come rounds with their applies in a driver that
-goes on, from the third on. CPU is that of the whole tree of processes.
+``changes`` and appends them to a new table. Last come rounds with their applies in a Spark session
+that goes on, from the third on. CPU is that of the whole tree of processes.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from threading import Lock
 from typing import IO, Final, cast
 
 import psutil
@@ -52,6 +53,7 @@ class Bench:
     def __init__(self, folder: Path, source: BenchProducer, store: ObjectStore) -> None:
         self._folder, self._source = folder, source
         self._asked, self._seed = Counter[str](), 0
+        self._counting = Lock()
         store.answer = self._count
         self.found: dict[str, Measured] = defaultdict(Measured)
         (folder / "password").write_text(PASSWORD)
@@ -112,7 +114,8 @@ class Bench:
         print(f"{title}, {place}: {seconds:.1f} s", flush=True)
 
     def _count(self, request: Request) -> None:
-        self._asked[kind_of(request)] += 1
+        with self._counting:  # the server has a thread for each connection
+            self._asked[kind_of(request)] += 1
 
 
 class Driver:

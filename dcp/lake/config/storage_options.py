@@ -241,6 +241,11 @@ def _require_safe_endpoint(options: Mapping[str, str]) -> None:
         raise ConfigError(
             "storage_options: found an endpoint that is no URL, expected one as https://host:port"
         )
+    if place.username or place.password:
+        raise ConfigError(
+            f"storage_options: found the endpoint {place.hostname} with a user or a password, "
+            "expected credentials where docs/object-stores.md names them"
+        )
     if place.scheme == "http" and options.get("allow_http", "").lower() != "true":
         raise ConfigError(
             f"storage_options: found the endpoint {place.hostname} with http, expected https, or "

@@ -158,7 +158,8 @@ class Backfills:
         if not progress.waiting and not progress.reading:
             self._end(action, ActionState.DONE, newest)
             return None
-        copies = self._copies(cluster, request)
+        reads_replicas = request.source.reads_replicas
+        copies = copies_of(cluster, self._access, reads_replicas=reads_replicas)
         plan = plan_backfill(request, progress, states, cluster, copies)
         counts = self._counts
         read = sum(states[vb].position.seqno for vb in progress.reading if vb in states)
@@ -179,11 +180,6 @@ class Backfills:
         lines = [detail, *left_out_lines(tuple(left))]
         self._end(action, ActionState.INCOMPLETE, newest, "\n".join(lines))
         return None
-
-    def _copies(
-        self, cluster: ClusterView, request: BackfillRequest
-    ) -> Mapping[int, Sequence[VbucketHolder]]:
-        return copies_of(cluster, self._access, reads_replicas=request.source.reads_replicas)
 
     def _report(
         self,
@@ -217,7 +213,7 @@ class Backfills:
         if not detail:
             detail = f"{self._counts.documents:,} documents by the driver that ended it"
         self._control.write(action, state, newest, detail)
-        self._request = None
+        self._request, self._counts = None, _Counts.begun_now()
 
 
 def request_of(action: Action, vbucket_count: int) -> BackfillRequest:

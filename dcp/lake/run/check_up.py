@@ -20,6 +20,7 @@ from dcp.client.probe import ClusterView, SeedAnswer, look_at_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
 from dcp.lake.receive.source_access import (
@@ -288,7 +289,7 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
     root = location.root  # a catalog would be asked where the table is
     place = None if root is None else location.table(CHANGES_TABLE, refuse).place
     start_spark = spark_of(settings) if settings.lake.on_s3 and place is None else refuse
-    if settings.lake.on_s3 and root is not None:
+    if root is not None and (settings.lake.on_s3 or (is_in_cloud(root) and place is not None)):
         try_store(place, start_spark, root, tell)
     with checking("lake", tell) as finding:
         try:

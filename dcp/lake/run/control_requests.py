@@ -1,7 +1,7 @@
 """Carries out what the table ``control`` asks of a lake's driver between rounds; not backfills.
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
-lets vbuckets be streamed again from their beginning, ``seek`` from a seqno. Each request is
+lets vbuckets be streamed again from their beginning. Each request is
 answered by a row.
 """
 

@@ -1,1 +1,1 @@
-"""The places of tables, and looks at them without Spark."""
+"""The ports of a lake's store and its tables; their places, and looks at them without Spark."""

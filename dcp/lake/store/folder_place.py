@@ -131,8 +131,9 @@ class FolderPlace(TablePlace):
         log = self.path / LOG
         (log / "._last_checkpoint.crc").unlink(missing_ok=True)
         for each in log.glob(".*.tmp"):
-            if time.time() - each.stat().st_mtime > _LEFT_OVER_SECONDS:
-                each.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process has just linked it
+                if time.time() - each.stat().st_mtime > _LEFT_OVER_SECONDS:
+                    each.unlink()
 
     def _commit_file(self, version: int) -> Path:
         return self.path / LOG / commit_name(version)

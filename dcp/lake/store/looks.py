@@ -3,21 +3,24 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from threading import get_ident
+from threading import Lock, get_ident
 
 
 class Looks:
     """The looks of one open lake, each by a thread of its own.
 
     Outside of looks each access to a table reads it again. So does the first one after `read_anew`,
-    which every commit of this process calls. A commit of another process is seen by the next look:
-    who commits on an older state loses, since each commit is a compare-and-set.
+    which every commit of this process calls. Threads share what they read (`RememberedTables`).
+
+    A commit of another process is seen by the next look: who commits on an older state loses, since
+    each commit is a compare-and-set.
     """
 
     def __init__(self) -> None:
         self._ticks = count(1)
         self._begun: dict[int, int] = {}  # by thread
         self._anew_at = 0
+        self._anew = Lock()
 
     @contextmanager
     def look(self) -> Iterator[None]:
@@ -36,7 +39,8 @@ class Looks:
 
     def read_anew(self) -> None:
         """Let all threads read the tables again, also in looks that have begun."""
-        self._anew_at = self.tick()
+        with self._anew:
+            self._anew_at = self.tick()
 
     @contextmanager
     def committing(self) -> Iterator[None]:

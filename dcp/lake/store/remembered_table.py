@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
+from threading import Lock
 from typing import Any, Final
 
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -29,7 +30,7 @@ class RememberedTable:
 
     stored: StoredTable
     newest: Hashable
-    options: Mapping[str, str] | None
+    options: Mapping[str, str] | None = field(repr=False)  # secrets
     read_at: int
     told: dict[int, _Told] = field(default_factory=dict)
     first_kept: int = 0
@@ -57,28 +58,33 @@ class RememberedTable:
 
         That would keep this process's other threads from running while it waits for a store.
         """
-        newest = self.stored.version()
+        newest, before = self.stored.version(), self.told
         wanted = range(newest, max(newest - limit, self.first_kept - 1), -1)
-        told = {each: self.told[each] for each in wanted if each in self.told}
+        told = {each: before[each] for each in wanted if each in before}
         missing = [each for each in wanted if each not in told]
         for file in place.read_commits(missing):
             told[file.version] = _commit_info(file.content, file.version), file.milliseconds
         if told.keys() < set(wanted):
             self.first_kept = min(told, default=newest + 1)
-        kept = sorted({**self.told, **told}, reverse=True)[:_MOST_REMEMBERED]
-        self.told = {each: told.get(each) or self.told[each] for each in kept}
+        known = {**before, **told}
+        self.told = {each: known[each] for each in sorted(known, reverse=True)[:_MOST_REMEMBERED]}
         return in_time(
             (commit, commit.get("timestamp"), of_file) for commit, of_file in told.values()
         )
 
 
 class RememberedTables:
-    """The tables of an open lake as they were read, by their names in SQL; its threads share it."""
+    """The tables of an open lake as they were read, by their names in SQL.
+
+    Its threads share them: where one reads a table anew, the looks of others go on with that newer
+    state. One thread at a time reads a table.
+    """
 
     def __init__(self, looks: Looks | None = None) -> None:
         self.looks = looks or Looks()
         self._tables: dict[str, RememberedTable] = {}
         self._absent: dict[str, int] = {}
+        self._reading: dict[str, Lock] = {}
 
     def __contains__(self, name: str) -> bool:
         """Return whether a table was there when it was last looked for."""
@@ -94,9 +100,13 @@ class RememberedTables:
 
     def as_it_is(self, place: TablePlace, name: str) -> RememberedTable:
         """Return a table as this thread's look has it: as it is remembered, and what came since."""
-        known = self._tables.get(name)
-        if known is not None and self.looks.has_seen(known.read_at):
-            return known
+        with self._reading.setdefault(name, Lock()):
+            known = self._tables.get(name)
+            if known is not None and self.looks.has_seen(known.read_at):
+                return known
+            return self._read(place, name)
+
+    def _read(self, place: TablePlace, name: str) -> RememberedTable:
         known, read_at, is_known = self._tables.pop(name, None), self.looks.tick(), False
         if known is not None:
             with suppress(Exception):  # of many classes; reading it all anew says what is wrong

@@ -232,7 +232,7 @@ class LakeTable(SparkTable):
         return commits_to(self.place)
 
     def note_unreadable(self, failure: Exception) -> None:
-        """Ask Spark from now on, until the files are looked up and found readable again.
+        """Ask Spark; of a catalog, until the table is looked up again.
 
         Raises:
             SetupError: their store does not answer: nor would it Spark.

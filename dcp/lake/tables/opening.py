@@ -117,7 +117,7 @@ def refuse_to_start() -> "SparkSession":
         LakeError: always.
 
     """
-    raise LakeError("this lake cannot be read without Spark, expected a folder, or S3")
+    raise LakeError("this lake cannot be read without Spark, expected a folder or an object store")
 
 
 def session(
@@ -138,12 +138,14 @@ def session(
     options = f"{options} {jvm_options(is_long=is_long)}"
     theirs = settings.spark.conf.get(JAVA_OPTIONS, "")
     lake = settings.lake
-    store = s3a_settings("" if lake.schema else lake.root, lake.storage_options)
+    store: Mapping[str, str] = {}
+    if lake.on_s3:
+        store = s3a_settings("" if lake.schema else lake.root, lake.storage_options)
     return build_session(
         master=settings.spark.master,
         driver_memory=f"{heap_bytes(settings.spark.driver_memory, tasks) // MEBIBYTE}m",
         extra={
-            **(store if lake.on_s3 else {}),
+            **store,
             **settings.spark.conf,
             JAVA_OPTIONS: f"{options} {theirs}".strip(),
         },

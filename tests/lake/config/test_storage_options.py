@@ -2,13 +2,14 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import cloud_way
 from dcp.lake.config.patience import PATIENCE
-from dcp.lake.config.settings import LakeSettings
+from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.config.storage_options import (
     checked_options,
@@ -16,6 +17,7 @@ from dcp.lake.config.storage_options import (
     s3a_settings,
     with_secrets,
 )
+from dcp.lake.tables import opening
 
 ROOT = "s3://bucket/lake"
 SECRET = "secret/of+a/key"
@@ -185,7 +187,8 @@ def test_secrets_are_read_from_files(tmp_path: Path) -> None:
         ({"session_token_file": SECRET}, "found session_token_file relative"),
         ({"allow_http": SECRET}, "found allow_http neither"),
         ({"endpoint": "h:9000"}, "found an endpoint that is no URL"),
-        ({"endpoint": "http://u:pass@h"}, "found the endpoint h with http"),
+        ({"endpoint": "http://h"}, "found the endpoint h with http"),
+        ({"endpoint": f"https://u:{SECRET[:6]}@h"}, "found the endpoint h with a user or a pass"),
     ],
 )
 def test_a_wrong_option_is_named_and_no_value_is_told(
@@ -251,3 +254,20 @@ def test_a_secret_of_azure_is_in_a_file(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as refused:
             LakeSettings(root=root, storage_options=wrong)
         assert message in str(refused.value) and SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("root", "options"),
+    [
+        ("az://container/lake", {"azure_storage_account_name": "a"}),
+        ("gs://bucket/lake", {"google_service_account": "/etc/key.json"}),
+    ],
+)
+def test_a_session_for_google_or_azure_has_no_settings_of_s3(
+    monkeypatch: pytest.MonkeyPatch, root: str, options: dict[str, str]
+) -> None:
+    built: dict[str, Any] = {}
+    monkeypatch.setattr(opening, "build_session", lambda **given: built.update(given))
+    opening.session(Settings(SourceSettings(), lake=LakeSettings(root, storage_options=options)))
+    assert not built["on_s3"]
+    assert not [name for name in built["extra"] if "s3" in name.lower()]

@@ -14,7 +14,7 @@ from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import ActionState, Control
+from dcp.lake.log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.ask import ask
@@ -245,6 +245,24 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(tmp_path: Path) ->
         commits = history(lake.table(DOCS.name), 100)
         applied = [applied_of(DOCS.name, commit) for commit in commits if commit.is_apply]
         assert {undo.vbucket for each in applied for undo in each.undone} == {2, 3}
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_backfill_that_is_cancelled_before_it_begins_tells_no_documents_of_another(
+    tmp_path: Path,
+) -> None:
+    with cluster_of(2, 1) as cluster:
+        fill(cluster, range(60))
+        cluster.wait_until_replicated()
+        settings = quick(cluster, tmp_path)
+        run(settings, once=True)
+        control = Control(lake_of(settings))
+        first, second = (BackfillWish(None, REPLICAS).action() for _ in range(2))
+        for asked in (first, second, Action(second.id, CANCEL, None, None)):
+            control.write(asked, ActionState.REQUESTED)
+        run(settings, once=True)
+        details = [control.action(each.id).detail for each in (first, second)]
+        assert [detail.partition(" ")[0] for detail in details] == ["60", "0"]
 
 
 @pytest.mark.usefixtures("lakes_in_memory")
