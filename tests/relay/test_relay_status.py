@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -164,8 +164,9 @@ def test_certificates_and_mechanisms_are_those_of_the_lake(
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lake that has a status, without tables."""
     status = SimpleNamespace(to_json=lambda: {"round": 3})
+    lake = SimpleNamespace(look=nullcontext)
     monkeypatch.setattr("dcp.lake.tables.opening.session", lambda _: None)
-    monkeypatch.setattr("dcp.lake.tables.tables.open_lake", lambda *_: None)
+    monkeypatch.setattr("dcp.lake.tables.tables.open_lake", lambda *_: lake)
     monkeypatch.setattr("dcp.lake.query.status.lake_status", lambda _: status)
 
 

@@ -12,8 +12,8 @@ PATIENCE: Final = MappingProxyType(
     {"connect_timeout": "5s", "timeout": "30s", RETRIES: "8", "retry_timeout": "60s"}
 )
 """For a connection, for an answer, and with how many further attempts until when, each after twice
-the time of the last one. So a store that is busy for half a minute delays a round, and one that is
-gone ends it.
+the time of the last one at most. The waits are drawn at random, so that the attempts are over in
+five to thirty seconds: a store that is busy for less delays a round, and one that is gone ends it.
 """
 _NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
 

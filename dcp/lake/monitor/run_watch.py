@@ -102,6 +102,10 @@ class RunWatch(Observer):
         """Pass it on."""
         self._inner.backfill(report)
 
+    def ended(self) -> None:
+        """Pass it on."""
+        self._inner.ended()
+
     def waiting(self, seconds: float, reason: str) -> None:
         """Note what the run waits for; a pause is as good as progress."""
         if reason.startswith(PAUSED):

@@ -39,3 +39,6 @@ class Observer:
 
     def waiting(self, seconds: float, reason: str) -> None:
         """Called when the run waits, with the reason."""
+
+    def ended(self) -> None:
+        """Called when the run is over, however it ended."""

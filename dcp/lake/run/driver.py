@@ -401,7 +401,8 @@ class Driver:
         self._gate.refuse_held()
 
     def close(self) -> None:
-        """Let go of what it had of Spark; it can do nothing more."""
+        """Let go of what it had of Spark, and say that the run is over; it can do nothing more."""
+        self._observer.ended()
         self._applier.close()
 
     def _ensure_replicas(self, cluster: ClusterView, document_filter: DocumentFilter) -> None:

@@ -171,7 +171,8 @@ class SparkTable:
 
     def column(self, name: str) -> Column | None:
         """Return a column of the newest version."""
-        schema = self._schema()
+        with spark_errors(self.where):
+            schema = self._schema()
         if name not in schema.names:
             return None
         from pyspark.sql.pandas.types import to_arrow_type  # not where Spark is not needed
@@ -396,8 +397,7 @@ class SparkTable:
             spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
 
     def _schema(self, version: int | None = None) -> "StructType":
-        with spark_errors(self.where):
-            return self.start_spark().sql(f"SELECT * FROM {self._at(version)} LIMIT 0").schema
+        return self.start_spark().sql(f"SELECT * FROM {self._at(version)} LIMIT 0").schema
 
     def _at(self, version: int | None) -> str:
         return self.sql if version is None else f"{self.sql} VERSION AS OF {version}"

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -208,6 +209,16 @@ def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
     driver.once(view(10, 10), threading.Event())
     assert driver.rounds == [{0, 1}, {1}]
     assert driver.idle == [()]
+
+
+def test_whoever_looks_on_hears_that_a_run_is_over_also_where_it_failed() -> None:
+    """Else the thread that tells how far a round is would go on."""
+    heard: list[str] = []
+    driver = Scripted(lambda _, __: (Outcome.REACHED, 10))
+    driver._observer.ended = lambda: heard.append("ended")  # type: ignore[method-assign]
+    with pytest.raises(SourceError), closing(driver):
+        raise SourceError("the cluster is gone")
+    assert heard == ["ended"]
 
 
 def test_a_node_that_contradicts_itself_for_ever_is_left_out(

@@ -226,7 +226,7 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
         disturb(cluster, rng)
         run(settings, once=True, spark=spark, observer=Disturber())
     lake = opened(spark, settings)
-    assert require_every_version_exact(lake, cluster) >= 3
+    assert require_every_version_exact(lake, cluster) >= 2, "one of each run at least"
     require_live_exact(lake, cluster, latest_round(lake))
     require_no_row_twice(lake)
     assert any(inside), "found no round that stopped inside a snapshot"
