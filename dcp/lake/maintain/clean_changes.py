@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dcp.lake.log.applied import indexed_applied
-from dcp.lake.log.round_records import count_changes, round_records
+from dcp.lake.log.round_records import count_changes, round_records, rounds_left
 from dcp.lake.maintain.cleaning import (
     CleaningDeferred,
     CleaningPlan,
@@ -48,7 +48,12 @@ def cleaning_of(work: MaintenanceWork) -> CleaningPlan | CleaningDeferred:
         if isinstance(found, CleaningDeferred):
             return found
         versions[replica] = found
-    records = round_records(work.lake, rounds_to_judge(versions.values()))
+    rounds = rounds_to_judge(versions.values())
+    if gone := rounds - {0} - rounds_left(work.lake, rounds):
+        return CleaningDeferred(
+            f"the horizon has become longer than when positions of round {max(gone)} were removed"
+        )
+    records = round_records(work.lake, rounds)
     return plan_cleaning(versions, {number: found.states for number, found in records.items()})
 
 
