@@ -2,6 +2,7 @@
 
     DcplakeError
       SetupError              something this machine lacks (Java, room on a disk, a right to write)
+        StoreUnavailableError   an object store cannot be reached, or says that it cannot answer
       ConfigError             a setting that is unknown, missing or of the wrong type
         FlowSpecError           a text that is no flow control parameter (fc=)
         SecretError             a file of a secret or certificate that cannot be used
@@ -43,6 +44,10 @@ class SetupError(DcplakeError):
     """Something that this machine lacks; the message says what to do."""
 
     exit_code = 3
+
+
+class StoreUnavailableError(SetupError):
+    """An object store cannot be reached, or says that it cannot answer: that may pass."""
 
 
 class ConfigError(DcplakeError):

@@ -2,28 +2,39 @@
 
 import json
 import os
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
 from deltalake import Schema
 
 from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.file_commit import commit_files
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 
 _FIRST_COMMIT: Final = (
+    '{"commitInfo":{"timestamp":%d,"operation":"CREATE TABLE","operationParameters":{}}}\n'
     '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["appendOnly"]}}\n'
     '{"metaData":{"id":"0","format":{"provider":"parquet","options":{}},"schemaString":%s,'
-    '"partitionColumns":[],"configuration":{},"createdTime":0}}\n'
+    '"partitionColumns":[],"configuration":%s,"createdTime":0}}\n'
 )
 
 CONTENTS: Final = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
 
 
-def make_table(place: ObjectPlace) -> None:
-    schema = json.dumps(Schema.from_arrow(CHANGES).to_json())
-    place.commit(0, (_FIRST_COMMIT % schema).encode())
+def make_table(
+    place: TablePlace,
+    columns: pa.Schema = CHANGES,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    schema = json.dumps(Schema.from_arrow(columns).to_json())
+    now_milliseconds = time.time_ns() // 1_000_000
+    told = now_milliseconds, schema, json.dumps(dict(properties))
+    place.commit(0, (_FIRST_COMMIT % told).encode())
 
 
 def write_file(place: ObjectPlace, row_bytes: int = 100) -> DataFile:

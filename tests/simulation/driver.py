@@ -107,7 +107,7 @@ class Process:
     def look(self) -> None:
         """Do a pass of a run without end."""
         self._check()
-        self.driver.look(self._hand_over, cast(Event, self.stop))
+        self.driver.poll(self._hand_over, cast(Event, self.stop))
         self._check()
 
     def run_once(self) -> None:

@@ -13,7 +13,8 @@ PATIENCE: Final = MappingProxyType(
 )
 """For a connection, for an answer, and with how many further attempts until when, each after twice
 the time of the last one at most. The waits are drawn at random, so that the attempts are over in
-five to thirty seconds: a store that is busy for less delays a round, and one that is gone ends it.
+five to thirty seconds: a store that is busy for less delays a command. A run outlasts one that is
+gone for longer (`dcp.lake.run.driver`).
 """
 _NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
 

@@ -19,7 +19,8 @@ PAUSED: Final = "dcplake resume"
 class Observer:
     """Base class of run observers: does nothing on each step. Methods must return quickly.
 
-    ``applied`` is called by the threads that apply, the others by the thread that runs rounds.
+    ``applied`` is called by the threads that apply, the others by the thread that runs rounds;
+    ``waiting`` by both.
     """
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
@@ -41,4 +42,4 @@ class Observer:
         """Called when the run waits, with the reason."""
 
     def ended(self) -> None:
-        """Called when the run is over, however it ended."""
+        """Called when a round has failed, and when the run is over, however it ended."""

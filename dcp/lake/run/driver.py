@@ -14,12 +14,12 @@ from dcp.client.probe import ClusterView
 from dcp.errors import (
     AuthenticationError,
     BucketError,
-    DcplakeError,
     IncompleteRunError,
     RemoteProtocolError,
     SecretError,
     SourceError,
     StoppedError,
+    StoreUnavailableError,
 )
 from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.apply_thread import ApplyThread
@@ -46,6 +46,7 @@ from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log
 from dcp.lake.run.round import run_round
+from dcp.lake.spark.failures import outage_of
 from dcp.lake.tables.collections import (
     Collections,
     collections_in,
@@ -66,9 +67,12 @@ from dcp.printable import Shown
 
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
+_SILENCES: Final = (SourceError, RemoteProtocolError, StoreUnavailableError)
+"""What a run without end waits for as long as it takes: a cluster or a store out of reach."""
 _REFUSALS: Final = (AuthenticationError, BucketError, SecretError)
 _REFUSED_SECONDS: Final = 300.0
 """How long a run that has begun may be refused, or find a secret half written, until that ends it.
+A bounded run waits as long for a store.
 
 A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
 minute or two to bring a new secret to each pod; the cluster has it at once.
@@ -134,7 +138,9 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
-        self._refused_at: float | None = None
+        self._failing_since: float | None = None
+        self._is_cut_short = False
+        """Whether the store failed since the tables were read; perhaps behind an apply's commit."""
 
     def once(
         self,
@@ -147,8 +153,8 @@ class Driver:
 
         Backfills that were asked for are carried out, too. Once it ``is_enough``, what is there is
         applied, and that is all. The cluster accepted the login before ``cluster`` was read. If
-        a node refuses it later, or an executor lacks a secret's file, the run tries again for five
-        minutes.
+        a node refuses it later, an executor lacks a secret's file, or the lake's store does not
+        answer, the run tries again for five minutes.
 
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
@@ -156,60 +162,59 @@ class Driver:
             StoppedError: ``stop`` or a pause of the lake came first; what was read is committed.
             QualityError: ``quality.gate`` holds an apply back; what was read is committed.
             AuthenticationError, BucketError, SecretError: refused for five minutes.
+            StoreUnavailableError: the store did not answer for five minutes.
 
         """
         self._persistence.heed(stop)
         bounds = BoundedRun(cluster)
         while True:
-            with self.lake.look():
-                pause = self._requests.carry_out()
-                try:
+            try:
+                with self.lake.look():
+                    pause = self._requests.carry_out()
                     plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
-                except _REFUSALS as error:
+                    if is_enough():
+                        self.apply(self.received(), force=True)
+                        self._refuse_held()
+                        return self._report
+                    if isinstance(plan, Idle) and not self._backfills.is_open:
+                        if self.apply(plan.latest_round, force=True):
+                            continue  # what could not be taken back must be streamed again
+                        self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
+                        self._report.paused = "" if pause is None else _paused(pause)
+                        self._observer.idle(replace(plan, paused=self._report.paused))
+                        _refuse_incomplete(self._report.left_out)
+                        self._refuse_held()
+                        return self._report
+                    if pause is not None:
+                        self.apply(self.received(), force=True)
+                        ends = "dcplake resume ends that"
+                        raise StoppedError(f"the lake is {_paused(pause)}; {ends}")
+                    if isinstance(plan, Idle):
+                        self._observer.idle(plan)
+                        stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
                     if stop.is_set():
-                        raise StoppedError(_STOPPED) from error
-                    self._await_access(error, stop)
-                    continue
-                if is_enough():
-                    self.apply(self.received(), force=True)
-                    self._refuse_held()
-                    return self._report
-                if isinstance(plan, Idle) and not self._backfills.is_open:
-                    if self.apply(plan.latest_round, force=True):
-                        continue  # what could not be taken back must be streamed again
-                    self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
-                    self._report.paused = "" if pause is None else _paused(pause)
-                    self._observer.idle(replace(plan, paused=self._report.paused))
-                    _refuse_incomplete(self._report.left_out)
-                    self._refuse_held()
-                    return self._report
-                if pause is not None:
-                    self.apply(self.received(), force=True)
-                    raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
-                if isinstance(plan, Idle):
-                    self._observer.idle(plan)
-                    stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
-                if stop.is_set():
-                    raise StoppedError(_STOPPED)
-                try:
+                        raise StoppedError(_STOPPED)
                     if isinstance(plan, RoundPlan):
                         report = self.round(plan)
                         bounds.learn(plan, report)
                         self.apply(report.round, force=False)
                     cluster = query_cluster(self._access, self._remembered)
-                except _REFUSALS as error:
-                    self._await_access(error, stop)
-                else:
-                    self._refused_at = None
+                    self._failing_since = None
                     bounds.update(cluster)
+            except Exception as failure:  # Spark's own class, where the store fails
+                reason = self._outlast(failure, is_endless=False)
+                if stop.is_set():
+                    raise StoppedError(_STOPPED) from failure
+                self._observer.waiting(_CHECK_SECONDS, reason)
+                stop.wait(_CHECK_SECONDS)
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
 
         Beside it another thread applies: what it is to apply to is handed over, and not waited for.
         When ``stop`` is set, the round under way ends, and is applied if that is due.
-        A cluster that cannot be looked at is looked at again. One that refuses us may be starting,
-        or have new secrets before we do: that ends the run after five minutes only.
+        A cluster or a store that does not answer is asked again. A cluster that refuses us may be
+        starting, or have new secrets before we do: that ends the run after five minutes only.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
@@ -224,11 +229,13 @@ class Driver:
         return self._report
 
     def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
-        """Look, run a round if one is due, hand over what there is to apply, and wait."""
+        """Poll, hand over what there is to apply, and wait."""
         begin = monotonic()
         applying.check()
-        reason = self.look(applying.hand_over, stop)
+        reason = self.poll(applying.hand_over, stop)
         due_at = begin + self._settings.round.minimum_interval_seconds
+        if reason != NEXT_ROUND:
+            due_at = max(due_at, monotonic() + _CHECK_SECONDS)
         if (wait_seconds := due_at - monotonic()) > 0 and not stop.is_set():
             self._observer.waiting(wait_seconds, reason)
         while (wait_seconds := due_at - monotonic()) > 0:
@@ -236,52 +243,33 @@ class Driver:
             if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
                 break
 
-    def look(self, hand_over: Callable[[int], object], stop: threading.Event) -> str:
+    def poll(self, hand_over: Callable[[int], object], stop: threading.Event) -> str:
         """Do what is asked of the driver, and run a round if one is due: a pass of `continuously`.
 
         ``hand_over`` is called with the round that can be applied (`apply_newest`). Returns what to
-        wait for before the next look.
+        wait for before the next one.
 
         Raises:
             AuthenticationError, BucketError, SecretError: refused for five minutes.
 
         """
-        with self.lake.look():
-            if (pause := self._requests.carry_out()) is not None:
-                hand_over(self.received())
-                return f"{PAUSED}: {_paused(pause)}"
-            try:
-                reason = self._look_at_cluster(hand_over, stop)
-            except _REFUSALS as error:
-                reason = self._outlast(error)
-                hand_over(self.received())
-            return reason
-
-    def _await_access(self, error: DcplakeError, stop: threading.Event) -> None:
-        """Wait a little after a refusal; raise it after a while."""
-        self._observer.waiting(_CHECK_SECONDS, self._outlast(error))
-        stop.wait(_CHECK_SECONDS)
-
-    def _outlast(self, error: DcplakeError) -> str:
-        """Return what to wait for where we were refused; raise the refusal after a while."""
-        now = monotonic()
-        if self._refused_at is None:
-            self._refused_at = now
-        if now - self._refused_at >= _REFUSED_SECONDS:
-            raise error
-        if isinstance(error, SecretError):
-            return f"the secret that source names to be replaced: {error}"
-        return f"the cluster to take user, password and bucket: {error}"
-
-    def _look_at_cluster(self, hand_over: Callable[[int], object], stop: threading.Event) -> str:
         try:
-            cluster = query_cluster(self._access, self._remembered)
-        except (AuthenticationError, BucketError):
-            raise
-        except (SourceError, RemoteProtocolError) as error:
-            hand_over(self.received())
-            return f"the cluster: {error}"
-        plan = self.plan(cluster)
+            with self.lake.look():
+                if (pause := self._requests.carry_out()) is not None:
+                    hand_over(self.received())
+                    return f"{PAUSED}: {_paused(pause)}"
+                try:
+                    hand_over(self._receive(stop))
+                except (SourceError, RemoteProtocolError, SecretError):
+                    hand_over(self.received())
+                    raise
+        except Exception as failure:  # Spark's own class, where the store fails
+            return self._outlast(failure, is_endless=True)
+        return NEXT_ROUND
+
+    def _receive(self, stop: threading.Event) -> int:
+        """Run a round if there is something to do; return the newest one."""
+        plan = self.plan(query_cluster(self._access, self._remembered))
         if isinstance(plan, Idle):
             self._observer.idle(plan)
             newest = plan.latest_round
@@ -291,15 +279,46 @@ class Driver:
             report = self.round(plan)
             self._empty_rounds.learn(report.vbuckets, monotonic())
             newest = report.round
-        self._refused_at = None
-        hand_over(newest)
+        self._failing_since = None
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
-        return NEXT_ROUND
+        return newest
+
+    def _outlast(self, failure: Exception, *, is_endless: bool) -> str:
+        """Return what to wait for where cluster or store fail; raise any other failure.
+
+        A refusal is raised after five minutes, and what else fails where the run has an end.
+        """
+        error = outage_of(failure) or failure
+        self._is_cut_short |= isinstance(error, StoreUnavailableError)
+        is_silence = is_endless and isinstance(error, _SILENCES)
+        if not is_silence and not isinstance(error, (*_REFUSALS, StoreUnavailableError)):
+            raise failure
+        if isinstance(error, _REFUSALS) or not is_silence:
+            self._failing_since = self._failing_since or monotonic()
+            if monotonic() - self._failing_since >= _REFUSED_SECONDS:
+                raise error
+        match error:
+            case StoreUnavailableError():
+                return f"the object store: {error}"
+            case SecretError():
+                return f"the secret that source names to be replaced: {error}"
+            case AuthenticationError() | BucketError():
+                return f"the cluster to take user, password and bucket: {error}"
+            case _:
+                return f"the cluster: {error}"
 
     def apply_newest(self, to_round: int) -> None:
-        """Apply what is pending up to ``to_round`` if it is due; of a run without end."""
-        self.apply(to_round, force=False)
+        """Apply what is pending up to ``to_round`` if it is due; of a run without end.
+
+        Where the store does not answer, the next round that is handed over is applied instead.
+        """
+        try:
+            self.apply(to_round, force=False)
+        except Exception as failure:  # Spark's own class, where the store fails
+            if outage_of(failure) is None:
+                raise
+            self._observer.waiting(0.0, self._outlast(failure, is_endless=True))
         self._report.applied = self._report.applied[-1:]
 
     def plan(
@@ -370,8 +389,12 @@ class Driver:
         store = self.lake.store
         with round_progress(is_local=store.slots > 0) as progress:
             self._observer.planned(plan, progress)
-            with store.pool("receive"):
-                report = run_round(self.lake, plan, self._access, self.writer_id, progress)
+            try:
+                with store.pool("receive"):
+                    report = run_round(self.lake, plan, self._access, self.writer_id, progress)
+            except BaseException:
+                self._observer.ended()
+                raise
         self._report.rounds.append(report)
         self._backfills.learn(plan, report)
         self._observer.committed(report)
@@ -388,6 +411,9 @@ class Driver:
 
         ``force`` makes it due unless `when` is never.
         """
+        if self._is_cut_short:
+            self._is_cut_short = False
+            self._applier.learn()
         if self._settings.apply.when != "never":
             held = self._applier.applied_round
             if not self._persistence.lets_pass(held, to_round, waits=force):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -23,6 +23,7 @@ from dcp.errors import (
     SecretError,
     SetupError,
     StoppedError,
+    StoreUnavailableError,
 )
 from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
@@ -54,8 +55,16 @@ UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
 
 _BY_OBSTORE: Final = r"Error performing [A-Z]+"
 """How obstore and delta-rs begin to tell of a request that failed; the URL follows."""
+_BY_STORE: Final = rf"{_BY_OBSTORE}|^PermissionError|Permission denied \(os error 13\)"
+"""The same, and how it is told that the user may not read a folder of this machine."""
 _TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
 """How delta-rs breaks such a line, in colours, where obstore has a colon."""
+_ITS_CODE: Final = r"[^<]*(?:<\?[^<]*)?<Error>\s*<Code>"
+"""What stands before the code of an error that S3 answers with."""
+_KNOWN_TO_SPARK: Final = re.compile(
+    rf"redirect without LOCATION|{_ITS_CODE}AuthorizationHeaderMalformed"
+)
+"""How a store says that the bucket is in another region, which Spark's connector finds."""
 _CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
 """How obstore tells of an error of ours, as it asked for keys."""
 
@@ -79,18 +88,6 @@ class _Cause:
     what_to_do: str = ""
     is_log: bool = False
 
-
-_DOWN: Final = _Cause(
-    re.compile(
-        r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
-        r"|\(Service: S3, (Status Code: 5\d\d)\b"
-        rf"|{_BY_OBSTORE} [^\n]*(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*)"
-    ),
-    SetupError,
-    "the object store does not answer, or says that it cannot",
-    "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
-    "nothing that is committed is lost",
-)
 
 _CAUSES: Final = (
     _Cause(
@@ -138,7 +135,25 @@ _CAUSES: Final = (
         "make it (dcplake makes none), or name another in lake.root; see the endpoint in "
         "lake.storage_options, too",
     ),
-    _DOWN,
+    _Cause(
+        re.compile(
+            r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
+            r"|\(Service: S3, (Status Code: 5\d\d)\b"
+            rf"|{_BY_OBSTORE} [^\n]*"
+            r"(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*)"
+        ),
+        StoreUnavailableError,
+        "the object store does not answer, or says that it cannot",
+        "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
+        "nothing that is committed is lost",
+    ),
+    _Cause(
+        re.compile(rf"{_BY_OBSTORE} [^\n]* status code: 4(?!04)\d\d\b(?:{_ITS_CODE}(\w+))?"),
+        SetupError,
+        "the object store refused what it was asked",
+        "see that the credentials, the region and the endpoint are right "
+        "(docs/object-stores.md), and run again: nothing that is committed is lost",
+    ),
     _Cause(
         re.compile(
             f"(?:{_IN_PYTHON}|{_IN_JAVA})"
@@ -157,6 +172,7 @@ _CAUSES: Final = (
             "(?:Permission denied|Read-only file system)"
             rf"|{_IN_PYTHON}(?:Permission denied|Read-only file system)(?:: '([^'\n]*)')?"
             rf"|{_IN_JAVA}(?:Permission denied|Read-only file system)"
+            r"|Unable to open file (\S+): Permission denied \(os error 13\)"  # as delta-rs tells it
         ),
         SetupError,
         "this user may not read or write it",
@@ -282,34 +298,35 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     )
 
 
-def store_error(failure: BaseException) -> DcplakeError | None:
-    """Return the error that a failure of obstore or delta-rs with a known cause means."""
-    told = _TREE.sub(": ", str(failure))
+def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
+    """Return the error that a failure of obstore or delta-rs means where the store caused it.
+
+    Then Spark would fail, too. None for any other: the table is such that only Spark can read it,
+    a file of it is damaged or gone, or Spark finds a way to the store. ``what``: see `known_error`.
+    """
+    told = _TREE.sub(": ", f"{type(failure).__name__}: {failure}")
     if (carried := _CARRIED.search(told)) is not None:
         return SecretError(carried[1])
-    return _named_cause(told, "") if re.search(_BY_OBSTORE, told) else None
+    if not re.search(_BY_STORE, told) or _KNOWN_TO_SPARK.search(told):
+        return None
+    return _named_cause(told, what)
 
 
-def refuse_silent_store(failure: BaseException, what: str) -> None:
-    """Raise SetupError where a store does not answer obstore or delta-rs: nor would it Spark."""
-    told = _TREE.sub(": ", str(failure))
-    if re.search(_BY_OBSTORE, told) and next(_causes_of(told), None) is _DOWN:
-        raise SetupError(str(_named_cause(told, what))) from failure
+def outage_of(failure: BaseException) -> StoreUnavailableError | None:
+    """Return the error of an object store that does not answer; None for any other failure."""
+    error = failure if isinstance(failure, DcplakeError) else known_error(failure)
+    return error if isinstance(error, StoreUnavailableError) else None
 
 
 def _named_cause(told: str, what: str) -> DcplakeError | None:
     named = f"{what}: " if what else ""
-    for cause in _causes_of(told):
-        match = cast("re.Match[str]", cause.pattern.search(told))
-        file = next(filter(None, match.groups()), "")
-        place = f"{file}: " if file else ""
-        what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
-        return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
+    for cause in _CAUSES:
+        if (match := cause.pattern.search(told)) is not None:
+            file = next(filter(None, match.groups()), "")
+            place = f"{file}: " if file else ""
+            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
+            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
     return None
-
-
-def _causes_of(told: str) -> Iterator[_Cause]:
-    return (cause for cause in _CAUSES if cause.pattern.search(told))
 
 
 def start_cause(failure: BaseException, log_file: Path) -> str:

@@ -12,6 +12,7 @@ from deltalake import Schema as StoredSchema
 from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 
 from dcp.errors import LakeError
+from dcp.lake.spark.failures import store_error
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
 from dcp.lake.store.table import Column, Statement, TableSize
@@ -150,6 +151,8 @@ class FileTable:
         try:
             table = self.place.open()
         except Exception as failure:  # of many classes, not all of them documented
+            if (error := store_error(failure, self.where)) is not None:
+                raise error from failure
             _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
             return False
         properties = CommitProperties(custom_metadata={"userMetadata": metadata_json(metadata)})
@@ -160,8 +163,9 @@ class FileTable:
             _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, refusal)
             return False
         except Exception as failure:  # of many classes, not all of them documented
-            raise LakeError(
-                f"{self.where}: delta-rs: {failure}; the rows may have been written: look whether "
+            error = store_error(failure)
+            raise (LakeError if error is None else type(error))(
+                f"{self.where}: {error or failure}; the rows may have been written: look whether "
                 "the table has them before you write them again"
             ) from failure
         return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.spark.failures import refuse_silent_store, remedy
+from dcp.lake.spark.failures import remedy, store_error
 from dcp.lake.store.place import LOG, Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement
@@ -235,11 +235,12 @@ class LakeTable(SparkTable):
         """Ask Spark; of a catalog, until the table is looked up again.
 
         Raises:
-            SetupError: their store does not answer: nor would it Spark.
+            SetupError, SecretError: their store does not answer, or refuses us: nor would it Spark.
 
         """
         self.located.pop(self.sql, None)
-        refuse_silent_store(failure, self.where)
+        if (error := store_error(failure, self.where)) is not None:
+            raise error from failure
         _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
 
     def _by_files(self, look: Callable[[FileTable], _Found]) -> _Found | None:

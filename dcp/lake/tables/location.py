@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dcp.lake.config.lake_root import is_on_s3, local_root
+from dcp.lake.spark.failures import outage_of
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import Located, TablePlace
@@ -114,6 +115,8 @@ class LakeLocation:
                 return Located(location, place)
             _LOG.debug("%s: only Spark reads %s", table.where, location)
         except Exception as failure:  # of many classes, not all of them documented
+            if (outage := outage_of(failure)) is not None:  # what is there is not known then
+                raise outage from failure
             _LOG.debug("%s: only Spark reads %s: %s", table.where, location, failure)
         return Located(location, None)
 

@@ -24,6 +24,7 @@ from dcp.errors import (
     SecretError,
     SourceError,
     StoppedError,
+    StoreUnavailableError,
 )
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
@@ -259,6 +260,113 @@ def test_a_continuous_run_outlives_a_cluster_in_trouble(
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
     assert driver.handed_over == 2, "what was received before is applied meanwhile"
+
+
+OUTAGES = (
+    StoreUnavailableError("t: the object store does not answer"),
+    OSError(
+        "Kernel error -> Generic S3 error: Error performing GET http://s in 1s - HTTP error: x"
+    ),
+)
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=["ours", "of delta-rs"])
+@pytest.mark.parametrize("is_endless", [True, False])
+def test_a_run_outlasts_a_store_that_does_not_answer(
+    looks: list[ClusterView | DcplakeError],
+    monkeypatch: pytest.MonkeyPatch,
+    outage: Exception,
+    is_endless: bool,
+) -> None:
+    """It fails as the run asks for requests, plans, commits a round, and applies it."""
+    monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
+    looks.append(view(10))
+    failed: list[str] = []
+
+    def fails(part: str) -> None:
+        if failed.count(part) < 2:
+            failed.append(part)
+            raise outage
+
+    def outcome_of(_: int, target: int) -> tuple[Outcome, int]:
+        fails("round")
+        return Outcome.REACHED, target
+
+    def carry_out() -> None:
+        fails("requests")
+
+    driver = Scripted(outcome_of)
+    driver.on_plan = lambda: fails("plan")
+    monkeypatch.setattr(driver._requests, "carry_out", carry_out)
+    applied: list[int] = []
+
+    def apply(to_round: int, *, force: bool) -> list[AppliedVersion]:
+        fails("apply")
+        applied.append(to_round)
+        stop.set()
+        return []
+
+    stop = threading.Event()
+    monkeypatch.setattr(driver, "apply", apply)
+    waits: list[str] = []
+    monkeypatch.setattr(driver._observer, "waiting", lambda _, reason: waits.append(reason))
+    if is_endless:
+        driver.continuously(stop)
+    else:
+        driver.once(view(10), threading.Event())
+    assert {part: failed.count(part) for part in ("requests", "plan", "round", "apply")} == {
+        "requests": 2,
+        "plan": 2,
+        "round": 2,
+        "apply": 2,
+    }
+    assert applied and set(applied) <= {1, 3}, "rounds are counted when they are tried"
+    told = [reason for reason in waits if reason.startswith("the object store: ")]
+    assert len(told) == 8 and all("the object store does not answer" in each for each in told)
+
+
+def test_a_store_ends_a_bounded_run_after_a_while_and_an_endless_one_never(
+    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.01)
+    looks.append(view(10))
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    stop, asked = threading.Event(), [0]
+
+    def carry_out() -> None:
+        asked[0] += 1
+        if asked[0] == 100:
+            stop.set()
+        raise OUTAGES[0]
+
+    monkeypatch.setattr(driver._requests, "carry_out", carry_out)
+    driver.continuously(stop)
+    assert asked[0] == 100
+    asked[0] = 200
+    with pytest.raises(StoreUnavailableError):
+        driver.once(view(10), threading.Event())
+
+
+def test_the_status_of_tables_is_read_anew_after_the_store_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An apply may have committed what it did not hear of."""
+    monkeypatch.setattr(Scripted, "apply", Driver.apply)
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    calls: list[str] = []
+
+    def apply(*_: object, **__: object) -> list[AppliedVersion]:
+        calls.append("apply")
+        if len(calls) == 1:
+            raise OUTAGES[1]
+        return []
+
+    monkeypatch.setattr(driver._applier, "apply", apply)
+    monkeypatch.setattr(driver._applier, "learn", lambda: calls.append("learn"))
+    for _ in range(3):
+        driver.apply_newest(1)
+    assert calls == ["apply", "learn", "apply", "apply"]
 
 
 def test_vbuckets_that_move_and_bring_nothing_make_ever_fewer_rounds(

@@ -4,8 +4,9 @@ Without Spark: what tasks and drivers do there is done here.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from time import monotonic, sleep
 from uuid import uuid4
@@ -17,9 +18,12 @@ from dcp.errors import DcplakeError, SetupError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.spark.failures import store_error
 from dcp.lake.store import opened_store
+from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.place import LOG
 from dcp.lake.tables.data_file import DataFile, DataFileWriter
 from dcp.lake.tables.file_commit import VersionTakenError
+from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import CHANGES
 from tests.lake.object_store import ACCESS_KEY, SECRET_KEY, Failure, ObjectStore, Request
 from tests.lake.rounds_in_store import CONTENTS, commit_file, make_table, write_file
@@ -160,6 +164,66 @@ def test_a_store_that_does_not_answer_is_not_asked_by_spark_too(table: Table) ->
     for ask in (lake_table.properties, lake_table.exists, lake_table.read_log):
         with pytest.raises(SetupError, match=r"^\S.*503 Service Unavailable: the object store"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (("403 Forbidden", "InvalidAccessKeyId"), "the object store refused the credentials"),
+        (("403 Forbidden", "AccessDenied"), "the object store refused the credentials"),
+        (("404 Not Found", "NoSuchBucket"), "found no such bucket; make it"),
+        (ENDED, "the credentials of the object store have ended; renew them"),
+        (("400 Bad Request", "InvalidToken"), "InvalidToken: the object store refused what"),
+    ],
+)
+def test_a_store_that_refuses_is_not_asked_by_spark_too(
+    table: Table, failure: Failure, said: str
+) -> None:
+    """Neither of a table that was read before, nor of one that was not."""
+    old, new = (table_at(table.place, "the lake: table t") for _ in range(2))
+    assert old.exists()
+    table.store.answer = lambda _: failure
+    asks: list[Callable[[LakeTable], object]] = [
+        LakeTable.properties,
+        LakeTable.exists,
+        LakeTable.read_log,
+        lambda found: found.commits(1),
+        lambda found: found.rows("round", "true"),
+        lambda found: found.append(CHANGES.empty_table(), {}),
+    ]
+    for lake_table, ask in product((old, new), asks):
+        with pytest.raises(SetupError) as told:
+            ask(lake_table)
+        assert f"the lake: table t: {said}" in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_folder_that_this_user_may_not_read_is_not_asked_by_spark_too(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "t")
+    log = place.path / LOG
+    log.mkdir(parents=True)
+    make_table(place)
+    user = os.geteuid()
+    log.chmod(0)
+    if user == 0:
+        os.seteuid(65534)  # root may read all
+    try:
+        with pytest.raises(SetupError, match="this user may not read or write it"):
+            table_at(place).properties()
+    finally:
+        os.seteuid(user)
+        log.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [("301 Moved", "PermanentRedirect"), ("400 Bad Request", "AuthorizationHeaderMalformed")],
+)
+def test_spark_is_asked_where_the_bucket_is_in_another_region(
+    table: Table, failure: Failure
+) -> None:
+    table.store.answer = lambda _: failure
+    with pytest.raises(AssertionError, match="Spark was started"):
+        table_at(table.place).properties()
 
 
 def test_keys_that_are_renewed_while_a_file_is_written_are_found(

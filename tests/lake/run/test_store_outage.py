@@ -1,0 +1,184 @@
+"""An object store that does not answer in the middle of a run without end: the run goes on.
+
+Without Spark: rounds are written by this process, as tasks write them, and nothing is applied.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event, Thread
+from time import sleep
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from dcp.cli.views.run_output import PlainObserver
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.run import open_or_create
+from dcp.lake.store.lake_store import BatchFunction, Transaction
+from dcp.lake.tables.data_file import DataFile, DataFileWriter
+from dcp.lake.tables.file_commit import commit_files
+from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.spark_store import SparkStore
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from tests.client.drained import wait_for
+from tests.lake.memory_store import run_task
+from tests.lake.object_store import BUCKET, Failure, ObjectStore, Request
+from tests.lake.receiving import settings_for
+from tests.lake.rounds_in_store import CONTENTS, make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OUTAGE_SECONDS = 20.0
+BUSY: Failure = ("503 Slow Down", "SlowDown")
+
+
+def no_spark() -> "SparkSession":
+    raise AssertionError("Spark was started")
+
+
+@dataclass(frozen=True)
+class WrittenHere:
+    """Rows of ``changes`` whose tasks run in this process, one after the other."""
+
+    table: LakeTable
+    tasks: int
+    receive: BatchFunction
+
+    def append(
+        self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
+    ) -> None:
+        place = self.table.place
+        files: list[DataFile] = []
+        assert place is not None
+        for number in range(self.tasks):
+            with DataFileWriter(place, CONTENTS) as writer:
+                for batch in run_task(number, self.receive):
+                    writer.write(batch)
+                files += filter(None, [writer.finish()])
+        commit_files(place, files, base(), transaction, metadata_json(metadata))
+
+
+class StoreWithoutSpark(SparkStore):
+    """A store in which nothing but rounds is written."""
+
+    slots = 1
+
+    @contextmanager
+    def pool(self, name: str) -> Iterator[None]:
+        yield
+
+    def new_changes(  # type: ignore[override]  # rows that the port knows, and the adapter does not
+        self, tasks: int, receive: BatchFunction, *, are_few: bool = False
+    ) -> WrittenHere:
+        return WrittenHere(self.table("changes"), tasks, receive)
+
+
+def create(
+    table: LakeTable,
+    columns: pa.Schema,
+    cluster_by: Collection[str],  # that would take Spark
+    properties: Mapping[str, str],
+) -> None:
+    if not table.exists():
+        assert table.place is not None
+        make_table(table.place, columns, properties)
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(vbuckets=2, seed=5)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        store.options["max_retries"] = "1"  # so that a look ends at once
+        yield store
+
+
+@pytest.fixture
+def settings(cluster: ProducerCluster, store: ObjectStore, tmp_path: Path) -> Settings:
+    given = settings_for(
+        cluster,
+        tmp_path,
+        round={"quiet_seconds": 0.2, "minimum_interval_seconds": 0.5, "tasks": 1},
+        apply={"when": "never"},
+    )
+    lake = replace(
+        given.lake,
+        root=f"s3://{BUCKET}/{uuid4().hex}",
+        storage_options=MappingProxyType(store.options),
+        deletion_vectors=False,
+    )
+    return replace(given, lake=lake)
+
+
+def test_an_endless_run_outlasts_a_store_that_does_not_answer(
+    cluster: ProducerCluster,
+    store: ObjectStore,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(LakeTable, "create", create)
+    access = source_access(settings)
+    location = lake_location(settings)
+    lake = open_or_create(no_spark, settings, location, query_cluster(access))
+    lake = replace(lake, store=StoreWithoutSpark(no_spark, location))
+    driver, stop = Driver(lake, settings, access, PlainObserver()), Event()
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            driver.continuously(stop)
+        except Exception as failure:  # the test tells of it
+            failures.append(failure)
+
+    refused: list[str] = []
+
+    def refuse(request: Request) -> Failure:
+        refused.append(request["REQUEST_METHOD"])
+        return BUSY
+
+    running = Thread(target=run, daemon=True)
+    try:
+        cluster.set(b"before", b"1")
+        running.start()
+        wait_for("the first round", lambda: bool(failures) or latest_round(lake) == 1)
+        assert not failures
+        store.answer = refuse
+        for number in range(10):
+            cluster.set(b"meanwhile-%d" % number, b"1")
+            sleep(OUTAGE_SECONDS / 10)
+        store.answer = lambda _: None
+        assert refused and not failures
+        cluster.set(b"after", b"1")
+
+        def keys() -> list[str]:
+            assert not failures
+            rows = lake.changes.rows("key", "kind = 'mutation'")
+            return sorted(str(row["key"]) for row in rows)
+
+        expected = sorted(["before", *(f"meanwhile-{number}" for number in range(10)), "after"])
+        wait_for("all documents, each once", lambda: keys() == expected)
+    finally:
+        store.answer = lambda _: None
+        stop.set()
+        running.join(60.0)
+    assert not failures
+    said = [line for line in "".join(capsys.readouterr()).splitlines() if "waiting" in line]
+    assert len(said) == 1, said
+    assert said[0].startswith("waiting for the object store: ") and "503" in said[0]
