@@ -28,6 +28,9 @@ _VARIABLES: Final = (
 )
 """Credentials of the environment are found by Spark and by the AWS SDK."""
 
+_PLACES: Final = f"an option, or one of {', '.join(dict(_VARIABLES)['endpoint'])}"
+"""Where an endpoint comes from."""
+
 _S3A: Final = "spark.hadoop.fs.s3a."
 _S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _AUTH: Final = "org.apache.hadoop.fs.s3a"
@@ -72,7 +75,14 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
 
     """
     found = S3.checked(given)
-    _require_safe_endpoint(found)
+    _require_plain_endpoint(found)
+    if "endpoint" in found and found.get("allow_http", "").lower() != "true":
+        place = urlsplit(found["endpoint"])
+        if place.scheme == "http":
+            raise ConfigError(
+                f"storage_options: found the endpoint {place.hostname} with http, expected https, "
+                'or allow_http = "true": others can read what is not encrypted'
+            )
     plain = {name.removesuffix("_file") for name in found}
     if ("access_key_id" in plain) != ("secret_access_key" in plain):
         raise ConfigError(
@@ -213,6 +223,7 @@ def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> di
         value = next(filter(None, map(around.get, variables)), None)
         if value is not None:
             options.setdefault(name, value)
+    _require_plain_endpoint(options)
     return options
 
 
@@ -233,21 +244,18 @@ def _secret_in(file: str, name: str) -> str:
     return found
 
 
-def _require_safe_endpoint(options: Mapping[str, str]) -> None:
+def _require_plain_endpoint(options: Mapping[str, str]) -> None:
+    """Raise ConfigError where the endpoint, of options or environment, is more than a URL."""
     if "endpoint" not in options:
         return
     place = urlsplit(options["endpoint"])
     if place.scheme not in ("http", "https") or not place.hostname:
         raise ConfigError(
-            "storage_options: found an endpoint that is no URL, expected one as https://host:port"
+            "storage_options: found an endpoint that is no URL, expected one as https://host:port "
+            f"({_PLACES})"
         )
     if place.username or place.password:
         raise ConfigError(
             f"storage_options: found the endpoint {place.hostname} with a user or a password, "
-            "expected credentials where docs/object-stores.md names them"
-        )
-    if place.scheme == "http" and options.get("allow_http", "").lower() != "true":
-        raise ConfigError(
-            f"storage_options: found the endpoint {place.hostname} with http, expected https, or "
-            'allow_http = "true": others can read what is not encrypted'
+            f"expected credentials where docs/object-stores.md names them ({_PLACES})"
         )

@@ -1,6 +1,7 @@
 """Options of an object store, by the names of delta-rs and Polars, and Spark's settings of them."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,26 @@ def test_a_wrong_option_is_named_and_no_value_is_told(
         checked_options(options)
     assert message in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        (f"http://user:{SECRET[:6]}@h:9000", "found the endpoint h with a user or a password"),
+        (f"http://{SECRET[:6]}@h:9000", "found the endpoint h with a user or a password"),
+        ("h:9000", "found an endpoint that is no URL"),
+    ],
+)
+def test_an_endpoint_of_the_environment_is_refused_as_one_of_the_options_is(
+    variable: str, endpoint: str, message: str
+) -> None:
+    around = {variable: endpoint}
+    for ask in (partial(options_of_delta_rs, ROOT, {}, {}), partial(s3a_settings, ROOT, {})):
+        with pytest.raises(ConfigError) as refused:
+            ask(around)
+        assert message in str(refused.value) and "AWS_ENDPOINT_URL" in str(refused.value)
+        assert SECRET[:6] not in str(refused.value)
 
 
 def test_options_are_for_lakes_on_s3_and_stay_unseen() -> None:
