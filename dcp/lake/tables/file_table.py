@@ -26,6 +26,9 @@ _NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
 What it does behind a commit, as a checkpoint, fails with others.
 """
 
+_MOST_FILES: Final = 4
+"""An append that makes it so many files puts them into one."""
+
 _COORDINATED: Final = frozenset(
     {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
 )
@@ -159,6 +162,7 @@ class FileTable:
         try:
             with commits_to(self.place):
                 write_deltalake(table, rows, mode="append", commit_properties=properties)
+                self._keep_few_files(table)
         except _NOT_COMMITTED as refusal:
             _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, refusal)
             return False
@@ -169,6 +173,20 @@ class FileTable:
                 "the table has them before you write them again"
             ) from failure
         return True
+
+    def _keep_few_files(self, table: StoredTable) -> None:
+        """Put the rows of many appends into one file, and begin the log anew with a checkpoint.
+
+        Else whoever reads the table asks an object store for two more files after each append. The
+        rows stand, whatever comes of it.
+        """
+        if len(table.file_uris()) < _MOST_FILES:
+            return
+        try:
+            table.optimize.compact()
+            table.create_checkpoint()
+        except Exception as failure:  # another process may do the same
+            _LOG.debug("%s: delta-rs: %s; its files stay as they are", self.where, failure)
 
     def _execute(self, statement: str, version: int | None) -> pa.RecordBatchReader:
         found = QueryBuilder().register(_NAME, self._stored(version)).execute(statement)

@@ -32,7 +32,7 @@ from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.drained import PATIENCE_SECONDS, wait_for
-from tests.lake.object_store import BUCKET, ObjectStore
+from tests.lake.object_store import BUCKET, ObjectStore, kind_of
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:
@@ -195,6 +195,25 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
     assert all(abs(asked - before) <= 20 for before, asked in zip(few, many, strict=True)), counted
     plan, idle_run, one_round = many
     assert plan < 46 and idle_run < 45 and one_round < 72, counted
+
+
+def test_looks_at_a_lake_on_s3_ask_as_much_after_many_requests_to_its_driver(
+    idle: Idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark was started"))
+    asked = Counter[str]()
+    monkeypatch.setattr(idle.store, "answer", lambda request: asked.update([kind_of(request)]))
+    counted: list[int] = []
+    written = 0
+    for count in (*range(1, 9), 24):
+        while written < count:
+            assert main(["pause" if written % 2 else "resume", *idle.s3]) == 0
+            written += 1
+        asked.clear()
+        assert main(["status", *idle.s3]) == 0
+        counted.append(asked.total())
+    assert max(counted) <= 60 and counted[-1] <= max(counted[:-1]), counted
+    assert main(["resume", *idle.s3]) == 0
 
 
 def test_an_idle_run_after_a_rollback_starts_no_spark(
