@@ -18,9 +18,10 @@ from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import LogSlice
+from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import DOCS, ensure_replica
-from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.given_rows import given_rows

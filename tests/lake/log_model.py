@@ -19,9 +19,10 @@ from dcp.lake.log.applied import AppliedVersion, applied_to_batch
 from dcp.lake.log.changes import append_round
 from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.history import TableCommit
+from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.given_rows import given_rows

@@ -24,8 +24,9 @@ from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
 
 PASSWORD_FILE = "password"

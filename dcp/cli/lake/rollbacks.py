@@ -9,7 +9,7 @@ from dcp.cli.terminal.output import say, say_json
 from dcp.cli.terminal.table import table
 
 if TYPE_CHECKING:
-    from dcp.lake.query.rollbacks import UndoneKey
+    from dcp.lake.query.rollbacks import DocumentState, UndoneKey
 
 _SHOWN_CHARACTERS: Final = 32
 
@@ -74,11 +74,10 @@ def _row(key: "UndoneKey") -> tuple[object, ...]:
     )
 
 
-def _state_text(state: tuple[int, int, bytes] | None) -> str:
+def _state_text(state: "DocumentState | None") -> str:
     if state is None:
         return "(no document)"
-    seqno, vb_uuid, value = state
-    text = value.decode("utf-8", "backslashreplace")
+    text = state.value.decode("utf-8", "backslashreplace")
     if len(text) > _SHOWN_CHARACTERS:
         text = text[: _SHOWN_CHARACTERS - 1] + "…"
-    return f"{seqno}@{vb_uuid:016x} {text}"
+    return f"{state.seqno}@{state.vb_uuid:016x} {text}"

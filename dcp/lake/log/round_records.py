@@ -8,11 +8,16 @@ from typing import Any, Final
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
-from dcp.lake.tables.round_record import BEFORE_THE_FIRST, RoundRecord, VbucketReport
+from dcp.lake.tables.round_record import (
+    BEFORE_THE_FIRST,
+    RoundRecord,
+    VbucketReport,
+    states_from_rows,
+)
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 REMEMBERED_ROUNDS: Final = 8
 """Enough for the newest round and those of the newest applies of tables that are applied to at

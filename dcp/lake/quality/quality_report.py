@@ -118,7 +118,7 @@ class QualityReport:
                 {
                     "name": result.name,
                     "says": result.says,
-                    "severity": str(result.severity),
+                    "severity": result.severity,
                     "passed": result.passed,
                     "violations": result.violations,
                     "samples": [dict(sample) for sample in result.samples],

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from dcp.lake.log.round_records import oldest_round_left
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import touched_keys
 from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creation
+from dcp.lake.tables.records import Record
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
@@ -38,7 +39,7 @@ _READ: Final = pa.schema([CHANGES.field("vbucket")])
 
 
 @dataclass(frozen=True, slots=True)
-class Cut(Shown):
+class Cut(Record, Shown):
     """Versions of all tables at which every vbucket stands at its complete seqno of one round.
 
     ``versions`` are by table: the replicas, and ``changes``, which has no later round. ``time`` is
@@ -56,11 +57,6 @@ class Cut(Shown):
             f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {version}"
             for table, version in self.versions.items()
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        time = None if self.time is None else self.time.isoformat()
-        return {"round": self.round, "time": time, "versions": dict(self.versions)}
 
     def __str__(self) -> str:
         """Say which round it is."""

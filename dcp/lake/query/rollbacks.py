@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dcp.lake.log.epoch_log import rollback_rows
 from dcp.lake.query.views_sql import RESTREAM
+from dcp.lake.tables.records import Record, read
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
 
 NEWEST: Final = 100
@@ -14,7 +15,7 @@ NEWEST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Record):
     """The beginning of a vbucket's epoch: its fork seqno, its round, and the order behind it."""
 
     vbucket: int
@@ -25,10 +26,6 @@ class Epoch:
     from_seqno: int | None
     from_vb_uuid: int | None
     to_seqno: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
     def __str__(self) -> str:
         """Say it in one line."""
@@ -42,8 +39,17 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class UndoneKey:
-    """A key that an apply undid; a state is (seqno, vb_uuid, value), None where there was none.
+class DocumentState:
+    """A document on one branch."""
+
+    seqno: int
+    vb_uuid: int
+    value: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneKey(Record):
+    """A key that an apply undid: its states before and after, None where there was none.
 
     ``restored_version`` is the version of the table that its row came from: 0 is the empty table,
     -1 says that the vbucket was replaced as a whole.
@@ -57,17 +63,8 @@ class UndoneKey:
     vbucket: int
     fork_seqno: int
     key: str
-    before: tuple[int, int, bytes] | None
-    after: tuple[int, int, bytes] | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        told = {name: getattr(self, name) for name in self.__slots__}
-        told["time"] = self.time.isoformat()
-        for name in ("before", "after"):
-            if (state := told[name]) is not None:
-                told[name] = {"seqno": state[0], "vb_uuid": state[1], "value": state[2]}
-        return told
+    before: DocumentState | None
+    after: DocumentState | None
 
 
 def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
@@ -102,28 +99,7 @@ def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey],
     audit = lake.table(AUDIT_TABLE)
     [[total]] = (row.values() for row in audit.rows("count(*) AS total", "true"))
     newest = f"true ORDER BY time DESC, version DESC, vbucket, key LIMIT {int(count)}"
-    found = [
-        UndoneKey(
-            row["table"],
-            row["version"],
-            row["restored_version"],
-            row["round"],
-            row["time"],
-            row["vbucket"],
-            int(row["fork_seqno"]),
-            row["key"],
-            _state(row["before"]),
-            _state(row["after"]),
-        )
-        for row in audit.rows("*", newest)
-    ]
-    return found, total
-
-
-def _state(told: Mapping[str, Any] | None) -> tuple[int, int, bytes] | None:
-    if told is None or told["seqno"] is None:
-        return None
-    return int(told["seqno"]), int(told["vb_uuid"]), told["value"] or b""
+    return [read(UndoneKey, row) for row in audit.rows("*", newest)], total
 
 
 def _integer(value: Any) -> int | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from dcp.errors import LakeError
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
@@ -16,6 +16,7 @@ from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -52,11 +53,11 @@ class LakeStatus(Shown):
     """
 
     place: str
-    lake_id: str
+    lake_id: Annotated[str, "lake"]
     bucket: str
     vbuckets: int
     round: int
-    waiting: tuple[int, ...]
+    waiting: Annotated[tuple[int, ...], "waiting_for_snapshot_end"]
     stuck: tuple[VbucketReport, ...]
     replicas: tuple[ReplicaSummary, ...]
     horizon_seconds: float = 0.0
@@ -65,39 +66,10 @@ class LakeStatus(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
-        return {
-            "lake": self.lake_id,
-            "place": self.place,
-            "bucket": self.bucket,
-            "vbuckets": self.vbuckets,
-            "round": self.round,
-            "waiting_for_snapshot_end": list(self.waiting),
-            "horizon_seconds": self.horizon_seconds,
-            "warnings": list(self.warnings),
-            "requests": [
-                {
-                    "id": each.id,
-                    "action": each.action,
-                    "state": str(each.state),
-                    "vbuckets": each.vbuckets,
-                    "who": each.who,
-                }
-                for each in self.requests
-            ],
-            "stuck": [report.to_json() for report in self.stuck],
-            "replicas": [
-                {
-                    "table": replica.table,
-                    "version": replica.version,
-                    "round": replica.round,
-                    "documents": replica.documents,
-                    "undecodable_values": replica.undecodable_values,
-                    "defect": replica.defect,
-                    "stale": list(replica.stale),
-                }
-                for replica in self.replicas
-            ],
-        }
+        shown = ("id", "action", "state", "vbuckets", "who")
+        requests = [{name: plain(getattr(each, name)) for name in shown} for each in self.requests]
+        told: dict[str, Any] = plain(self)
+        return told | {"requests": requests}
 
     def __str__(self) -> str:
         """Say it in a few lines."""

@@ -9,7 +9,8 @@ from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.system_events import emptied_collection, system_event_text
 from dcp.lake.rounds.round_plan import StreamPlan
-from dcp.lake.tables.rollback_order import RollbackOrder, order_row
+from dcp.lake.tables.records import plain
+from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.schema import RowKind
 from dcp.protocol.events import (
     Event,
@@ -70,7 +71,7 @@ class ChangeRows:
 
     def add_rollback(self, vbucket: int, order: RollbackOrder) -> None:
         """Add a rollback that a node ordered."""
-        self._batches.add_event(RowKind.ROLLBACK, vbucket, rollback=order_row(order))
+        self._batches.add_event(RowKind.ROLLBACK, vbucket, rollback=plain(order))
 
     def _at_seqno(self, kind: RowKind, vbucket: int, seqno: int, **values: Any) -> None:
         uuid = self._branches.uuid(vbucket, seqno)

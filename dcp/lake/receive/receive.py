@@ -37,12 +37,11 @@ from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.progress import StreamProgress
 from dcp.lake.rounds.rollback_plan import start_seqno_on
 from dcp.lake.rounds.round_plan import TaskPlan
-from dcp.lake.rounds.stream_result import StreamResult, left_out_status
+from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
-from dcp.lake.tables.vbucket_state import states_to_batch
 from dcp.lake.task_monitor.live_board import live_board
 from dcp.lake.task_monitor.task_stats import NodeStreams, TaskStats
 from dcp.lake.task_monitor.task_watcher import TaskState, TaskWatcher
@@ -270,7 +269,7 @@ class TaskReceiver:
         result = self.results[event.vbucket]
         requested = event.requested
         order = RollbackOrder(
-            requested.vb_uuid, requested.seqno, event.seqno, self._server_logs.get(event.vbucket)
+            requested.seqno, event.seqno, requested.vb_uuid, self._server_logs.get(event.vbucket)
         )
         self._rows.add_rollback(event.vbucket, order)
         result.order = order
@@ -314,15 +313,21 @@ class TaskReceiver:
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
         for vbucket, result in self.results.items():
             self._batches.counts.fill(result)
-            self._batches.add_event(RowKind.STATUS, vbucket, detail=result.status())
+            self._batches.add_event(RowKind.STATUS, vbucket, detail=result.report().status())
             if result.plan.begins_epoch:
                 fork = result.plan.state.position.seqno
                 self._batches.add_event(RowKind.ROLLBACK, vbucket, seqno=fork)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
-            detail = left_out_status(left)
+            told = VbucketReport(
+                left.vbucket,
+                Outcome.LEFT_OUT,
+                largest_bytes=0,
+                reason=left.reason,
+                detail=left.detail,
+            )
             self._batches.add_event(
-                RowKind.STATUS, left.vbucket, epochs[left.vbucket], detail=detail
+                RowKind.STATUS, left.vbucket, epochs[left.vbucket], detail=told.status()
             )
         yield from self._batches.flush()
         states = [result.state(self._round) for result in self.results.values()]

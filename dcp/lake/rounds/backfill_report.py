@@ -1,11 +1,12 @@
 """Reports how far a backfill is, and estimates one, for people and machines."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.rounds.round_plan import LeftOut, left_out_json, left_out_lines
+from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
+from dcp.lake.tables.records import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class BackfillReport:
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
         return {
-            **asdict(self),
+            **plain(self),
             "documents_per_second": round(self.documents_per_second, 1),
             "seconds_left": self.seconds_left,
         }
@@ -68,7 +69,7 @@ class BackfillEstimate:
     """
 
     vbuckets: int
-    seqnos: Mapping[NodeAddress, int]
+    seqnos: Annotated[Mapping[NodeAddress, int], "nodes"]
     bytes_per_document: float | None
     bytes_per_second: float | None
     left_out: tuple[LeftOut, ...]
@@ -93,12 +94,10 @@ class BackfillEstimate:
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
         return {
-            "vbuckets": self.vbuckets,
+            **plain(self),
             "documents": self.documents,
-            "nodes": {str(node): seqnos for node, seqnos in self.seqnos.items()},
             "bytes": self.frame_bytes,
             "seconds": self.seconds,
-            "left_out": left_out_json(self.left_out),
         }
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
 """Tells what a plan foresees beside its streams: vbuckets and tables to be made anew. Pure data."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
+from dcp.lake.tables.records import Record
 from dcp.printable import number_ranges
 
 
@@ -33,7 +33,7 @@ class ReadAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(Record):
     """The things that a plan foresees; ``written_anew`` are tables that get other typed columns.
 
     ``without_effect`` says of settings that they have none at this bucket, and why.
@@ -42,10 +42,6 @@ class Outlook:
     read_again: ReadAgain | None = None
     written_anew: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return asdict(self)
 
     @property
     def lines(self) -> list[str]:

@@ -4,7 +4,7 @@ Pure data. It holds no secret.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -12,6 +12,7 @@ from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.rounds.outlook import Outlook
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
 
@@ -173,7 +174,7 @@ class Idle(Shown):
             "lake": self.lake_id,
             "round": None,
             "latest_round": self.latest_round,
-            "left_out": left_out_json(self.left_out),
+            "left_out": plain(self.left_out),
             **({"paused": self.paused} if self.paused else {}),
             **_outlook_json(self.outlook),
         }
@@ -279,17 +280,14 @@ def plan_json(plan: RoundPlan) -> dict[str, Any]:
                 "nodes": [str(node) for node in task.nodes],
                 "carried": len(task.carried),
                 "window_bytes": task.windows.window_bytes,
-                "backfill": None if task.backfill is None else asdict(task.backfill),
+                "backfill": plain(task.backfill),
                 "streams": [
                     {
                         "vbucket": stream.vbucket,
                         "node": str(stream.node),
                         "epoch": stream.state.epoch,
+                        **plain(stream.state.position),
                         "vb_uuid": f"{stream.state.position.vb_uuid:016x}",
-                        "seqno": stream.state.position.seqno,
-                        "snap_start": stream.state.position.snap_start,
-                        "snap_end": stream.state.position.snap_end,
-                        "complete_seqno": stream.state.position.complete_seqno,
                         "target_seqno": stream.target_seqno,
                         "begins_epoch": stream.begins_epoch,
                     }
@@ -298,13 +296,6 @@ def plan_json(plan: RoundPlan) -> dict[str, Any]:
             }
             for task in plan.tasks
         ],
-        "left_out": left_out_json(plan.left_out),
+        "left_out": plain(plan.left_out),
         **_outlook_json(plan.outlook),
     }
-
-
-def left_out_json(left_out: tuple[LeftOut, ...]) -> list[dict[str, Any]]:
-    """Return the vbuckets that are left out as JSON objects."""
-    return [
-        {"vbucket": left.vbucket, "reason": left.reason, "detail": left.detail} for left in left_out
-    ]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.lake.rounds.round_plan import LeftOut, RoundPlan, left_out_json, left_out_lines
+from dcp.lake.rounds.round_plan import LeftOut, RoundPlan, left_out_lines
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
 from dcp.lake.task_monitor.task_stats import SLOWEST
 from dcp.printable import Shown, number_ranges
@@ -75,18 +76,13 @@ class RoundReport(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
+        sums = ("rows", "escaped_keys", "undecodable_values", "gate")
         return {
-            "round": self.round,
-            "version": self.version,
-            "seconds": round(self.seconds, 3),
-            "rows": self.rows,
+            **plain(self),
+            **{name: getattr(self, name) for name in sums},
             "bytes": self.frame_bytes,
-            "escaped_keys": self.escaped_keys,
-            "undecodable_values": self.undecodable_values,
+            "seconds": round(self.seconds, 3),
             "window_full": round(self.window_full, 3),
-            "gate": self.gate,
-            "vbuckets": [report.to_json() for report in self.vbuckets],
-            "left_out": left_out_json(self.left_out),
         }
 
     def __str__(self) -> str:

@@ -1,26 +1,19 @@
 """The result of one vbucket's stream in a task: its outcome, counters and next state."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.rounds.round_plan import LeftOut, StreamPlan
+from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
 _LEAST_SHARE: Final = 0.005
 """Less than half a percent of the time is not worth a word."""
-
-
-def left_out_status(left: LeftOut) -> str:
-    """Return the ``detail`` of the status row of a vbucket that was not streamed, JSON."""
-    told = {"outcome": str(Outcome.LEFT_OUT), "reason": left.reason, "detail": left.detail}
-    return json.dumps(told | {"largest_bytes": 0})
 
 
 @dataclass(slots=True)
@@ -95,25 +88,24 @@ class StreamResult:
         )
         return state if self.order is None else state.ordered(self.order)
 
-    def status(self) -> str:
-        """Return the ``detail`` of the status row, JSON."""
-        told: dict[str, Any] = {
-            "outcome": str(self.outcome),
-            "rows": self.rows,
-            "bytes": self.frame_bytes,
-            "largest_bytes": self.largest_bytes,
-            "seqno": self.position.seqno,
-            "complete_seqno": self.position.complete_seqno,
-            "target_seqno": self.plan.target_seqno,
-        }
-        if self.escaped_keys:
-            told["escaped_keys"] = self.escaped_keys
-        if self.undecodable_values:
-            told["undecodable_values"] = self.undecodable_values
-        if self.window_full >= _LEAST_SHARE:
-            told |= {"window_full": round(self.window_full, 3), "gate": self.gate}
-        if self.order is not None:
-            told["rollback_seqno"] = self.order.to_seqno
-        if self.reason:
-            told |= {"reason": self.reason, "detail": self.detail}
-        return json.dumps(told)
+    def report(self) -> VbucketReport:
+        """Return what the vbucket's status row says."""
+        assert self.outcome is not None, "it is over"
+        is_told = self.window_full >= _LEAST_SHARE
+        return VbucketReport(
+            self.plan.vbucket,
+            self.outcome,
+            self.rows,
+            self.frame_bytes,
+            self.largest_bytes,
+            self.position.seqno,
+            self.position.complete_seqno,
+            self.plan.target_seqno,
+            self.reason,
+            self.detail,
+            self.escaped_keys,
+            self.undecodable_values,
+            round(self.window_full, 3) if is_told else 0.0,
+            self.gate if is_told else "",
+            None if self.order is None else self.order.to_seqno,
+        )

@@ -63,7 +63,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
             for event in () if delivery is None else delivery.events:
                 match event:
                     case RollbackOrdered(vbucket, asked, seqno):
-                        orders[vbucket] = RollbackOrder(asked.vb_uuid, asked.seqno, seqno)
+                        orders[vbucket] = RollbackOrder(asked.seqno, seqno, asked.vb_uuid)
                     case FailoverLogReceived(vbucket, log) if vbucket in orders:  # right behind it
                         orders[vbucket] = replace(orders[vbucket], failover_log=log)
                         waiting.discard(vbucket)

@@ -10,7 +10,6 @@ the table.
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +22,8 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.opening import lake_locked, spark_of
+from dcp.lake.tables.records import Record
+from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.tables import (
     LakeTables,
@@ -31,20 +32,16 @@ from dcp.lake.tables.tables import (
     record_cleaned_round,
     replicas_in,
 )
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress, states_to_batch
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 
 @dataclass(frozen=True, slots=True)
-class Resync:
+class Resync(Record):
     """The result of a resync: the committed round, and the vbuckets that begin an epoch in it."""
 
     round: int
     version: int
     vbuckets: tuple[int, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {"round": self.round, "version": self.version, "vbuckets": list(self.vbuckets)}
 
 
 def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resync:

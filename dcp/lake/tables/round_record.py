@@ -1,12 +1,17 @@
 """The record of a committed round by vbucket: its position, and the outcome of its stream."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import pyarrow as pa
+
+from dcp.errors import LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
+from dcp.lake.tables.records import Record, plain, read
+from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 UNDECODABLE: Final = (
@@ -35,20 +40,20 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class VbucketReport:
+class VbucketReport(Record):
     """The result of a round for one vbucket, from its ``status`` row.
 
-    A vbucket that was left out has only a reason; its numbers are 0 here.
+    A vbucket that was left out has only a reason.
     """
 
     vbucket: int
     outcome: Outcome
-    rows: int
-    frame_bytes: int
-    largest_bytes: int
-    seqno: int
-    complete_seqno: int
-    target_seqno: int
+    rows: int = 0
+    frame_bytes: Annotated[int, "bytes"] = 0
+    largest_bytes: int = DOCUMENT_BYTES
+    seqno: int = 0
+    complete_seqno: int = 0
+    target_seqno: int = 0
     reason: str = ""
     detail: str = ""
     escaped_keys: int = 0
@@ -66,43 +71,13 @@ class VbucketReport:
     @classmethod
     def parse(cls, vbucket: int, status: str) -> "VbucketReport":
         """Read the ``detail`` of a status row."""
-        told = json.loads(status)
-        return cls(
-            vbucket=vbucket,
-            outcome=Outcome(told["outcome"]),
-            rows=told.get("rows", 0),
-            frame_bytes=told.get("bytes", 0),
-            largest_bytes=told.get("largest_bytes", DOCUMENT_BYTES),
-            seqno=told.get("seqno", 0),
-            complete_seqno=told.get("complete_seqno", 0),
-            target_seqno=told.get("target_seqno", 0),
-            reason=told.get("reason", ""),
-            detail=told.get("detail", ""),
-            escaped_keys=told.get("escaped_keys", 0),
-            undecodable_values=told.get("undecodable_values", 0),
-            window_full=told.get("window_full", 0.0),
-            gate=told.get("gate", ""),
-            rollback_seqno=told.get("rollback_seqno"),
-        )
+        return read(cls, json.loads(status) | {"vbucket": vbucket})
 
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {
-            "vbucket": self.vbucket,
-            "outcome": str(self.outcome),
-            "rows": self.rows,
-            "bytes": self.frame_bytes,
-            "seqno": self.seqno,
-            "complete_seqno": self.complete_seqno,
-            "target_seqno": self.target_seqno,
-            "reason": self.reason,
-            "detail": self.detail,
-            "escaped_keys": self.escaped_keys,
-            "undecodable_values": self.undecodable_values,
-            "window_full": self.window_full,
-            "gate": self.gate,
-            "rollback_seqno": self.rollback_seqno,
-        }
+    def status(self) -> str:
+        """Return the ``detail`` of its status row, JSON: what is not as its field's default."""
+        unset = VbucketReport(self.vbucket, self.outcome).to_json()
+        told = {name: told for name, told in self.to_json().items() if told != unset[name]}
+        return json.dumps({"outcome": self.outcome} | told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +98,39 @@ class RoundRecord:
 
 BEFORE_THE_FIRST: Final = RoundRecord({}, ())
 """Round 0: no vbucket was met yet."""
+
+
+def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.RecordBatch:
+    """Return the ``position`` rows of a round, with the columns of ``changes``."""
+    rows = [
+        {
+            "round": round_number,
+            "epoch": state.epoch,
+            "vbucket": state.vbucket,
+            "kind": RowKind.POSITION,
+            "seqno": state.position.seqno,
+            "vb_uuid": state.position.vb_uuid,
+            "position": plain(state),
+        }
+        for state in states
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
+
+
+def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketProgress]:
+    """Return the states of ``position`` rows, by vbucket.
+
+    Raises:
+        LakeError: a vbucket has two rows.
+
+    """
+    states: dict[int, VbucketProgress] = {}
+    for row in rows:
+        state = read(VbucketProgress, {**row, **row["position"]})
+        if state.vbucket in states:
+            raise LakeError(
+                f"changes: found two position rows of vbucket {state.vbucket} in one round, "
+                "expected one"
+            )
+        states[state.vbucket] = state
+    return states

@@ -13,12 +13,16 @@ what is wrong.
 ``changes`` has one row per event worth keeping; `RowKind` has their kinds.
 """
 
+from dataclasses import is_dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, get_args, get_origin
 
 import pyarrow as pa
 
+from dcp.lake.tables.records import SPREAD, bare, marked, stored_fields
+from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.sql import quoted, string_list
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
 class RowKind(StrEnum):
@@ -77,36 +81,40 @@ def is_kind(*kinds: RowKind) -> str:
 
 U64: Final = pa.decimal128(20, 0)
 
-FAILOVER_ENTRY: Final = pa.struct([("vb_uuid", U64), ("seqno", U64)])
+_COLUMN_TYPES: Final = {int: U64, str: pa.string(), bool: pa.bool_(), bytes: pa.binary()}
 
-ROLLBACK: Final = pa.struct(
-    [
-        ("from_seqno", U64),
-        ("to_seqno", U64),
-        ("from_vb_uuid", U64),
-        ("failover_log", pa.list_(FAILOVER_ENTRY)),
-    ]
-)
+
+def column_type(annotation: Any) -> pa.DataType:
+    """Return the type of the column that holds a record's field, by the field's annotation.
+
+    An integer without an Arrow type as its mark is an unsigned one of 64 bits.
+    """
+    kind, _ = bare(annotation)
+    if (told := marked(annotation, pa.DataType)) is not None:
+        return told
+    if get_origin(kind) is tuple:
+        return pa.list_(column_type(get_args(kind)[0]))
+    if not is_dataclass(kind):
+        return _COLUMN_TYPES[kind]
+    columns = columns_of(kind)
+    return pa.struct(columns) if len(columns) > 1 else columns[0].type
+
+
+def columns_of(kind: Any) -> list[pa.Field]:
+    """Return the columns that hold the fields of a record (`dcp.lake.tables.records`)."""
+    columns: list[pa.Field] = []
+    for _, name, annotation in stored_fields(kind):
+        if name == SPREAD:
+            columns += columns_of(bare(annotation)[0])
+        else:
+            columns.append(pa.field(name, column_type(annotation)))
+    return columns
+
+
+ROLLBACK: Final = column_type(RollbackOrder)
 
 POSITION: Final = pa.struct(
-    [
-        ("vb_uuid", U64),
-        ("seqno", U64),
-        ("snap_start", U64),
-        ("snap_end", U64),
-        ("complete_seqno", U64),
-        ("caught_up_seqno", U64),  # high seqno that was reached or proven to hold nothing for us
-        ("first_pending_round", pa.int64()),  # oldest round with rows above complete_seqno, or null
-        ("last_data_round", pa.int64()),  # newest round that brought this vbucket a document row
-        ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
-        ("last_collection_round", pa.int64()),  # newest with a collection's begin or end
-        ("failover_log", pa.list_(FAILOVER_ENTRY)),
-        ("filter_fingerprint", pa.string()),  # of the filter that its rows passed; null: of none
-        ("start_seqno", U64),  # up to here it is not the lake's (filter.since is now); null: all is
-        ("purge_seqno", U64),  # null unless a snapshot marker of version 2.2 tells it
-        ("order", ROLLBACK),  # a rollback that was ordered and not yet followed, or null
-        ("fruitless_rollbacks", pa.int32()),  # orders in a row that led nowhere
-    ]
+    [each for each in columns_of(VbucketProgress) if each.name not in ("vbucket", "epoch")]
 )
 
 STALE: Final = pa.struct([("vbucket", pa.int32()), ("round", pa.int64())])

@@ -1,28 +1,23 @@
 """The state of one vbucket after a round, as its ``position`` row holds it.
 
-Pure data and pure transitions. All unsigned 64-bit values are Python ints here and DECIMAL(20,0) in
-tables; nothing passes through a float or a signed 64-bit integer on the way.
+Pure data and pure transitions. Each field of `VbucketProgress` is a column of the row. All unsigned
+64-bit values are Python ints here and DECIMAL(20,0) in tables; nothing passes through a float or a
+signed 64-bit integer on the way.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Final
 
 import pyarrow as pa
 
-from dcp.errors import LakeError
-from dcp.lake.tables.rollback_order import (
-    RollbackOrder,
-    failover_log_from,
-    failover_rows,
-    order_from_row,
-    order_row,
-)
-from dcp.lake.tables.schema import CHANGES, RowKind
+from dcp.lake.tables.records import SPREAD
+from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import U16_MAX, FailoverLog, require_unsigned
 
 FIRST_EPOCH = 0
+
+Round = Annotated[int, pa.int64()]
 
 _ROUNDS: Final = (
     "first_pending_round",
@@ -49,20 +44,20 @@ class VbucketProgress:
     before it was caught up with.
     """
 
-    vbucket: int
-    epoch: int
-    position: Position
+    vbucket: Annotated[int, pa.int32()]
+    epoch: Annotated[int, pa.int32()]
+    position: Annotated[Position, SPREAD]
     caught_up_seqno: int = 0
-    first_pending_round: int | None = None
-    last_data_round: int | None = None
-    last_complete_round: int | None = None
-    last_collection_round: int | None = None
+    first_pending_round: Round | None = None
+    last_data_round: Round | None = None
+    last_complete_round: Round | None = None
+    last_collection_round: Round | None = None
     failover_log: FailoverLog | None = None
     filter_fingerprint: str | None = None
     start_seqno: int | None = None
     purge_seqno: int | None = None
     order: RollbackOrder | None = None
-    fruitless_rollbacks: int = 0
+    fruitless_rollbacks: Annotated[int, pa.int32()] = 0
 
     def __post_init__(self) -> None:
         """Reject values that no round can lead to."""
@@ -189,83 +184,3 @@ class VbucketProgress:
         if position.is_complete:
             return None
         return round_number if completed else (self.first_pending_round or round_number)
-
-
-def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.RecordBatch:
-    """Return the ``position`` rows of a round, with the columns of ``changes``."""
-    rows = [_row(state, round_number) for state in states]
-    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
-
-
-def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketProgress]:
-    """Return the states of ``position`` rows (Spark's or Arrow's, as mappings), by vbucket.
-
-    Raises:
-        LakeError: a vbucket has two rows.
-
-    """
-    states: dict[int, VbucketProgress] = {}
-    for row in rows:
-        state = _state(row)
-        if state.vbucket in states:
-            raise LakeError(
-                f"changes: found two position rows of vbucket {state.vbucket} in one round, "
-                "expected one"
-            )
-        states[state.vbucket] = state
-    return states
-
-
-def _row(state: VbucketProgress, round_number: int) -> dict[str, Any]:
-    position = state.position
-    log = state.failover_log
-    return {
-        "round": round_number,
-        "epoch": state.epoch,
-        "vbucket": state.vbucket,
-        "kind": RowKind.POSITION,
-        "seqno": position.seqno,
-        "vb_uuid": position.vb_uuid,
-        "position": {
-            "vb_uuid": position.vb_uuid,
-            "seqno": position.seqno,
-            "snap_start": position.snap_start,
-            "snap_end": position.snap_end,
-            "complete_seqno": position.complete_seqno,
-            "caught_up_seqno": state.caught_up_seqno,
-            **{name: getattr(state, name) for name in _ROUNDS},
-            "failover_log": None if log is None else failover_rows(log),
-            "filter_fingerprint": state.filter_fingerprint,
-            "start_seqno": state.start_seqno,
-            "purge_seqno": state.purge_seqno,
-            "order": None if state.order is None else order_row(state.order),
-            "fruitless_rollbacks": state.fruitless_rollbacks,
-        },
-    }
-
-
-def _state(row: Mapping[str, Any]) -> VbucketProgress:
-    inner: Mapping[str, Any] = row["position"]
-    position = Position(
-        *(
-            int(inner[name])
-            for name in ("vb_uuid", "seqno", "snap_start", "snap_end", "complete_seqno")
-        )
-    )
-    return VbucketProgress(
-        vbucket=row["vbucket"],
-        epoch=row["epoch"],
-        position=position,
-        caught_up_seqno=int(inner["caught_up_seqno"] or 0),
-        **{name: inner[name] for name in _ROUNDS},
-        failover_log=failover_log_from(inner["failover_log"]),
-        filter_fingerprint=inner["filter_fingerprint"],
-        start_seqno=_int_or_none(inner["start_seqno"]),
-        purge_seqno=_int_or_none(inner["purge_seqno"]),
-        order=order_from_row(inner["order"]),
-        fruitless_rollbacks=inner["fruitless_rollbacks"],
-    )
-
-
-def _int_or_none(value: Any) -> int | None:
-    return None if value is None else int(value)

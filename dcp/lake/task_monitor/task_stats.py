@@ -17,11 +17,12 @@ for work, what is before it waits for it.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Final
 
 from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.tables.records import Record, read
 
 FORMAT: Final = 2
 READING_SECONDS: Final = 1.0
@@ -71,7 +72,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStats:
+class TaskStats(Record):
     """One task. ``seconds`` is how long it runs; rates are of the last moments.
 
     ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
@@ -101,6 +102,7 @@ class TaskStats:
     resident_bytes: int = 0
     bound_bytes: int = 0
     undecodable_values: int = 0
+    format: int = FORMAT
 
     @property
     def label(self) -> str:
@@ -122,10 +124,6 @@ class TaskStats:
         full = sum(each.full_seconds for each in windows)
         return min(1.0, full / (self.seconds * len(windows)))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {"format": FORMAT, **asdict(self)}
-
     @classmethod
     def from_json(cls, found: object) -> "TaskStats":
         """Read what ``to_json`` wrote.
@@ -136,27 +134,9 @@ class TaskStats:
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError("expected a look of a task, of this format")
         try:
-            values = {each.name: found[each.name] for each in fields(cls)}
-            values["stages"] = tuple(_read(StageStats, each) for each in found["stages"])
-            if found["windows"] is not None:
-                values["windows"] = _read(WindowPlan, found["windows"])
-            values["connections"] = tuple(_connection(each) for each in found["connections"])
-            return cls(**values)
-        except (KeyError, TypeError) as error:
+            return read(cls, found)
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"expected a look of a task: {error!r}") from None
-
-
-_T = TypeVar("_T", StageStats, WindowStats, Connection, WindowPlan)
-
-
-def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
-    return kind(**({each.name: found[each.name] for each in fields(kind)} | others))
-
-
-def _connection(found: Mapping[str, Any]) -> Connection:
-    window = None if found["window"] is None else _read(WindowStats, found["window"])
-    stages = tuple(_read(StageStats, each) for each in found["stages"])
-    return _read(Connection, found, window=window, stages=stages)
 
 
 @dataclass(frozen=True, slots=True)

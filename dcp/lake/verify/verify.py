@@ -11,6 +11,7 @@ Nothing is written, to the lake or to the source. The replicas are pinned before
 what it holds, so the source is never older than what it is compared with, unless it lost writes.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import (
     ReplicaTable,
     open_lake,
@@ -138,7 +140,7 @@ def _look(
     reader.leave_out(unpinned_vbuckets(pins))
     rows = reader.read("comparing", chosen, lambda source: source_digests(source, pins).collect())
     reader.leave_out_failed(
-        [StreamEnding.parse(row["vbucket"], row["ending"]) for row in rows if row["ending"]]
+        [read(StreamEnding, json.loads(row["ending"])) for row in rows if row["ending"]]
     )
     found = digests_of(row for row in rows if not row["ending"])
     with spark_errors("verify failed in Spark"):

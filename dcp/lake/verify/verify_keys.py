@@ -4,6 +4,7 @@ Both ask the same question; the third one of what the second one found, with a f
 newest versions. The answers stay in Spark: a table that is wrong as a whole must not end up here.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.records import read
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.verify.verify_frames import IN_REPLICA_ONLY, KINDS, differences, replica_rows
@@ -101,7 +103,7 @@ class KeyComparison:
     def _settle(self, answer: "DataFrame", pins: Sequence[Pin]) -> dict[int, int]:
         """Return the keys that differ, counted by vbucket; note the vbuckets that tell nothing."""
         endings = [
-            StreamEnding.parse(row["vbucket"], row["ending"])
+            read(StreamEnding, json.loads(row["ending"]))
             for row in answer.where("ending IS NOT NULL").collect()
         ]
         self._reader.leave_out_failed(endings)

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
-from dcp.lake.rounds.round_plan import LeftOut, left_out_json
+from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.tables.records import Record, plain
 from dcp.printable import Shown, number_ranges
 
 DEFAULT_KEYS: Final = 20
@@ -30,17 +31,13 @@ class KeyState:
     cas: int
     deleted: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {"seqno": self.seqno, "cas": self.cas, "deleted": self.deleted}
-
     def __str__(self) -> str:
         state = "deleted at " if self.deleted else ""
         return f"{state}seqno {self.seqno} cas {self.cas}"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Record):
     """A key that differs; a side that does not know of it is None."""
 
     table: str
@@ -49,17 +46,6 @@ class Difference:
     kind: str
     replica: KeyState | None
     source: KeyState | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {
-            "table": self.table,
-            "vbucket": self.vbucket,
-            "key": self.key,
-            "kind": self.kind,
-            "replica": self.replica.to_json() if self.replica else None,
-            "source": self.source.to_json() if self.source else None,
-        }
 
     def __str__(self) -> str:
         return (
@@ -79,15 +65,15 @@ class VerifyReport(Shown):
     """
 
     place: str
-    lake_id: str
+    lake_id: Annotated[str, "lake"]
     tables: tuple[TableCompared, ...]
     vbuckets: int
     suspects: int
-    counts: Mapping[str, int]
+    counts: Annotated[Mapping[str, int], "differing_by_kind"]
     keys: tuple[Difference, ...]
     not_compared: tuple[LeftOut, ...]
-    dropped: tuple[str, ...]
-    kept: Mapping[str, frozenset[int]]
+    dropped: Annotated[tuple[str, ...], "dropped_collections"]
+    kept: Annotated[Mapping[str, frozenset[int]], "kept_collections"]
     seconds: float
 
     @property
@@ -119,25 +105,9 @@ class VerifyReport(Shown):
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object; seqnos and CAS are exact integers."""
         return {
+            **plain(self),
             "result": self.result,
-            "lake": self.lake_id,
-            "place": self.place,
-            "tables": [
-                {
-                    "table": each.table,
-                    "version": each.version,
-                    "round": each.round,
-                    "documents": each.documents,
-                }
-                for each in self.tables
-            ],
-            "vbuckets": self.vbuckets,
-            "suspects": self.suspects,
             "differing": self.differing,
-            "differing_by_kind": dict(self.counts),
-            "keys": [each.to_json() for each in self.keys],
-            "not_compared": left_out_json(self.not_compared),
-            "dropped_collections": list(self.dropped),
             "kept_collections": list(self.kept),
             "seconds": round(self.seconds, 3),
         }

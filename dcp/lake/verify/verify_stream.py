@@ -23,6 +23,7 @@ from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import ITEM_KINDS, U64, RowKind
 
@@ -63,16 +64,6 @@ class StreamEnding:
             return cls(result.plan.vbucket, purge_seqno=purge_seqno)
         reason = result.reason or str(result.outcome)
         return cls(result.plan.vbucket, reason, result.detail, purge_seqno)
-
-    def to_text(self) -> str:
-        """Return the column ``ending``, JSON."""
-        told = {"reason": self.reason, "detail": self.detail, "purge_seqno": self.purge_seqno}
-        return json.dumps(told)
-
-    @classmethod
-    def parse(cls, vbucket: int, text: str) -> "StreamEnding":
-        """Read the column ``ending``."""
-        return cls(vbucket, **json.loads(text))
 
 
 def metadata_access(access: SourceAccess) -> SourceAccess:
@@ -131,5 +122,5 @@ def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 def ending_rows(endings: Sequence[StreamEnding]) -> pa.RecordBatch:
     """Return the rows that say how streams ended."""
-    rows = [{"vbucket": each.vbucket, "ending": each.to_text()} for each in endings]
+    rows = [{"vbucket": each.vbucket, "ending": json.dumps(plain(each))} for each in endings]
     return pa.RecordBatch.from_pylist(rows, schema=SOURCE_ROWS)

@@ -27,9 +27,10 @@ from dcp.lake.quality.quality_results import PassedCheck
 from dcp.lake.quality.quality_suite import QualitySuite, Subject, load_suite
 from dcp.lake.query.query import name_tables
 from dcp.lake.receive.keys import key_string
+from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.tables.tables import DOCS, LakeTables
-from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import vbucket_of
 from jobs.quality import main as quality_job

@@ -146,7 +146,7 @@ def test_a_round_begins_as_many_as_its_seqnos_allow_and_one_at_least() -> None:
 
 
 def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
-    state = published(0, 80).ordered(RollbackOrder(OLD, 80, 60, None))
+    state = published(0, 80).ordered(RollbackOrder(80, 60, OLD))
     asked = request(0)
     progress = BackfillProgress.of(asked, {0: state}, begun=())
     plan = planned(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})

@@ -393,7 +393,7 @@ def test_a_node_on_another_history_is_asked(
 
 
 def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_cannot() -> None:
-    order = RollbackOrder(7, 10, 4, None)
+    order = RollbackOrder(10, 4, 7)
     state = read(10, (7, 0)).ordered(order)
     position = replace(lake(state), epoch_starts={0: state.beginning_epoch(3, 7)})
     plan = planned(position, cluster({0: 12}, vbuckets=1, nodes=1))

@@ -33,7 +33,7 @@ def ordered(
     """A vbucket complete at ``seqno``, whose request there was answered with ROLLBACK ``to``."""
     uuid = ours.uuid_at(seqno)
     state = VbucketProgress(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
-    return state.ordered(RollbackOrder(uuid if seqno else 0, seqno, to, theirs))
+    return state.ordered(RollbackOrder(seqno, to, uuid if seqno else 0, theirs))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported_in_the_end() -> Non
         requests += 1
         assert requests <= 6
         position = begun.position
-        order = RollbackOrder(position.vb_uuid, position.seqno, position.seqno, log((D, 0)))
+        order = RollbackOrder(position.seqno, position.seqno, position.vb_uuid, log((D, 0)))
         state = begun.ordered(order)
     assert begun.reason == "rollback without progress"
 
@@ -221,4 +221,4 @@ def test_target_needs_an_accepted_log() -> None:
 
 def test_an_order_that_leads_forward_cannot_be_made() -> None:
     with pytest.raises(ValueError, match="found seqno 120, expected at most the requested 100"):
-        RollbackOrder(A, 100, 120)
+        RollbackOrder(100, 120, A)

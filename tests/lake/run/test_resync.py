@@ -1,6 +1,6 @@
 """``dcplake resync``: the way out of a lake that somebody damaged, and of a policy that fails."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from dcp.lake.run.preview import preview
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location, refuse_to_start
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import CHANGES_TABLE, DOCS, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -164,7 +165,7 @@ def _read_again(settings: "Settings") -> ReadAgain | None:
     plan = preview(settings)
     assert plan.outlook is not None
     again = plan.outlook.read_again
-    assert plan.to_json()["read_again"] == (again and asdict(again))
+    assert plan.to_json()["read_again"] == plain(again)
     assert again is None or f"at most {again.documents} documents, about " in str(plan)
     assert again is None or "policy.rollback is fail: they stay as they are" in str(plan)
     return again

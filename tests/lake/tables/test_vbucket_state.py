@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LakeError
+from dcp.lake.tables.round_record import states_from_rows, states_to_batch
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 

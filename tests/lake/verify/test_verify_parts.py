@@ -14,6 +14,7 @@ from dcp.errors import ConfigError, IncompleteRunError, VerifyError
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
+from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digest, differing_vbuckets
 from dcp.lake.verify.verify_frames import DIFFERS, IN_REPLICA_ONLY
@@ -66,7 +67,7 @@ def test_a_task_reads_keys_seqnos_and_cas_of_whole_vbuckets(
     rows = stream(cluster, tmp_path)
     assert cluster.counters().bytes_sent - sent_before < 100_000
     endings = {row["vbucket"]: row["ending"] for row in rows if row["ending"] is not None}
-    assert [StreamEnding.parse(v, text) for v, text in sorted(endings.items())] == [
+    assert [read(StreamEnding, json.loads(text)) for v, text in sorted(endings.items())] == [
         StreamEnding(vbucket) for vbucket in range(VBUCKETS)
     ]
     items = [row for row in rows if row["ending"] is None]
@@ -94,9 +95,7 @@ def test_a_task_says_which_vbuckets_it_could_not_read(
     cluster.refuse_stream(2, 0x04, times=10**6)  # type: ignore[arg-type]
     rows = stream(cluster, tmp_path)
     endings = [
-        StreamEnding.parse(row["vbucket"], row["ending"])
-        for row in rows
-        if row["ending"] is not None
+        read(StreamEnding, json.loads(row["ending"])) for row in rows if row["ending"] is not None
     ]
     failed = [each for each in endings if each.reason]
     assert [(each.vbucket, each.reason) for each in failed] == [(2, "refused")]

@@ -1,0 +1,131 @@
+"""Derives rows and JSON objects of a record from its dataclass, and reads them back.
+
+A field is stored under its own name, or under the text that marks it (``Annotated[int, "bytes"]``).
+The fields of one that is marked `SPREAD` stand beside the others. A record of one field is stored
+as that field. Unsigned 64-bit values are exact: as integers in JSON, as DECIMAL(20,0) in rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
+
+SPREAD: Final = "*"
+"""Marks a field whose own fields stand beside the record's other fields."""
+
+
+class Record:
+    """A dataclass whose JSON object follows from its fields."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        told: dict[str, Any] = plain(self)
+        return told
+
+
+@cache
+def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
+    """Return the attribute of each field of a record, its stored name and its annotation."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        (each.name, marked(hints[each.name], str) or each.name, hints[each.name])
+        for each in fields(kind)
+    )
+
+
+def marked(annotation: Any, kind: type) -> Any:
+    """Return the mark of this kind that an annotation carries; None where it has none."""
+    for each in (annotation, *get_args(annotation)):
+        for mark in getattr(each, "__metadata__", ()):
+            if isinstance(mark, kind):
+                return mark
+    return None
+
+
+def bare(annotation: Any) -> tuple[Any, bool]:
+    """Return a field's type without marks and None, and whether it may be None."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation, False
+    [kind] = (each for each in get_args(annotation) if each is not NoneType)
+    return bare(kind)[0], True
+
+
+def plain(value: Any) -> Any:
+    """Return a record, or what one holds, as a row and JSON hold it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    told: dict[str, Any] = {}
+    for attribute, name, _ in stored_fields(type(value)):
+        found = plain(getattr(value, attribute))
+        told |= found if name == SPREAD else {name: found}
+    return told if len(told) > 1 else next(iter(told.values()))
+
+
+def read(kind: type[_T], told: Any) -> _T:
+    """Return the record that `plain` gave, from a row or a JSON object.
+
+    A field that is not told, or null where it cannot be None, has its default.
+
+    Raises:
+        TypeError, ValueError: it is no such record.
+    """
+    annotation: Any = kind
+    found: _T = _reader(annotation)(told)
+    return found
+
+
+@cache
+def _reader(annotation: Any) -> Callable[[Any], Any]:
+    kind, may_be_none = bare(annotation)
+    of_some = _reader_of(kind)
+    return of_some if not may_be_none else lambda told: None if told is None else of_some(told)
+
+
+def _reader_of(kind: Any) -> Callable[[Any], Any]:
+    if is_dataclass(kind):
+        return _record_reader(kind)
+    if get_origin(kind) is tuple:
+        of_each = _reader(get_args(kind)[0])
+        return lambda told: tuple(map(of_each, told))
+    if kind is int or (isinstance(kind, type) and issubclass(kind, Enum)):
+        return kind
+    return lambda told: told
+
+
+def _record_reader(kind: Any) -> Callable[[Any], Any]:
+    columns = stored_fields(kind)
+    defaults = {each.name for each in fields(kind) if each.default is not MISSING}
+    parts = [
+        (attribute, name, _reader(annotation), attribute in defaults and not bare(annotation)[1])
+        for attribute, name, annotation in columns
+    ]
+
+    def reads(told: Any) -> Any:
+        if len(columns) == 1:
+            told = {columns[0][1]: told}
+        values = {}
+        for attribute, name, of_field, has_default in parts:
+            found = told if name == SPREAD else told.get(name, MISSING)
+            if found is MISSING or (found is None and has_default):
+                continue
+            values[attribute] = of_field(found)
+        return kind(**values)
+
+    return reads

@@ -1,0 +1,95 @@
+"""Records are read from rows and JSON as they were written, exact over all 64 bits."""
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, get_args, get_origin
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.lake.query.rollbacks import DocumentState
+from dcp.lake.tables.records import bare, marked, plain, read, stored_fields
+from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.round_record import Outcome, VbucketReport
+from dcp.lake.tables.schema import columns_of
+from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.task_monitor.task_stats import TaskStats
+from dcp.lake.verify.verify_stream import StreamEnding
+from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
+
+U64 = st.integers(0, 2**64 - 1)
+INTEGERS = {pa.int32(): st.integers(0, 1023), pa.int64(): st.integers(1, 2**63 - 1), None: U64}
+OF_KIND: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=5),
+    bytes: st.binary(max_size=5),
+    bool: st.booleans(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    Position: st.builds(Position.complete_at, st.integers(1, 2**64 - 1), U64),
+    FailoverLog: st.lists(U64, min_size=1, max_size=3).map(
+        lambda seqnos: FailoverLog(
+            tuple(FailoverEntry(2**64 - 1 - each, each) for each in sorted(seqnos, reverse=True))
+        )
+    ),
+    RollbackOrder: st.tuples(U64, U64, U64).map(
+        lambda told: RollbackOrder(max(told[:2]), min(told[:2]), told[2])
+    ),
+}
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Return values of a field, by its type; a record's are those of all its fields."""
+    kind, may_be_none = bare(annotation)
+    found: st.SearchStrategy[Any]
+    if kind is int:
+        found = INTEGERS[marked(annotation, pa.DataType)]
+    elif kind in OF_KIND:
+        found = OF_KIND[kind]
+    elif get_origin(kind) is tuple:
+        found = st.builds(tuple, st.lists(values(get_args(kind)[0]), max_size=2))
+    elif get_origin(kind) is Mapping:
+        found = st.dictionaries(*map(values, get_args(kind)), max_size=2)
+    elif issubclass(kind, Enum):
+        found = st.sampled_from(kind)
+    else:
+        found = st.builds(kind, **{each: values(hint) for each, _, hint in stored_fields(kind)})
+    return st.none() | found if may_be_none else found
+
+
+def some(*kinds: Any) -> st.SearchStrategy[Any]:
+    return st.one_of(*map(values, kinds))
+
+
+@given(some(VbucketProgress, RollbackOrder, VbucketReport, TaskStats, StreamEnding, Position))
+def test_json_of_a_record_is_read_as_it_was_written(record: Any) -> None:
+    assert read(type(record), json.loads(json.dumps(plain(record)))) == record
+
+
+@given(some(VbucketProgress, RollbackOrder, DocumentState, Position))
+def test_rows_of_a_record_are_read_as_they_were_written(record: Any) -> None:
+    schema = pa.schema(columns_of(type(record)))
+    [row] = pa.RecordBatch.from_pylist([plain(record)], schema=schema).to_pylist()
+    assert read(type(record), row) == record
+
+
+@given(values(VbucketReport))
+def test_a_status_row_is_read_as_it_was_written(report: VbucketReport) -> None:
+    assert VbucketReport.parse(report.vbucket, report.status()) == report
+
+
+def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
+    told = plain(VbucketProgress.beginning(3))
+    older = told | {"caught_up_seqno": None, "fruitless_rollbacks": None}
+    del older["start_seqno"]
+    assert read(VbucketProgress, older) == VbucketProgress.beginning(3)
+    left_out = VbucketReport.parse(7, '{"outcome": "left_out", "reason": "x", "largest_bytes": 0}')
+    assert (left_out.outcome, left_out.rows, left_out.reason) == (Outcome.LEFT_OUT, 0, "x")
+
+
+@pytest.mark.parametrize("told", [{}, {"vbucket": 1}, {"vbucket": "x", "reason": ""}])
+def test_what_is_no_such_record_is_refused(told: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        read(VbucketProgress, told)
