@@ -11,7 +11,14 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from dcp.errors import DcplakeError, LakeError, SetupError, StoppedError, VerifyError
+from dcp.errors import (
+    DcplakeError,
+    LakeError,
+    SetupError,
+    StoppedError,
+    StoreUnavailableError,
+    VerifyError,
+)
 from dcp.lake.spark import failures
 from dcp.lake.spark.failures import known_error, one_line_error, spark_errors, watch_jvm
 from dcp.lake.spark.task_errors import TaskError
@@ -132,14 +139,14 @@ CASES = [
         "java.net.ConnectException: getFileStatus on s3a://b/lake/_delta_log: software.amazon."
         "awssdk.core.exception.SdkClientException: Unable to execute HTTP request: Connect to "
         "127.0.0.1:9 [/127.0.0.1] failed: Connection refused (SDK Attempt Count: 6):    software",
-        SetupError,
+        StoreUnavailableError,
         r"HTTP request: Connect to 127\.0\.0\.1:9 \[/127\.0\.0\.1\] failed: Connection refused: "
         "the object store does not answer, or says that it cannot; see that the endpoint in lake",
     ),
     (
         "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
         "503, Request ID: null) (SDK Attempt Count: 6)",
-        SetupError,
+        StoreUnavailableError,
         "Status Code: 503: the object store does not answer, or says that it cannot",
     ),
 ]
