@@ -14,8 +14,9 @@ import pyarrow as pa
 from datafusion import SessionConfig, SessionContext
 
 from dcp.errors import LakeError
-from dcp.lake.store.lake_store import BatchFunction, Transaction
+from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.looks import Looks
+from dcp.lake.store.table import Transaction
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, lake_in

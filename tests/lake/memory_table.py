@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.errors import LakeError
-from dcp.lake.store.table import Column, Statement, TableSize
+from dcp.lake.store.table import Column, Statement, TableSize, Transaction
 from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.sql import standard_string
@@ -21,7 +21,6 @@ from dcp.lake.tables.sql import standard_string
 if TYPE_CHECKING:
     from tests.lake.memory_store import MemoryStore
 
-Transaction = tuple[str, int]
 _Found = TypeVar("_Found")
 _Given = ParamSpec("_Given")
 _PLACE: Final = ("vbucket", "key")

@@ -57,6 +57,7 @@ from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import SOURCE, touched_keys, vbuckets_without_repeats, winning_rows
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.table import Transaction
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA_CLUSTERING
@@ -405,14 +406,14 @@ def _commit(
         "writer": writer_id,
         **commit_content(plan.from_round, plan.log_slice),
     }
-    fence = f"{lake.identity.lake_id}:{plan.table}", plan.since_version + 1
+    transaction = f"{lake.identity.lake_id}:{plan.table}", plan.since_version + 1
     try:
         if plan.typed.rewrites:
-            _rewrite(lake, plan, fence, metadata)
+            _rewrite(lake, plan, transaction, metadata)
         elif first is None:
-            _merge(lake, plan, fence, metadata)
+            _merge(lake, plan, transaction, metadata)
         else:
-            first.append(lambda: plan.base_version, fence, metadata)
+            first.append(lambda: plan.base_version, transaction, metadata)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
@@ -420,7 +421,7 @@ def _commit(
 
 
 def _merge(
-    lake: LakeTables, plan: ApplyPlan, fence: tuple[str, int], metadata: Mapping[str, Any]
+    lake: LakeTables, plan: ApplyPlan, transaction: Transaction, metadata: Mapping[str, Any]
 ) -> None:
     table, columns = lake.table(plan.table), plan.typed.columns
 
@@ -429,17 +430,17 @@ def _merge(
 
     if plan.rows is None:
         with typed_source(lake, plan) as source:
-            table.merge(source, statement, fence, metadata, {})
+            table.merge(source, statement, transaction, metadata, {})
     else:
         rows = plan.rows if columns is None else typed_table(plan.rows, columns)
         # Without deletion vectors it writes whole files anew: then one task is too few.
         settings = FEW_JOBS_TO_JOIN if has_deletion_vectors(table) else {}
         settings = arrow_settings(plan.largest_bytes) | settings
-        table.merge(rows, statement, fence, metadata, settings)
+        table.merge(rows, statement, transaction, metadata, settings)
 
 
 def _rewrite(
-    lake: LakeTables, plan: ApplyPlan, fence: tuple[str, int], metadata: Mapping[str, Any]
+    lake: LakeTables, plan: ApplyPlan, transaction: Transaction, metadata: Mapping[str, Any]
 ) -> None:
     """Write the table anew with other columns, and the rows of the plan with them."""
     table, columns = lake.table(plan.table), plan.typed.columns
@@ -452,7 +453,7 @@ def _rewrite(
             comments,
             REPLICA_CLUSTERING,
             MICROSECOND_TIMESTAMPS,
-            fence,
+            transaction,
             metadata,
             arrow_settings(plan.largest_bytes),
         )

@@ -63,10 +63,10 @@ def write_audit(
     for is_last in (False, True):
         try:
             sources = _sources(lake, audited)
-            fence = app_id, applied.version
+            transaction = app_id, applied.version
             settings = FEW_JOBS_TO_JOIN | FEW_ROWS if sources.views else {}
             query = audit_sql(sources, audited)
-            table.append_found(query, sources.views, fence, metadata, settings)
+            table.append_found(query, sources.views, transaction, metadata, settings)
             reached("audit.committed")
         except Exception as error:  # Spark's own class, or the bridge's
             if is_last or not (is_conflict(error) or is_missing_version(error)):

@@ -43,9 +43,9 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
         table, version, told = replica.name, status.version, heartbeat_content(status)
     metadata = {"lake": lake.identity.lake_id, "base": version, HEARTBEAT: told}
     # Versions grow, so the next one is a transaction number that nobody used before.
-    fence = f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1
+    transaction = f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1
     try:
-        lake.table(table).renew(fence, metadata)
+        lake.table(table).renew(transaction, metadata)
     except Exception as error:  # Spark's own class, or the bridge's
         if not is_conflict(error):
             raise

@@ -16,7 +16,6 @@ from dcp.lake.maintain.heartbeat import beat, newest_commit_time
 from dcp.lake.maintain.retention import keep_retention
 from dcp.lake.tables.history import FEW, history
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 
 _LOOK_BACK: Final = 500
@@ -32,8 +31,7 @@ def look_back(lake: LakeTables) -> int:
 
     In an object store each costs a request, and Delta writes none for a VACUUM on S3.
     """
-    changes = lake.changes
-    place = changes.place if isinstance(changes, LakeTable) else None
+    place = lake.changes.place
     return FEW if place is not None and place.folder is None else _LOOK_BACK
 
 

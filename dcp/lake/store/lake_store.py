@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from dcp.lake.store.looks import Looks
-from dcp.lake.store.table import Table
+from dcp.lake.store.table import Table, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does: from batches with its number to batches of rows."""
-
-Transaction = tuple[str, int]
-"""Application id and version of Delta's transaction identifiers: a commit with one that is not
-above the last of its application is skipped without a word, so it must be read back."""
 
 
 class NewRows(Protocol):

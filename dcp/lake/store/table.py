@@ -8,6 +8,10 @@ import pyarrow as pa
 
 from dcp.lake.store.place import TablePlace
 
+Transaction = tuple[str, int]
+"""Application id and version of Delta's transaction identifiers: a commit with one that is not
+above the last of its application is skipped without a word, so it must be read back."""
+
 Statement = Callable[[str, Callable[[str], str]], str]
 """Makes a query from how the table is called and from what makes a literal of a text."""
 
@@ -152,7 +156,7 @@ class Table(Protocol):
         self,
         query: str,
         views: Mapping[str, pa.Table],
-        transaction: tuple[str, int],
+        transaction: Transaction,
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
@@ -161,7 +165,7 @@ class Table(Protocol):
         The other arguments are as for `merge`.
         """
 
-    def renew(self, transaction: tuple[str, int], metadata: Mapping[str, Any]) -> None:
+    def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         """Commit a version with the rows of the newest one."""
 
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
@@ -174,7 +178,7 @@ class Table(Protocol):
         self,
         rows: "pa.Table | str",
         statement: Callable[[str], str],
-        transaction: tuple[str, int],
+        transaction: Transaction,
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
@@ -184,8 +188,7 @@ class Table(Protocol):
             rows: the table's columns, and ``deleted``; each key once. Or SQL for them, of views
                 and tables of `LakeStore.spark`.
             statement: makes Spark's statement for that from SQL for the rows.
-            transaction: fences the commit: one whose version is not above the last of its
-                application is skipped without a word, so it must be read back.
+            transaction: fences the commit.
             metadata: what the commit says of itself (`dcp.lake.tables.history`).
             settings: those of the session for this statement.
 
@@ -197,7 +200,7 @@ class Table(Protocol):
         comments: Mapping[str, str],
         cluster_by: Collection[str],
         properties: Mapping[str, str],
-        transaction: tuple[str, int],
+        transaction: Transaction,
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:

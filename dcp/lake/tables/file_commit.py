@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from dcp.errors import LakeError
 from dcp.lake.store.place import LOG, TablePlace, commit_name
+from dcp.lake.store.table import Transaction
 from dcp.lake.tables.data_file import DataFile
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def commit_files(
     place: TablePlace,
     files: Sequence[DataFile],
     read_version: int,
-    transaction: tuple[str, int],
+    transaction: Transaction,
     user_metadata: str,
     operation: Operation = Operation.WRITE,
     table: "StoredTable | None" = None,

@@ -130,8 +130,8 @@ class FileTable:
                 return None
         return pa.Table.from_batches(batches, schema)
 
-    def create(self, columns: pa.Schema, properties: Mapping[str, str]) -> bool:
-        """Make the table, without clustering, unless it is there; return that this is done."""
+    def create(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Make the table, without clustering, unless it is there."""
         StoredTable.create(
             self.place.uri,
             StoredSchema.from_arrow(columns),
@@ -140,7 +140,6 @@ class FileTable:
             storage_options=self.place.options,
             raise_if_key_not_exists=False,
         )
-        return True
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bool:
         """Append rows; return whether it was done.

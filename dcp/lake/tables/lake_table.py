@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
+_Otherwise = TypeVar("_Otherwise")
 _Asked = ParamSpec("_Asked")
+
+
+def _nothing() -> None:
+    return
 
 
 def _by_files_first(
@@ -39,12 +44,10 @@ def _by_files_first(
     """Return a read of the files, or by Spark where they cannot be read."""
 
     def read(table: "LakeTable", /, *asked: _Asked.args, **named: _Asked.kwargs) -> _Found:
-        if (files := table.files) is not None:
-            try:
-                return by_files(files, *asked, **named)
-            except Exception as failure:  # of many classes, not all of them documented
-                table.note_unreadable(failure)
-        return by_spark(table, *asked, **named)
+        return table.by_files(
+            lambda files: by_files(files, *asked, **named),
+            lambda: by_spark(table, *asked, **named),
+        )
 
     return read
 
@@ -128,22 +131,20 @@ class LakeTable(SparkTable):
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
         """Return what ``take`` makes of rows of the newest version."""
-        if (files := self.files) is not None:
-            try:
-                return files.take_rows(columns, condition, take)
-            except Exception as failure:  # of many classes, not all of them documented
-                self.note_unreadable(failure)
-        return SparkTable.take_rows(self, columns, condition, take)
+        return self.by_files(
+            lambda files: files.take_rows(columns, condition, take),
+            lambda: SparkTable.take_rows(self, columns, condition, take),
+        )
 
     def read_log(self) -> "StoredTable | None":
         """Return the table as it is, by delta-rs; None where only Spark can read it."""
-        return self._by_files(FileTable.read_log)
+        return self.by_files(FileTable.read_log, _nothing)
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
         if self.found is None:
             return False
-        found = self._by_files(FileTable.exists)
+        found = self.by_files(FileTable.exists, _nothing)
         if found is False and self.path is None:  # a catalog may have it elsewhere by then
             self.located.pop(self.sql, None)
             found = None if self.look_up(self) is not None else False
@@ -156,11 +157,12 @@ class LakeTable(SparkTable):
             LakeError: there is no Delta table, or it cannot be read.
 
         """
-        if (found := self._by_files(FileTable.properties)) is not None:
+        if (found := self.by_files(FileTable.properties, _nothing)) is not None:
             return found
         if self.exists():
             return SparkTable.properties(self)
-        if self.found is None or self._by_files(lambda files: files.place.has_data()) is False:
+        has_data = self.by_files(lambda files: files.place.has_data(), _nothing)
+        if self.found is None or has_data is False:
             raise LakeError(
                 f"{self.where}: found no Delta table there, expected one; name the right place "
                 "(lake.root, --lake; lake.schema), or make it: the first `dcplake run` does"
@@ -174,11 +176,13 @@ class LakeTable(SparkTable):
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits."""
-        if (found := self._by_files(lambda files: files.commits(limit))) is not None:
-            return found
-        if self.place is not None:
-            SparkTable.properties(self)  # of a damaged log it says more than DESCRIBE HISTORY
-        return SparkTable.commits(self, limit)
+
+        def by_spark() -> list[dict[str, Any]]:
+            if self.place is not None:
+                SparkTable.properties(self)  # of a damaged log it says more than DESCRIBE HISTORY
+            return SparkTable.commits(self, limit)
+
+        return self.by_files(lambda files: files.commits(limit), by_spark)
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
         """Return rows of the newest version."""
@@ -198,11 +202,16 @@ class LakeTable(SparkTable):
         """Make the table unless it is there; without clustering that takes no Spark."""
         if self.exists():
             return
-        with self.remembered.looks.committing():
-            if not cluster_by and self._by_files(lambda files: files.create(columns, properties)):
-                return
+
+        def by_spark() -> None:
             self._remove_unfinished_log()
             SparkTable.create(self, columns, cluster_by, properties)
+
+        with self.remembered.looks.committing():
+            if cluster_by:
+                by_spark()
+            else:
+                self.by_files(lambda files: files.create(columns, properties), by_spark)
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows.
@@ -231,27 +240,26 @@ class LakeTable(SparkTable):
         """Let no commit of files by this process come between those of a statement."""
         return commits_to(self.place)
 
-    def note_unreadable(self, failure: Exception) -> None:
-        """Ask Spark; of a catalog, until the table is looked up again.
+    def by_files(
+        self, look: Callable[[FileTable], _Found], otherwise: Callable[[], _Otherwise]
+    ) -> _Found | _Otherwise:
+        """Return what is read from the files; what ``otherwise`` returns where they are unreadable.
+
+        A catalog is asked again then where the table is.
 
         Raises:
             SetupError, SecretError: their store does not answer, or refuses us: nor would it Spark.
 
         """
-        self.located.pop(self.sql, None)
-        if (error := store_error(failure, self.where)) is not None:
-            raise error from failure
-        _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
-
-    def _by_files(self, look: Callable[[FileTable], _Found]) -> _Found | None:
-        """Return what is read from the files; None where they cannot be read."""
-        if (files := self.files) is None:
-            return None
-        try:
-            return look(files)
-        except Exception as failure:  # of many classes, not all of them documented
-            self.note_unreadable(failure)
-            return None
+        if (files := self.files) is not None:
+            try:
+                return look(files)
+            except Exception as failure:  # of many classes, not all of them documented
+                self.located.pop(self.sql, None)
+                if (error := store_error(failure, self.where)) is not None:
+                    raise error from failure
+                _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
+        return otherwise()
 
     def _remove_unfinished_log(self) -> None:
         """Remove the log of a table that is not there: of a driver that died as it made the table.

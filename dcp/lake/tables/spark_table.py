@@ -20,11 +20,11 @@ from dcp.errors import LakeError
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import remove_empty_folder, session_slots
 from dcp.lake.store.place import LOG, in_time
-from dcp.lake.store.table import Column, Statement, TableSize
+from dcp.lake.store.table import Column, Statement, TableSize, Transaction
 from dcp.lake.tables.file_table import rows_of
 from dcp.lake.tables.schema import spark_ddl, spark_type
 from dcp.lake.tables.sql import dotted, property_list, quoted, restore_sql, string, string_list
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, memory_view, transaction
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, fenced, memory_view
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -270,7 +270,7 @@ class SparkTable:
         self,
         query: str,
         views: Mapping[str, pa.Table],
-        fence: tuple[str, int],
+        transaction: Transaction,
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
@@ -279,7 +279,7 @@ class SparkTable:
         with ExitStack() as stack:
             for name, rows in views.items():
                 stack.enter_context(memory_view(spark, name, rows))
-            stack.enter_context(transaction(spark, *fence, metadata, settings))
+            stack.enter_context(fenced(spark, transaction, metadata, settings))
             spark.sql(f"INSERT INTO {self.sql} {query}").collect()
 
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
@@ -303,14 +303,14 @@ class SparkTable:
         self,
         rows: pa.Table | str,
         statement: Callable[[str], str],
-        fence: tuple[str, int],
+        transaction: Transaction,
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
         """Merge rows into the table by a statement on a view of them, or on SQL for them."""
         spark = self.start_spark()
         with ExitStack() as stack:
-            stack.enter_context(transaction(spark, *fence, metadata, settings))
+            stack.enter_context(fenced(spark, transaction, metadata, settings))
             if not isinstance(rows, str):
                 rows = stack.enter_context(memory_view(spark, _MERGED, rows))
             spark.sql(statement(rows)).collect()
@@ -321,7 +321,7 @@ class SparkTable:
         comments: Mapping[str, str],
         cluster_by: Collection[str],
         properties: Mapping[str, str],
-        fence: tuple[str, int],
+        transaction: Transaction,
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
@@ -334,7 +334,7 @@ class SparkTable:
             frame = frame.withMetadata(name, {"comment": comment})
         frame.createOrReplaceTempView(_REWRITTEN)
         try:
-            with transaction(spark, *fence, metadata, settings):
+            with fenced(spark, transaction, metadata, settings):
                 # What is replaced loses its properties and its clustering, unless they are named.
                 spark.sql(
                     f"CREATE OR REPLACE TABLE {self.sql} USING delta "
@@ -344,7 +344,7 @@ class SparkTable:
         finally:
             spark.catalog.dropTempView(_REWRITTEN)
 
-    def renew(self, transaction: tuple[str, int], metadata: Mapping[str, Any]) -> None:
+    def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         """Commit a version with the rows of the newest one."""
         nothing = f"SELECT * FROM {self.sql} WHERE false"
         self.append_found(nothing, {}, transaction, metadata, {})

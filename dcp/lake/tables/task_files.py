@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 from dcp.errors import DcplakeError
 from dcp.lake.spark.failures import store_error
 from dcp.lake.spark.task_errors import TaskError
-from dcp.lake.store.lake_store import BatchFunction, Transaction
+from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table import Transaction
 from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.file_commit import Operation, commit_files
 from dcp.lake.tables.history import metadata_json

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dcp.lake.store.table import Transaction
 from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
@@ -41,19 +42,19 @@ _CONFLICTS: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTO
 
 
 @contextmanager
-def transaction(
+def fenced(
     spark: SparkSession,
-    app_id: str,
-    version: int,
+    transaction: Transaction,
     metadata: Mapping[str, Any],
     also: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Fence the statements within by (``app_id``, ``version``), which must be above the last one.
+    """Fence the statements within by ``transaction``, which must be above the last one.
 
     A statement whose version is stale does nothing and raises nothing: read the commit back.
     The source of a MERGE within is read where it is needed, not copied to disk first: it must give
     the same rows every time. ``also`` are further settings for the same statements.
     """
+    app_id, version = transaction
     settings = {
         _DELTA + "write.txnAppId": app_id,
         _DELTA + "write.txnVersion": str(version),

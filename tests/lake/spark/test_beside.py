@@ -12,7 +12,7 @@ from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.spark.beside import is_same
 from dcp.lake.spark.session import active_session_kept
 from dcp.lake.tables.opening import spark_of
-from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, transaction
+from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, fenced
 from dcplake.lake import Lake
 from tests.lake.conftest import NewLake
 
@@ -36,7 +36,7 @@ def test_openings_in_other_threads_leave_a_statement_its_settings(user: "SparkSe
     theirs, settings = dict(user.conf.getAll), Settings(SourceSettings())
     first = spark_of(settings, user)()
     with (
-        transaction(first, "lake-1", 7, {"lake": "lake-1"}, FEW_JOBS_TO_JOIN),
+        fenced(first, ("lake-1", 7), {"lake": "lake-1"}, FEW_JOBS_TO_JOIN),
         ThreadPoolExecutor(2) as pool,
     ):
         during = dict(first.conf.getAll)
