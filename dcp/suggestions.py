@@ -4,6 +4,25 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 from difflib import get_close_matches
+from typing import Final
+
+_SECOND_LAKE: Final = (
+    "make a second lake whose [filter] has the collections (docs/operations.md, Reading "
+    "collections anew)"
+)
+_GONE: Final = {
+    "apply.key_literals": "leave it out, dcplake decides by the table's size",
+    "seek": "dcplake resync --vbuckets reads vbuckets again, from their beginning",
+    "backfill --collections": _SECOND_LAKE,
+    "plan --collections": _SECOND_LAKE,
+}
+"""Settings, commands and their options that dcplake does not have, and what to do instead."""
+
+
+def refusal_of_gone(name: str) -> str | None:
+    """Return what to say of a name that dcplake does not have, and what helps; else None."""
+    instead = _GONE.get(name)
+    return instead and f"found {name}, which dcplake does not have: {instead}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

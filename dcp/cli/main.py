@@ -22,6 +22,7 @@ from dcp.cli.terminal.interrupts import INTERRUPTED, end_at_once, interruptible
 from dcp.cli.terminal.logs import log_end, set_up_logs
 from dcp.errors import DcplakeError
 from dcp.printable import printable
+from dcp.suggestions import refusal_of_gone
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Replicate": {
@@ -79,17 +80,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 """The commands by what they are for, the everyday ones first: each with the sub-package of its
 module, which has its name, and a summary."""
 
-_SECOND_LAKE: Final = (
-    "make a second lake whose [filter] has the collections (docs/operations.md, Reading "
-    "collections anew)"
-)
-_GONE: Final = {
-    ("seek", ""): "dcplake resync --vbuckets reads vbuckets again, from their beginning",
-    ("backfill", "--collections"): _SECOND_LAKE,
-    ("plan", "--collections"): _SECOND_LAKE,
-}
-"""Commands and options that dcplake does not have, which somebody may look for; and what to do."""
-
 COMMANDS: Final = {name: about for group in GROUPS.values() for name, about in group.items()}
 
 
@@ -117,10 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refusal(words: Sequence[str]) -> str | None:
     """Return what to say of words that name what dcplake does not have, and what helps."""
-    for (name, option), instead in _GONE.items():
-        if words[:1] == [name] and (not option or option in {w.partition("=")[0] for w in words}):
-            return f"found {option or name}, which dcplake does not have: {instead}"
-    return None
+    options = {word.partition("=")[0] for word in words[1:]}
+    names = [*words[:1], *(f"{words[0]} {option}" for option in options)]
+    return next(filter(None, map(refusal_of_gone, names)), None)
 
 
 def parsed(application: typer.Typer, words: Sequence[str], program: str) -> int:

@@ -40,15 +40,13 @@ from dcp.wire.vocabulary import StreamFlag, VbucketState
 class StreamOpening:
     """One stream to open: after ``position``, up to ``end_seqno``.
 
-    ``purge_seqno`` is the newest that a marker told with the data up to ``position``; a ``filter``
-    takes its place.
+    ``purge_seqno`` is the newest that a marker told with the data up to ``position``.
     """
 
     vbucket: int
     position: Position
     failover_log: FailoverLog | None = None
     end_seqno: int = END_OF_TIME
-    filter: bytes = b""
     purge_seqno: int | None = None
     reads_replica: bool = False
     """Whether the node may have the vbucket as a replica."""
@@ -137,7 +135,6 @@ class NodeConnection:
         *,
         failover_log: FailoverLog | None = None,
         end_seqno: int = END_OF_TIME,
-        filter: bytes = b"",
     ) -> None:
         """Ask for a stream.
 
@@ -147,7 +144,7 @@ class NodeConnection:
             LocalProtocolError: the connection is closed, or has this stream already.
             DcplakeError: what ended the connection.
         """
-        self.open_streams([StreamOpening(vbucket, position, failover_log, end_seqno, filter)])
+        self.open_streams([StreamOpening(vbucket, position, failover_log, end_seqno)])
 
     def open_streams(self, requests: Iterable[StreamOpening]) -> None:
         """Ask for several streams at once; see ``open_stream``."""
@@ -161,7 +158,7 @@ class NodeConnection:
                     failover_log=each.failover_log,
                     end_seqno=each.end_seqno,
                     flags=0 if each.reads_replica else StreamFlag.ACTIVE_VB_ONLY,
-                    filter=each.filter or machine.purge_filter(each.purge_seqno),
+                    filter=machine.purge_filter(each.purge_seqno),
                 )
 
         self._reader.call(command, "open_stream")

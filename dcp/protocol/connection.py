@@ -229,15 +229,10 @@ class ConsumerConnection:
         """Restart the silence timer: we did not read until now."""
         self._state.liveness = self._state.liveness.heard(now)
 
-    def request_seqnos(
-        self, state: VbucketState = VbucketState.ACTIVE, collection_id: int | None = None
-    ) -> None:
-        """Ask for the high seqnos of the vbuckets on this node that are in ``state``.
-
-        With ``collection_id`` for that of the newest item of this collection in each.
-        """
+    def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
+        """Ask for the high seqnos of the vbuckets on this node that are in ``state``."""
         self._require_ready("request_seqnos")
-        self._state.ask(m.GetAllVbSeqnos(int(state), collection_id), Opcode.GET_ALL_VB_SEQNOS)
+        self._state.ask(m.GetAllVbSeqnos(int(state)), Opcode.GET_ALL_VB_SEQNOS)
 
     def request_failover_log(self, vbucket: int) -> None:
         """Ask for the vbucket's failover log as it is now."""

@@ -56,7 +56,7 @@ def answering(said_there: bytes | None) -> Iterator[str]:
         (["seek", "--seqno", "9"], "found seek, which dcplake does not have: dcplake resync"),
         (
             ["backfill", "--collections=a.b"],
-            "found --collections, which dcplake does not have: make a second lake",
+            "found backfill --collections, which dcplake does not have: make a second lake",
         ),
         (["lode"], "dcplake: No such command 'lode'. Did you mean 'load'?; dcplake --help says"),
         (

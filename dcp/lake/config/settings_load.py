@@ -19,14 +19,9 @@ from dcp.lake.config.path_settings import PATHS, placed, require_no_lake_here
 from dcp.lake.config.setting_keys import describe_expected, describe_found
 from dcp.lake.config.settings import SECTIONS, Settings
 from dcp.lake.config.toml_file import read_toml
-from dcp.suggestions import did_you_mean
+from dcp.suggestions import did_you_mean, refusal_of_gone
 
 PREFIX: Final = "DCPLAKE_"
-
-_GONE: Final = MappingProxyType(
-    {("apply", "key_literals"): "leave it out, dcplake decides by the table's size"}
-)
-"""What to do instead of a setting that there was, by section and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +133,8 @@ def _require_known(section: str, key: str, where: str) -> None:
             f"{where}: unknown section {section!r}{did_you_mean(section, SECTIONS)}, expected "
             f"{', '.join(SECTIONS)}"
         )
-    if (instead := _GONE.get((section, key))) is not None:
-        raise ConfigError(
-            f"{where}: found {section}.{key}, which is no setting any more: {instead}"
-        )
+    if (refusal := refusal_of_gone(f"{section}.{key}")) is not None:
+        raise ConfigError(f"{where}: {refusal}")
     known = [known.name for known in fields(SECTIONS[section])]
     if key not in known:
         raise ConfigError(

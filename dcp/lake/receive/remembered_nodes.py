@@ -3,7 +3,9 @@
 One that has another bucket than the lake's is ignored: the address may be another cluster's by now.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
@@ -60,13 +62,16 @@ class RememberedNodes:
 
 def remembered_nodes(
     start_spark: StartSpark, location: LakeLocation, bucket: str
-) -> RememberedNodes | None:
-    """Return the nodes that the lake at a place remembers; None also where it cannot be read.
+) -> Callable[[], RememberedNodes | None]:
+    """Return what reads the nodes that the lake at a place remembers, where somebody asks.
 
-    Raises:
-        LakeError: the lake holds a bucket of another name than ``bucket``.
-
+    That gives None also where the lake cannot be read, and raises LakeError where it holds a bucket
+    of another name than ``bucket``.
     """
+    return partial(_read, start_spark, location, bucket)
+
+
+def _read(start_spark: StartSpark, location: LakeLocation, bucket: str) -> RememberedNodes | None:
     try:
         lake = find_lake(start_spark, location)
     except DcplakeError:  # whoever opens the lake tells

@@ -11,7 +11,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
@@ -19,7 +18,6 @@ from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.backfill_plan import BackfillRequest
 from dcp.lake.rounds.backfill_report import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
@@ -138,27 +136,15 @@ def _drive(
     start_spark = spark_of(
         settings, spark, is_long=lambda: wish.is_large(high_seqnos), stop=stopped
     )
-    cluster = query_cluster(
-        access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
-    )
+    cluster = query_cluster(access, remembered_nodes(start_spark, location, settings.source.bucket))
     high_seqnos.update(cluster.high_seqnos)
-    refuse_wrong(wish, cluster)  # before a lake is made for it
+    request_of(wish.action(), cluster.map.vbucket_count)  # before a lake is made for it
     lake = open_or_create(start_spark, settings, location, cluster)
     control = Control(lake)
     action = _own(lake, control, wish)
     with closing(Driver(lake, settings, access, observer)) as driver:
         driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
     return control.action(action.id)
-
-
-def refuse_wrong(wish: BackfillWish, cluster: ClusterView) -> BackfillRequest:
-    """Return the request for a backfill that a bucket can have.
-
-    Raises:
-        ConfigError: it names vbuckets that the bucket does not have.
-
-    """
-    return request_of(wish.action(), cluster.map.vbucket_count)
 
 
 def _wait_for_driver(

@@ -81,7 +81,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
         )
     location = lake_location(settings)
     found, manifest = _ask_cluster(
-        access, lambda: remembered_nodes(refuse_to_start, location, source.bucket), tell
+        access, remembered_nodes(refuse_to_start, location, source.bucket), tell
     )
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)

@@ -30,8 +30,8 @@ from dcp.lake.rounds.outlook import Outlook, ReadAgain
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
-from dcp.lake.run.backfill import BackfillWish, refuse_wrong
-from dcp.lake.run.backfills import copies_of
+from dcp.lake.run.backfill import BackfillWish
+from dcp.lake.run.backfills import copies_of, request_of
 from dcp.lake.run.held_documents import held_documents
 from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
@@ -63,9 +63,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     """
     access = source_access(settings)
     start_spark, location = spark_of(settings, spark), lake_location(settings)
-    cluster = query_cluster(
-        access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
-    )
+    cluster = query_cluster(access, remembered_nodes(start_spark, location, settings.source.bucket))
     persist_to = settings.policy.persist_to
     without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
     lake = find_lake(start_spark, location)
@@ -187,11 +185,9 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
     """
     access = source_access(settings)
     start_spark, location = spark_of(settings), lake_location(settings)
-    cluster = query_cluster(
-        access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
-    )
+    cluster = query_cluster(access, remembered_nodes(start_spark, location, settings.source.bucket))
     lake = find_lake(start_spark, location)
-    request = refuse_wrong(wish, cluster)
+    request = request_of(wish.action(), cluster.map.vbucket_count)
     states: Mapping[int, VbucketProgress] = {}
     documents = None
     if lake is not None:

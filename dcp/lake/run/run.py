@@ -17,7 +17,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.large_load import is_large_load
-from dcp.lake.run.stop_signals import stop_on_signals
+from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_locked, spark_of
@@ -73,7 +73,7 @@ def run(
             stop=stopped,
         )
         cluster = query_cluster(
-            access, lambda: remembered_nodes(start_spark, location, settings.source.bucket)
+            access, remembered_nodes(start_spark, location, settings.source.bucket)
         )
         high_seqnos.update(cluster.high_seqnos)
         lake = open_or_create(start_spark, settings, location, cluster)

@@ -81,7 +81,7 @@ def verify(
     begin = monotonic()
     start_spark, location = spark_of(settings, spark), lake_location(settings)
     access = metadata_access(source_access(settings))
-    remembered = partial(remembered_nodes, start_spark, location, settings.source.bucket)
+    remembered = remembered_nodes(start_spark, location, settings.source.bucket)
     cluster = query_cluster(access, remembered)
     lake = open_lake(start_spark, location)
     require_same_bucket(lake, cluster, settings.source.bucket)

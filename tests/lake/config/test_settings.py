@@ -211,7 +211,7 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
         ("[round]\ntask = 2", ["lake.toml", "round.task", "unknown key", "target_bytes"]),
         ("[rounds]\ntasks = 2", ["lake.toml", "'rounds'", "source, filter, flow_control, round"]),
         ("tasks = 2", ["lake.toml", "'tasks'"]),
-        ("[apply]\nkey_literals = 1", ["apply.key_literals", "no setting any more"]),
+        ("[apply]\nkey_literals = 1", ["found apply.key_literals, which dcplake does not have"]),
         ('[round]\ntasks = "2"', ["lake.toml", "round.tasks", "'2' (str)", "an integer"]),
         ("[round]\ntasks = true", ["round.tasks", "True (bool)"]),
         ("[round]\ntasks = 1.0", ["round.tasks", "1.0 (float)"]),

@@ -28,7 +28,7 @@ from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import ApplySettings, Settings, SourceSettings
 from dcp.lake.log import stop_points
 from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
-from dcp.lake.run.stop_signals import stop_on_signals
+from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark import session
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.store.lock import LOCK_NAME, locked
@@ -319,7 +319,7 @@ def test_a_stop_that_waits_for_an_answer_that_never_comes_is_interrupted(
 
 LOOKING = """\
 import os, signal, threading
-from dcp.lake.run.stop_signals import stop_on_signals
+from dcp.lake.run.stop_after_round import stop_on_signals
 for _ in range(30):
     with stop_on_signals(90) as event:
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
