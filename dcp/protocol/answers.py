@@ -124,7 +124,7 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
         state.put(request.stream, stream.closed(end_follows=follows))
         if not follows:
             state.closed_opaques.add(request.stream)
-    return [e.StreamClosed(request.vbucket, frame.status), *_map_in(frame)]
+    return [e.StreamClosed(request.vbucket), *_map_in(frame)]
 
 
 def _control_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:

@@ -211,7 +211,10 @@ class StreamWindowChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed(Event):
-    """Answer to our CLOSE_STREAM."""
+    """The producer answered our CLOSE_STREAM; again, where its STREAM_END comes after that.
+
+    Of a stream that we closed there is no ``StreamEnded``: the next stream of the vbucket may be
+    requested when the first of these is read, and the second must not seem to be that one's end.
+    """
 
     vbucket: int
-    status: int

@@ -199,8 +199,10 @@ class _BlockReading:
         after, events = _of_vbucket(stream, lambda: handler(stream, self._decoded(frame)))
         if stream.is_live and self._state.hands_out_frames and frame.opcode in _ITEMS:
             self._hand_out(stream, [index])
-        elif stream.is_live or frame.opcode == Opcode.DCP_STREAM_END:
+        elif stream.is_live:
             self._events += events
+        elif frame.opcode == Opcode.DCP_STREAM_END:
+            self._events.append(e.StreamClosed(stream.vbucket))
         else:
             self._state.discarded_frames += 1
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:

@@ -9,7 +9,7 @@ import pytest
 from dcp.client.connection import NodeConnection
 from dcp.errors import ConfigError
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.protocol.events import StreamClosed, StreamEnded, StreamWindowChanged
+from dcp.protocol.events import StreamClosed, StreamWindowChanged
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
@@ -111,7 +111,7 @@ def test_a_stream_may_be_closed_while_its_window_is_full(make_cluster: MakeClust
         drained.release_all()
         delivery = connection.next(PATIENCE_SECONDS)
         assert delivery is not None
-        assert [type(event) for event in delivery.events] == [StreamEnded]
+        assert [type(event) for event in delivery.events] == [StreamClosed]
         delivery.release()
         again = Drained()
         connection.open_stream(0, START)
@@ -130,9 +130,12 @@ def test_what_is_dropped_of_a_closed_stream_gives_back_its_window(
             drained = Drained()
             drained.run(connection, lambda each: each.rows > 0)
             connection.close_stream(0)
-            drained.run(
-                connection, lambda each: any(isinstance(e, StreamEnded) for e in each.events)
-            )
+            drained.run(connection, is_closed_and_ended)
+
+
+def is_closed_and_ended(drained: Drained) -> bool:
+    """Whether the close was answered, and the STREAM_END came."""
+    return sum(isinstance(event, StreamClosed) for event in drained.events) == 2
 
 
 def has_rows(least: int) -> Callable[[Drained], bool]:

@@ -16,9 +16,10 @@ from dcp.protocol.window import FlowSettings
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
+from dcp.wire.frame import parse_frame
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import Magic, Opcode, Status
-from tests.protocol.scripted import NONCE, PASSWORD, USER, ScriptedServer, converse
+from tests.protocol.scripted import NONCE, PASSWORD, USER, ScriptedServer, answer_to, converse
 
 LOG = FailoverLog((FailoverEntry(0xABC, 0),))
 _OPAQUE_AT = slice(12, 16)
@@ -91,8 +92,15 @@ class FedCopy:
             self._take(bytes(frame))
         return self._said()
 
-    def _take(self, frame: bytes) -> None:
-        for event in self._connection.receive(FrameBlock.of([frame]), 0.0):
+    def answer_close_and_end(self, end: bytes) -> None:
+        """Answer CLOSE_STREAM, and tell the end of the stream with it, in one block."""
+        close = parse_frame(self._connection.bytes_to_send())
+        frame = bytearray(end)
+        frame[_OPAQUE_AT] = self.stream.opaque.to_bytes(4)
+        self._take(answer_to(close).to_bytes(), bytes(frame))
+
+    def _take(self, *frames: bytes) -> None:
+        for event in self._connection.receive(FrameBlock.of(frames), 0.0):
             self.streams.take(event, 0.0)
 
     def _said(self) -> list[int]:

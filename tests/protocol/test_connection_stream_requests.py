@@ -107,7 +107,7 @@ def test_an_impossible_failover_log_costs_its_vbucket_alone(
     connection.open_stream(7, AT_9, failover_log=None)
     assert converse(connection, server) == [
         e.StreamRejected(7, detail),
-        e.StreamClosed(7, Status.SUCCESS),
+        e.StreamClosed(7),
     ]
     closing, _ = server.seen[-1]
     assert (closing.opcode, closing.vbucket) == (Opcode.DCP_CLOSE_STREAM, 7)

@@ -135,8 +135,6 @@ class PassiveStreams:
             return None
         stream = self.by_vbucket.get(event.vbucket)
         if stream is None:  # of a stream that was closed
-            if isinstance(event, StreamEnded):
-                self._open([event.vbucket], now)
             return None
         is_in_charge = stream.is_in_charge
         if is_in_charge:

@@ -168,6 +168,20 @@ def test_a_stream_that_was_closed_is_asked_for_when_it_has_ended(ends_are_told: 
     assert (copy.high_seqno, other.high_seqno, len(fed.asked)) == (0, 0, 2)
 
 
+def test_the_end_of_a_closed_stream_that_comes_with_the_answer_is_not_the_next_one_s() -> None:
+    """The next stream is asked for between the two; it would be taken for ended, and stay so."""
+    copy = _copy()
+    fed = FedCopy(copy)
+    fed.streams.follow({}, 0.0)
+    fed.streams.follow({0: copy}, 0.0)
+    fed.answer_close_and_end(END)
+    fed.stream = fed.streams.by_vbucket[0]
+    fed.feed()
+    fed.answer(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+    fed.feed(_marker(0, 3), _item(3))
+    assert copy.high_seqno == 3
+
+
 def test_no_stream_is_asked_for_without_room_and_none_is_forgotten() -> None:
     """Whether it is opened, or opened again as it was closed, or as it was told to go back."""
     copy = _copy()
