@@ -78,10 +78,12 @@ class ObjectPlace(TablePlace):
     def has_log(self) -> bool:
         """Return whether there is a Delta log, perhaps a damaged one.
 
-        What connectors leave to mark a folder, an object without content, is none.
+        What connectors leave to mark a folder, an object without content, is none; nor is a file by
+        which another driver tries the store at this moment, whose name begins with a dot.
         """
         log = self._path(LOG)
-        return any(path != log for path in self._first_below(log))
+        below = (path.removeprefix(log) for path in self._first_below(log))
+        return any(name and not name.startswith("/.") for name in below)
 
     def has_data(self) -> bool:
         """Return whether there are files of rows, as far as a first look tells."""

@@ -197,6 +197,14 @@ def test_a_store_that_refuses_is_not_asked_by_spark_too(
         assert f"the lake: table t: {said}" in str(told.value) and "\n" not in str(told.value)
 
 
+def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectStore) -> None:
+    place = server.place(uuid4().hex)
+    trial = place.trial()
+    trial.write()
+    assert not place.has_log() and not table_at(place).exists()
+    trial.delete()
+
+
 def test_a_folder_that_this_user_may_not_read_is_not_asked_by_spark_too(tmp_path: Path) -> None:
     place = FolderPlace(tmp_path / "t")
     log = place.path / LOG
