@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pafs
 import pytest
 
-from dcp.errors import FencedError, LakeError, SetupError
+from dcp.errors import FencedError, LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.log.changes import latest_round
@@ -168,13 +168,19 @@ def busy_at_each_first_write(store: ObjectStore) -> set[str]:
     return refused
 
 
-def busy_from_the_first_data_file_on(store: ObjectStore) -> None:
+def busy_from_the_first_data_file_on(store: ObjectStore) -> list[str]:
+    """Let the store answer 503 from then on; return the methods that were refused."""
+    refused = list[str]()
+
     def answer(request: Request) -> Failure | None:
-        if request["REQUEST_METHOD"] == "PUT" and request["PATH_INFO"].endswith(".parquet"):
-            store.answer = lambda _: BUSY
-        return store.answer(request) if store.answer is not answer else None
+        method = request["REQUEST_METHOD"]
+        if not refused and not (method == "PUT" and request["PATH_INFO"].endswith(".parquet")):
+            return None
+        refused.append(method)
+        return BUSY
 
     store.answer = answer
+    return refused
 
 
 @pytest.mark.slow
@@ -200,14 +206,14 @@ def test_a_lake_on_s3(scene: Scene) -> None:
     for node in (0, 1):
         cluster.crash_restart(node, lost_seqnos=3)
     scene.write(20)
-    busy_from_the_first_data_file_on(store)
+    methods = busy_from_the_first_data_file_on(store)
     scene.begin("run", "--once")
-    assert (
-        f"task on {gethostname()}: 503 Service Unavailable: the object store does not answer"
-        in scene.ended(SetupError.exit_code)
-    )
+    scene.host.wait_until(lambda: {"PUT", "GET"} <= {*methods}, "a refused look after the round")
     refused = busy_at_each_first_write(store)
-    assert "rolled back: vbuckets 0-3" in scene.do("run", "--once")
+    ended = scene.ended()
+    assert f"task on {gethostname()}: 503 Service Unavailable" in ended
+    assert "waiting for the object store" in ended
+    assert "rolled back: vbuckets 0-3" in ended
     assert f"/{BUCKET}/lake/changes/_delta_log/{3:020}.json" in refused
     store.answer = lambda _: None
     assert re.search(r"optimize changes: \d files became 1\n", scene.do("maintain"))
