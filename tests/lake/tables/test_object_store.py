@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,15 @@ from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.driver_host import DriverHost
-from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, Failure, ObjectStore, Request
+from tests.lake.object_store import (
+    ACCESS_KEY,
+    BUCKET,
+    SECRET_KEY,
+    Failure,
+    ObjectStore,
+    Request,
+    kind_of,
+)
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -183,6 +192,18 @@ def busy_from_the_first_data_file_on(store: ObjectStore) -> list[str]:
     return refused
 
 
+def require_few_requests(scene: Scene) -> None:
+    """Count what a round with its apply, and maintenance behind it, ask of the store."""
+    asked = Counter[str]()
+    scene.store.answer = lambda request: asked.update([kind_of(request)])
+    scene.write(20)
+    scene.do("run", "--once")
+    scene.do("maintain")
+    scene.store.answer = lambda _: None
+    assert asked.total() <= 450, asked
+    assert asked["PUT"] <= 30, asked
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_lake_on_s3(scene: Scene) -> None:
@@ -227,9 +248,12 @@ def test_a_lake_on_s3(scene: Scene) -> None:
     scene.receiving.unlink()
     assert "another driver" in scene.ended(FencedError.exit_code)
 
+    scene.receiving.touch()
+    require_few_requests(scene)
+
     scene.copied()
     lake = scene.lake()
-    assert require_every_version_exact(lake, cluster) == 3
+    assert require_every_version_exact(lake, cluster) == 4
     require_no_row_twice(lake)
     high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(4)}
     assert complete_seqnos(lake, latest_round(lake)) == high
