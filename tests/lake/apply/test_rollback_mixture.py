@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -29,7 +29,6 @@ from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import DOCS, cleaned_round
-from dcp.lake.tables.transaction import described
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.log_model import apply_pending
@@ -44,9 +43,6 @@ from tests.lake.replicas import (
 )
 from tests.seeds import seeds
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = pytest.mark.timeout(900)
 
 UNTOUCHED, A_LITTLE, TWICE, BEYOND, TO_ZERO, EMPTIED = range(6)
@@ -56,20 +52,13 @@ LARGE: Final = 1500
 SMALL_ROUND_BYTES: Final = 60_000
 SMALL_FLOW: Final = {"window_bytes": 32_768, "batch_bytes": 8_192}
 """A node sends no more than this beyond what a round takes."""
-TO_VACUUM: Final = {
-    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-}
 
 
 class Mixture:
     """The bucket and its lake: rounds and applies are made one by one."""
 
-    def __init__(
-        self, cluster: ProducerCluster, spark: "SparkSession | None", folder: Path, seed: int
-    ) -> None:
+    def __init__(self, cluster: ProducerCluster, folder: Path, seed: int) -> None:
         self.cluster = cluster
-        self.spark = spark
         self.random = Random(seed)
         self._keys: dict[int, list[bytes]] = {vb: [] for vb in range(VBUCKETS)}
         number = 0
@@ -86,8 +75,7 @@ class Mixture:
         )
         self._access = source_access(settings)
         view = query_cluster(self._access)
-        start_spark = (lambda: spark) if spark else refuse_to_start
-        self.lake = open_or_create(start_spark, settings, lake_location(settings), view)
+        self.lake = open_or_create(refuse_to_start, settings, lake_location(settings), view)
         self._driver = self._driver_of(settings)
         small = replace(settings.round, target_bytes=SMALL_ROUND_BYTES)
         self._small_driver = self._driver_of(replace(settings, round=small))
@@ -170,15 +158,9 @@ class Mixture:
 
     def _vacuum(self) -> None:
         """Take the files of all versions but the newest."""
-        if self.spark is None:
-            assert isinstance(self.lake.store, MemoryStore)
-            kept = self.lake.store.table("docs").kept
-            kept.unreadable |= set(range(kept.newest.number))
-            return
-        docs = self.lake.table_sql("docs")
-        self.spark.sql(f"OPTIMIZE {docs} FULL").collect()
-        with described(self.spark, {}, TO_VACUUM):
-            self.spark.sql(f"VACUUM {docs} RETAIN 0 HOURS").collect()
+        assert isinstance(self.lake.store, MemoryStore)
+        kept = self.lake.store.table("docs").kept
+        kept.unreadable |= set(range(kept.newest.number))
 
     def _clean(self) -> None:
         """Let the horizon begin now: what older versions hold leaves the log."""
@@ -199,16 +181,14 @@ class Mixture:
 
 
 @pytest.fixture
-def mixture(request: pytest.FixtureRequest, tmp_path: Path, is_cleaned: bool) -> Iterator[Mixture]:
-    """On Delta; where the log is cleaned, in memory."""
+def mixture(lakes_in_memory: None, tmp_path: Path) -> Iterator[Mixture]:
     [seed] = seeds(1, first=9000)
-    spark = request.getfixturevalue("lakes_in_memory" if is_cleaned else "spark")
     settings = ClusterSettings(nodes=VBUCKETS, vbuckets=VBUCKETS, seed=seed)
     with ProducerCluster(settings) as cluster:
-        yield Mixture(cluster, spark, tmp_path, seed)
+        yield Mixture(cluster, tmp_path, seed)
 
 
-@pytest.mark.parametrize("is_cleaned", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("is_cleaned", [False, True])
 def test_every_kind_of_rollback_in_one_apply(mixture: Mixture, is_cleaned: bool) -> None:
     cluster = mixture.cluster
     base = mixture.publish_four_versions(is_cleaned=is_cleaned)

@@ -12,18 +12,17 @@ from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.tables import open_lake, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
-from tests.lake.versions import table_at
+from tests.lake.versions import table_at, version_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
 KEYS = [b"key-%d" % number for number in range(12)]
 
 
@@ -43,9 +42,12 @@ def write(cluster: ProducerCluster, collection: str, keys: list[bytes] = KEYS) -
         cluster.set(key, b"{}", collection=collection)
 
 
-def test_tables_hold_what_passes_and_verify_compares_that(
-    cluster: ProducerCluster, spark: "SparkSession", tmp_path: Path
-) -> None:
+def other(settings: Settings, **rules: Any) -> Settings:
+    return replace(settings, filter=FilterSettings(**rules))
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_tables_hold_what_passes(cluster: ProducerCluster, tmp_path: Path) -> None:
     settings = settings_for(cluster, tmp_path, filter={"include_collections": ("s.c",)})
 
     def require(settings: Settings, ends_with: bytes = b"", **wanted: str) -> None:
@@ -53,11 +55,11 @@ def test_tables_hold_what_passes_and_verify_compares_that(
 
         A path is that of a collection in the bucket; empty: the table is to be empty.
         """
-        run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        run(settings, once=True)
+        lake = open_lake(refuse_to_start, lake_location(settings))
         found = {
             (each.name.split("__") + ["default"] * 2)[2]: sorted(
-                table_at(lake.location.path(each.name)).column("key").to_pylist()
+                version_in(lake, each.name).column("key").to_pylist()
             )
             for each in replicas_in(lake)
         }
@@ -66,38 +68,51 @@ def test_tables_hold_what_passes_and_verify_compares_that(
             for name, path in wanted.items()
         }
 
-    def require_equal(settings: Settings) -> None:
-        report = verify(settings, spark=spark)
-        assert (report.result, report.not_compared) == ("equal", ()), report
-        lake = open_lake(lambda: spark, lake_location(settings))
-        assert {each.table for each in report.tables} == {each.name for each in replicas_in(lake)}
-
-    def other(**rules: Any) -> Settings:
-        return replace(settings, filter=FilterSettings(**rules))
-
     require(settings, c="s.c", default="")
     cluster.delete(KEYS[0], collection="s.c")
     cluster.crash_restart(0, lost_seqnos=1)
     write(cluster, "s.d", KEYS[:3])
     require(settings, c="s.c", default="")
-    require_equal(settings)
 
-    plan = str(preview(other(include_keys="1$"), spark=spark))
+    some_keys = other(settings, include_keys="1$")
+    plan = str(preview(some_keys))
     assert "vbuckets 2-3: epoch 1 begins at seqno 0" in plan
     assert "vbuckets 0-1: epoch 2 begins at seqno 0" in plan, "the crash made their first"
-    unread = verify(other(include_keys="1$"), spark=spark)
-    assert (unread.differing, [left.vbucket for left in unread.not_compared]) == (0, [0, 1, 2, 3])
-    require(other(include_keys="1$"), b"1", c="s.c", d="s.d", default="_default._default")
-    require_equal(other(include_keys="1$"))
+    require(some_keys, b"1", c="s.c", d="s.d", default="_default._default")
     with pytest.raises(ConfigError, match=r"include_collections: found 's\.x'"):
-        run(other(include_collections=("s.x",)), once=True, spark=spark)
-    require(other(exclude_collections=("s.c",)), c="", d="s.d", default="_default._default")
+        run(other(settings, include_collections=("s.x",)), once=True)
+    without = other(settings, exclude_collections=("s.c",))
+    require(without, c="", d="s.d", default="_default._default")
     cluster.drop_collection("s", "d")
-    gone = other(include_collections=("s.d",))  # it may come back: the lake knows the name
+    # It may come back: the lake knows the name.
+    require(other(settings, include_collections=("s.d",)), c="", d="", default="")
+
+
+@pytest.mark.slow
+def test_verify_compares_what_passes(
+    cluster: ProducerCluster, spark: "SparkSession", tmp_path: Path
+) -> None:
+    settings = settings_for(cluster, tmp_path, filter={"include_collections": ("s.c",)})
+
+    def require_equal(settings: Settings) -> None:
+        run(settings, once=True, spark=spark)
+        report = verify(settings, spark=spark)
+        assert (report.result, report.not_compared) == ("equal", ()), report
+        lake = open_lake(lambda: spark, lake_location(settings))
+        assert {each.table for each in report.tables} == {each.name for each in replicas_in(lake)}
+
+    require_equal(settings)
+    some_keys = other(settings, include_keys="1$")
+    unread = verify(some_keys, spark=spark)
+    assert (unread.differing, [left.vbucket for left in unread.not_compared]) == (0, [0, 1, 2, 3])
+    require_equal(some_keys)
+    cluster.drop_collection("s", "d")
+    gone = other(settings, include_collections=("s.d",))
     run(gone, once=True, spark=spark)
     assert verify(gone, spark=spark).result == "equal"
 
 
+@pytest.mark.slow
 def test_a_lake_that_starts_now(spark: "SparkSession", tmp_path: Path) -> None:
     """Over a failover to below its start, and a rollback to 0 of one that was away too long."""
     settings = ClusterSettings(nodes=2, vbuckets=2, seed=7)
