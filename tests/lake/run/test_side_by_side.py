@@ -63,15 +63,20 @@ def cluster() -> Iterator[ProducerCluster]:
 
 
 class Scene:
-    """A lake with an apply pending that takes rows back, and a driver that begins with it."""
+    """A lake with an apply pending, and a driver that begins with it; without Spark in memory."""
 
-    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, folder: Path) -> None:
+    def __init__(
+        self, spark: "SparkSession | None", cluster: ProducerCluster, folder: Path
+    ) -> None:
         self.spark, self.cluster, self.folder = spark, cluster, folder
         self.settings = self._settings("every_round")
         self._written = 0
         self.write(80)
         run(self.settings, once=True, spark=spark)
-        self.lake: LakeTables = open_lake(lambda: spark, lake_location(self.settings))
+        self.lake: LakeTables = self._opened()
+
+    def _opened(self) -> LakeTables:
+        return open_lake(lambda: self.spark or refuse_to_start(), lake_location(self.settings))
 
     def _settings(self, when: str) -> "Settings":
         return settings_for(
@@ -125,7 +130,7 @@ class Scene:
         left = copy(self)
         left.folder = folder
         left.settings = left._settings("every_round")
-        left.lake = open_lake(lambda: self.spark, lake_location(left.settings))
+        left.lake = left._opened()
         return left
 
     def has_round(self, number: int) -> bool:
@@ -216,27 +221,41 @@ def test_sigterm_ends_the_round_and_the_apply_under_way(
     scene.require_as_the_bucket()
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_a_slow_apply_delays_no_round(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds go on, and ``docs_live`` with them, while a table's MERGE does not end."""
-    scene = Scene(spark, cluster, tmp_path)
+    """Rounds go on while a table's apply does not end."""
+    scene = Scene(None, cluster, tmp_path)
     pending = scene.go_on()
-    job, [applying, receiving] = scene.hold("apply.planned", "round.planned")
+    steps = ["apply.planned", "round.planned"]
+    applying, receiving = held_files(tmp_path, steps)
+    monkeypatch.setattr(stop_points, "_reached", {})
+    for name, value in stops_at(tmp_path, steps).items():
+        monkeypatch.setenv(name, value)
+    stop = threading.Event()
+    running = in_thread(partial(run, scene.settings, once=False, stop=stop))
     try:
+        wait_for("an apply that stands still", applying.exists, PATIENCE_SECONDS)
+        scene.write(20)
+        wait_for("a round that begins", receiving.exists, PATIENCE_SECONDS)
         receiving.unlink()
         for wanted in range(pending + 1, pending + 4):
-            job.wait_until(f"round {wanted}", partial(scene.has_round, wanted))
-            job.wait_until("all that was written", scene.has_everything)
-            scene.require_live_exact()
+            wait_for(f"round {wanted}", partial(scene.has_round, wanted), PATIENCE_SECONDS)
+            wait_for("all that was written", scene.has_everything, PATIENCE_SECONDS)
             scene.write(10)
         assert replica_status(scene.lake, DOCS).round < pending
         applying.unlink()
-        job.wait_until("the apply", lambda: replica_status(scene.lake, DOCS).round > pending + 1)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.wait() == 0, job.output()
+        wait_for(
+            "the apply",
+            lambda: replica_status(scene.lake, DOCS).round > pending + 1,
+            PATIENCE_SECONDS,
+        )
     finally:
-        job.end()
+        for file in (applying, receiving):
+            file.unlink(missing_ok=True)
+        stop.set()
+        running.result(PATIENCE_SECONDS)
     scene.require_exact()
 
 
