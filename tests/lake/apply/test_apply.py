@@ -99,7 +99,7 @@ def test_every_way_to_apply_publishes_the_same(
     tables = [ReplicaTable(f"docs_{number}", 0) for number in range(len(ways))]
     for table in tables:
         ensure_replica(lake, table)
-    for _ in range(3):
+    for _ in range(2):
         model.commit(model.next_round())
         for table, (budget, names) in zip(tables, ways, strict=True):
             name_keys(monkeypatch, always=names)
