@@ -7,7 +7,7 @@ from typing import Any, Final
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.rounds.backfill_plan import SOURCES
 from dcp.lake.run.backfills import backfill_options
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, pause_of
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake
@@ -29,10 +29,11 @@ class Operators:
     ) -> None:
         self._open, self._lake, self._options = open_lake, lake, options
         self._random, self._counts = random, counts
+        self._is_calm = False
 
     def ask(self) -> None:
         """Ask for something, if that is drawn."""
-        if self._random.random() >= self._options.driver.get("request", 0.0):
+        if self._random.random() >= self._options.driver.get("request", 0.0) or self._is_calm:
             return
         action = self._random.choice(ASKED)
         if action == CANCEL:
@@ -61,8 +62,10 @@ class Operators:
         Control(self._open()).write(action, ActionState.REQUESTED)
 
     def calm(self) -> None:
-        """Let rounds go on."""
-        if pause_of(Control(self._open()).actions()) is not None:
+        """Let rounds go on; nobody asks for anything, or cancels that, from then on."""
+        self._is_calm = True
+        # A resume that is there may be one that somebody has cancelled, and no driver has seen.
+        if any(each.action == PAUSE for each in Control(self._open()).actions()):
             self._write(Action.requested(RESUME, None, {}))
 
     def count(self) -> None:
