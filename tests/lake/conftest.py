@@ -11,7 +11,7 @@ import pytest
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import refuse_to_start
-from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replica, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def new_lake(
             empty = tmp_path_factory.mktemp("empty") / "lake"
             identity = LakeIdentity("lake-1", "default", "bucket-uuid", vbucket_count)
             lake = create_lake(lambda: spark, LakeLocation(root=str(empty)), identity)
-            ensure_replica(lake, DOCS)
+            ensure_replicas(lake, [DOCS])
             _made[vbucket_count] = empty
         root = tmp_path / f"lake{next(numbers)}"
         shutil.copytree(_made[vbucket_count], root)
@@ -51,7 +51,7 @@ def new_lake_in_memory() -> NewLake:
 
     def make(vbucket_count: int) -> LakeTables:
         lake = lake_in_memory(vbucket_count)
-        ensure_replica(lake, DOCS)
+        ensure_replicas(lake, [DOCS])
         return lake
 
     return make

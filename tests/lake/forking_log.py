@@ -20,7 +20,7 @@ from dcp.lake.log.changes import append_round
 from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.tables import DOCS, ensure_replica
+from dcp.lake.tables.tables import DOCS, ensure_replicas
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
@@ -67,7 +67,7 @@ class ForkingLog:
         self.keys = [f"k{number}" for number in range(keys)]
         self.lake = WatchedLake(vbuckets)
         self.tables = self.lake.open()
-        ensure_replica(self.tables, DOCS)
+        ensure_replicas(self.tables, [DOCS])
         self.vbuckets = [
             ForkingVbucket(
                 number,

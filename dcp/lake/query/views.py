@@ -50,7 +50,7 @@ def register_views(
 
     With ``temporary``, the views of a lake in a catalog schema are temporary views of the session.
 
-    The replica tables must exist (`dcp.lake.tables.tables.ensure_replica`).
+    The replica tables must exist (`dcp.lake.tables.tables.ensure_replicas`).
     """
     views = lake_views(lake, replicas)
     for name, query in views.items():

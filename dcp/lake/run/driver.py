@@ -59,7 +59,7 @@ from dcp.lake.tables.tables import (
     DOCS,
     LakeTables,
     ReplicaTable,
-    ensure_replica,
+    ensure_replicas,
     remember_nodes,
     replicas_in,
 )
@@ -446,14 +446,13 @@ class Driver:
             states = positions_at(self.lake, latest_round(self.lake)).values()
             if not all(map(document_filter.has_read, states)):
                 new = [each for each in new if each == DOCS]
-        for replica in new:
-            ensure_replica(
+        if new:
+            ensure_replicas(
                 self.lake,
-                replica,
+                new,
                 horizon_hours=self._settings.lake.horizon_hours,
                 deletion_vectors=self._settings.lake.deletion_vectors,
             )
-        if new:
             self._ensured.update(new)
             self._applier.know(replicas_in(self.lake))
 

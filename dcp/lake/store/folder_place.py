@@ -38,8 +38,14 @@ class FolderPlace(TablePlace):
         return self.path
 
     def has_log(self) -> bool:
-        """Return whether there is a Delta log, perhaps a damaged one."""
-        return (self.path / LOG).is_dir()
+        """Return whether there is a Delta log, perhaps a damaged one.
+
+        One that has only hidden files is of a driver that makes the table, or died as it did.
+        """
+        log = self.path / LOG
+        return log.is_dir() and any(
+            each.is_file() and not each.name.startswith(".") for each in log.iterdir()
+        )
 
     def has_data(self) -> bool:
         """Return whether there are files of rows."""
@@ -93,9 +99,13 @@ class FolderPlace(TablePlace):
         return [size(self.path / name) for name in names]
 
     def can_commit(self) -> bool:
-        """Return whether files can be linked here: on some mounted stores they cannot."""
+        """Return whether files can be linked in the log, which is made where there is none.
+
+        On some mounted stores they cannot.
+        """
         first, second = (self.path / LOG / f".{uuid4()}.tmp" for _ in range(2))
         try:
+            first.parent.mkdir(parents=True, exist_ok=True)
             first.touch()
             os.link(first, second)
         except OSError as failure:

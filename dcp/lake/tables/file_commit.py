@@ -182,17 +182,21 @@ def commit_files(
         {"txn": {"appId": app_id, "version": app_version, "lastUpdated": now_milliseconds}},
         *({"add": _added(file)} for file in files),
     ]
-    lines = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
     version = read_version + 1
     try:
         with commits_to(place):
-            place.commit(version, lines.encode())
+            place.commit(version, commit_lines(actions))
     except FileExistsError:
         name = f"{place}/{LOG}/{commit_name(version)}"
         raise VersionTakenError(f"{name}: found a commit there, expected none") from None
     interval = properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_CHECKPOINT_INTERVAL)
     if interval.isdigit() and version % int(interval) == 0:
         _checkpoint(place, version, properties)
+
+
+def commit_lines(actions: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the content of a commit's file."""
+    return "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in actions).encode()
 
 
 def _refuse_missing(place: TablePlace, files: Sequence[DataFile]) -> None:

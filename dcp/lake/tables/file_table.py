@@ -8,16 +8,16 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
-from deltalake import Schema as StoredSchema
 from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 
-from dcp.errors import LakeError
+from dcp.errors import DcplakeError, LakeError
 from dcp.lake.spark.failures import store_error
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
 from dcp.lake.store.table import Column, Statement, TableSize
 from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.new_table import commit_table
 from dcp.lake.tables.sql import standard_string
 
 _NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
@@ -130,16 +130,29 @@ class FileTable:
                 return None
         return pa.Table.from_batches(batches, schema)
 
-    def create(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
-        """Make the table, without clustering, unless it is there."""
-        StoredTable.create(
-            self.place.uri,
-            StoredSchema.from_arrow(columns),
-            mode="ignore",
-            configuration=dict(properties),
-            storage_options=self.place.options,
-            raise_if_key_not_exists=False,
-        )
+    def create(
+        self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
+    ) -> bool:
+        """Make the table unless it is there; return whether its place takes our commits.
+
+        Raises:
+            SetupError, SecretError: the store does not answer, or refuses us.
+            LakeError: the store overwrites.
+
+        """
+        try:
+            if not self.place.can_commit():
+                return False
+            commit_table(self.place, columns, cluster_by, properties)
+        except Exception as failure:  # of many classes, not all of them documented
+            error = (
+                failure if isinstance(failure, DcplakeError) else store_error(failure, self.where)
+            )
+            if error is not None:
+                raise error from failure
+            _LOG.debug("%s: %s; Spark is asked", self.where, failure)
+            return False
+        return True
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bool:
         """Append rows; return whether it was done.

@@ -199,19 +199,14 @@ class LakeTable(SparkTable):
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> None:
-        """Make the table unless it is there; without clustering that takes no Spark."""
+        """Make the table unless it is there, by Spark where its place takes no commits of ours."""
         if self.exists():
             return
-
-        def by_spark() -> None:
-            self._remove_unfinished_log()
-            SparkTable.create(self, columns, cluster_by, properties)
-
+        files = self.files
         with self.remembered.looks.committing():
-            if cluster_by:
-                by_spark()
-            else:
-                self.by_files(lambda files: files.create(columns, properties), by_spark)
+            if files is None or not files.create(columns, cluster_by, properties):
+                self._remove_unfinished_log()
+                SparkTable.create(self, columns, cluster_by, properties)
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows.

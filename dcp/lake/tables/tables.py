@@ -5,7 +5,7 @@ table properties of ``changes`` (``dcplake.*``); each replica names the lake it 
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,6 @@ from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
 from dcp.lake.store.lake_store import LakeStore
-from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.table import Table
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -208,8 +207,6 @@ def _created(
     changes = store.table(CHANGES_TABLE)
     if changes.place is None and location.root is not None and is_on_s3(location.root):
         _require_safe_store(store.spark, location.root)
-    if isinstance(changes.place, ObjectPlace) and not changes.exists():
-        changes.place.can_commit()
     if location.schema is not None and changes.found is None:
         store.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
     lake = lake_in(
@@ -353,43 +350,42 @@ def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | N
         return _opened(store, location) if store.table(CHANGES_TABLE).exists() else None
 
 
-def ensure_replica(
+def ensure_replicas(
     lake: LakeTables,
-    replica: ReplicaTable,
+    replicas: Collection[ReplicaTable],
     *,
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
     deletion_vectors: bool = True,
 ) -> None:
-    """Make the replica table unless it is there.
+    """Make replica tables unless they are there.
 
     Raises:
-        LakeError: a table of that name is there and is not this lake's replica.
+        LakeError: a table of such a name is there and is not this lake's replica.
         ConfigError: it was made with deletion vectors, and shall have none, or the reverse.
 
     """
-    table = lake.table(replica.name)
-    ours = {
-        "dcplake.lake": lake.identity.lake_id,
-        "dcplake.collectionId": str(replica.collection_id),
-    }
-    properties = Horizon.of_hours(horizon_hours).properties() | {
+    made = Horizon.of_hours(horizon_hours).properties() | {
         "delta.dataSkippingStatsColumns": ",".join(REPLICA_STATISTICS),
         **_deletion_vectors(deletion_vectors),
         **MICROSECOND_TIMESTAMPS,
-        **ours,
     }
-    table.create(REPLICA, REPLICA_CLUSTERING, properties)
-    found = table.properties()
-    for name, expected in ours.items():
-        if found.get(name) != expected:
-            raise LakeError(
-                f"{table.where}: found {name} {found.get(name)!r}, expected {expected!r}; "
-                "it is not this lake's replica and is left alone"
-            )
-    _require_deletion_vectors(table, found, deletion_vectors)
-    table.require_columns(REPLICA, also=TYPED.names)
-    if replica != DOCS:
-        _list_replica(lake, replica)
+    for replica in replicas:
+        ours = {
+            "dcplake.lake": lake.identity.lake_id,
+            "dcplake.collectionId": str(replica.collection_id),
+        }
+        table = lake.table(replica.name)
+        table.create(REPLICA, REPLICA_CLUSTERING, made | ours)
+        found = table.properties()
+        for name, expected in ours.items():
+            if found.get(name) != expected:
+                raise LakeError(
+                    f"{table.where}: found {name} {found.get(name)!r}, expected {expected!r}; "
+                    "it is not this lake's replica and is left alone"
+                )
+        _require_deletion_vectors(table, found, deletion_vectors)
+        table.require_columns(REPLICA, also=TYPED.names)
+    _list_replicas(lake, replicas)
 
 
 def ensure_ledger(lake: LakeTables, name: str) -> Table:
@@ -450,15 +446,20 @@ def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
     return found
 
 
-def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
-    """Name a replica in the properties of ``changes``, in a key of its own: nothing is overwritten.
+def _list_replicas(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> None:
+    """Name replicas in the properties of ``changes``.
 
-    That comes after the table was made, and is made up for by the next run if that one was killed
-    between the two.
+    Each has a key of its own, so nothing is overwritten. That comes after the tables were made, and
+    is made up for by the next run if that one was killed between the two.
     """
-    if replica not in _listed_replicas(lake):
-        key = _REPLICA_PROPERTY + replica.name
-        lake.changes.set_properties({key: f"{replica.collection_id} {replica.collection}"})
+    listed = {DOCS, *_listed_replicas(lake)}
+    named = {
+        _REPLICA_PROPERTY + each.name: f"{each.collection_id} {each.collection}"
+        for each in replicas
+        if each not in listed
+    }
+    if named:
+        lake.changes.set_properties(named)
 
 
 def remember_nodes(lake: LakeTables, nodes: str) -> None:

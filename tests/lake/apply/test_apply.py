@@ -12,7 +12,7 @@ from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.query.views import register_views
-from dcp.lake.tables.tables import DOCS, ReplicaTable, ensure_replica
+from dcp.lake.tables.tables import DOCS, ReplicaTable, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
 from tests.lake.model_applies import assert_every_version_exact, name_keys
@@ -98,7 +98,7 @@ def test_every_way_to_apply_publishes_the_same(
     ways = [(RowBudget(), True), (RowBudget(), False), (no_rows, True), (none, False)]
     tables = [ReplicaTable(f"docs_{number}", 0) for number in range(len(ways))]
     for table in tables:
-        ensure_replica(lake, table)
+        ensure_replicas(lake, [table])
     for _ in range(2):
         model.commit(model.next_round())
         for table, (budget, names) in zip(tables, ways, strict=True):
@@ -135,7 +135,7 @@ def test_collections_have_their_own_tables(new_lake_in_memory: NewLake) -> None:
     lake = new_lake_in_memory(1)
     model = LogModel(lake, 9)
     beer = ReplicaTable("docs__brewery__beer", 8)
-    ensure_replica(lake, beer)
+    ensure_replicas(lake, [beer])
     [vb] = model.vbuckets
     for number, collection in enumerate((0, 8, 0, 8), 1):
         model.write_snapshot(vb, 5, collection)
@@ -174,7 +174,7 @@ def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
     lake = new_lake_in_memory(1)
     model = LogModel(lake, 56)
     empty = ReplicaTable("docs__s__c__8", 8)
-    ensure_replica(lake, empty)
+    ensure_replicas(lake, [empty])
     [vb] = model.vbuckets
     for number in (1, 2, 3):
         assert plan_apply(lake, empty, model.round) is None

@@ -14,7 +14,7 @@ from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_sql import merge_sql
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.query.views import register_views
-from dcp.lake.tables.tables import DOCS, ensure_replica
+from dcp.lake.tables.tables import DOCS, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
 from tests.lake.memory_store import MemoryStore
@@ -101,7 +101,7 @@ def test_a_dropped_replica_is_made_again_from_the_log(new_lake_in_memory: NewLak
     applies(lake, model, 2)
     assert isinstance(lake.store, MemoryStore)
     lake.store.table("docs").drop()
-    ensure_replica(lake, DOCS)
+    ensure_replicas(lake, [DOCS])
     plan = plan_apply(lake, DOCS, model.round)
     assert plan is not None and plan.from_round == 0
     run_apply(lake, plan, "w")

@@ -9,14 +9,14 @@ from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.cadence import Pending, pending_of
 from dcp.lake.log import changes
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import DOCS, ensure_replica
+from dcp.lake.tables.tables import DOCS, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import lake_in_memory
 
 
 def test_what_is_pending_follows_the_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     lake = lake_in_memory(2)
-    ensure_replica(lake, DOCS)
+    ensure_replicas(lake, [DOCS])
     model = LogModel(lake, 1)
     first, second = model.vbuckets
     assert pending_of(lake, DOCS) == Pending(0, 0, 0.0)

@@ -30,7 +30,7 @@ from dcp.lake.query.status import lake_status
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
 from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, ensure_replica, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, ensure_replicas, open_lake
 from dcp.lake.tables.transaction import described
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import (
@@ -250,7 +250,7 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake_in_memor
     # A table that lacks what was cleaned is not filled with the rest of it, but streamed again.
     assert isinstance(lake.store, MemoryStore)
     lake.store.table("docs").drop()
-    ensure_replica(lake, DOCS)
+    ensure_replicas(lake, [DOCS])
     plan = plan_apply(lake, DOCS, model.round)
     assert plan is not None
     assert plan.log_slice.stale == {0: 0, 1: 0}

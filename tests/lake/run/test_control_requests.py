@@ -5,7 +5,7 @@ import pytest
 from dcp.errors import FencedError
 from dcp.lake.log.control import Action, ActionState, Control
 from dcp.lake.run.control_requests import RESYNC, Requests
-from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replica
+from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 
@@ -14,7 +14,7 @@ def lake_with_request() -> tuple[MemoryStore, LakeTables, LogModel, Control]:
     """Return a lake with a round of the driver "writer", which is asked to resync it."""
     store = MemoryStore()
     lake = lake_in_memory(1, store)
-    ensure_replica(lake, DOCS)
+    ensure_replicas(lake, [DOCS])
     model = LogModel(lake, 1)
     model.commit(model.next_round(), "writer")
     control = Control(lake)

@@ -23,7 +23,7 @@ from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import AUDIT, REPLICA
-from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replica, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
 from dcp.lake.tables.transaction import described
 from tests.lake.tables_at import table_at
 
@@ -59,7 +59,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lak
     location = LakeLocation(root=str(tmp_path_factory.mktemp("made") / "lake"))
     identity = LakeIdentity("lake-1", "default", "bucket-uuid", 2)
     lake = create_lake(lambda: spark, location, identity)
-    ensure_replica(lake, DOCS)
+    ensure_replicas(lake, [DOCS])
     for statement in STATEMENTS:
         with described(spark, {}, FEW_TASKS):
             spark.sql(statement.format(docs=lake.table_sql(DOCS.name))).collect()

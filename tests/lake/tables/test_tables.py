@@ -33,7 +33,7 @@ from dcp.lake.tables.tables import (
     FORMAT_VERSION,
     LakeTables,
     create_lake,
-    ensure_replica,
+    ensure_replicas,
     find_lake,
     open_lake,
     replica_of,
@@ -104,7 +104,7 @@ def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_pa
     lake = open_lake(lambda: spark, location)
     assert lake.identity.bucket == "curls"
     urls = replica_of("shop", "urls", 8)
-    ensure_replica(lake, urls)
+    ensure_replicas(lake, [urls])
     assert replicas_in(lake) == (urls,)
     assert [each.collection for each in collections_in(lake).all] == ["_default", "urls"]
     assert collections_in(lake).names >= {"shop", "shop.urls"}
@@ -134,7 +134,7 @@ def test_what_is_no_lake_is_named_and_left_alone(spark: "SparkSession", tmp_path
 def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
     lake = new_lake(1)
     with pytest.raises(LakeError, match=r"collectionId '0', expected '9'"):
-        ensure_replica(lake, type(DOCS)(DOCS.name, 9))
+        ensure_replicas(lake, [type(DOCS)(DOCS.name, 9)])
     assert replica_of("_default", "_default", 0) == DOCS
 
 
@@ -169,10 +169,10 @@ def test_replicas_are_known_from_the_moment_they_are_made(new_lake: NewLake) -> 
     lake = new_lake(1)
     first, again = replica_of("shop", "orders", 26), replica_of("shop", "orders", 8)
     for replica in (first, again, first):
-        ensure_replica(lake, replica)
+        ensure_replicas(lake, [replica])
     assert replicas_in(open_lake(lambda: lake.spark, lake.location)) == (DOCS, again, first)
     version = history(lake.changes)[0].version
-    ensure_replica(lake, first)
+    ensure_replicas(lake, [first])
     assert history(lake.changes)[0].version == version
     shutil.rmtree(lake.location.path(again.name))
     assert replicas_in(lake) == (DOCS, first)
@@ -249,7 +249,7 @@ def test_alternating_drivers_one_goes_on(new_lake: NewLake) -> None:
 
 def test_a_catalog_schema_holds_a_lake_and_its_views(spark: "SparkSession") -> None:
     lake = create_lake(lambda: spark, LakeLocation(schema="lake_db"), IDENTITY)
-    ensure_replica(lake, DOCS)
+    ensure_replicas(lake, [DOCS])
     model = LogModel(lake, 3)
     model.commit(model.next_round())
     names = register_views(lake)

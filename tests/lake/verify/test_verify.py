@@ -20,7 +20,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_frames import (
     DIFFERS,
@@ -113,7 +113,7 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
         settings = settings_for(cluster, folder, source=QUICK_SOURCE, round=QUICK_ROUND)
         run(settings, once=True, spark=spark)
         lake = open_lake(lambda: spark, lake_location(settings))
-        ensure_replica(lake, ReplicaTable("docs__s__dropped__8", 8))
+        ensure_replicas(lake, [ReplicaTable("docs__s__dropped__8", 8)])
         yield World(cluster, settings, lake, folder)
 
 

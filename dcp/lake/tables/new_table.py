@@ -1,0 +1,97 @@
+"""Writes the first commit of a Delta table without Spark, as Spark's CREATE TABLE would."""
+
+import json
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import Schema as StoredSchema
+
+from dcp.lake.store.place import TablePlace
+from dcp.lake.tables.file_commit import commit_lines, commits_to
+
+_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
+_CLUSTERING: Final = "delta.clustering"
+
+
+def commit_table(
+    place: TablePlace,
+    columns: pa.Schema,
+    cluster_by: Collection[str],
+    properties: Mapping[str, str],
+) -> None:
+    """Make a table of these columns, empty, unless there is one.
+
+    ``place`` must be one that commits (`TablePlace.can_commit`).
+    """
+    try:
+        with commits_to(place):
+            place.commit(0, commit_lines(_actions(columns, cluster_by, properties)))
+    except FileExistsError:
+        return
+
+
+def _actions(
+    columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    now_milliseconds = time.time_ns() // 1_000_000
+    parameters = {
+        "partitionBy": "[]",
+        "clusterBy": json.dumps(list(cluster_by)),
+        "description": None,
+        "isManaged": "false",
+        "properties": json.dumps(dict(properties)),
+    }
+    clustering = {
+        "clusteringColumns": [[name] for name in cluster_by],
+        "domainName": _CLUSTERING,
+    }
+    actions: list[dict[str, Any]] = [
+        {
+            "commitInfo": {
+                "timestamp": now_milliseconds,
+                "operation": "CREATE TABLE",
+                "operationParameters": parameters,
+                "isolationLevel": "Serializable",
+                "isBlindAppend": True,
+                "operationMetrics": {},
+                "engineInfo": "dcplake",
+                "txnId": str(uuid4()),
+            }
+        },
+        {
+            "metaData": {
+                "id": str(uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": StoredSchema.from_arrow(columns).to_json(),
+                "partitionColumns": [],
+                "configuration": dict(properties),
+                "createdTime": now_milliseconds,
+            }
+        },
+        {"protocol": _protocol(bool(cluster_by), properties.get(_DELETION_VECTORS) == "true")},
+    ]
+    if cluster_by:
+        domain = {
+            "domain": _CLUSTERING,
+            "configuration": json.dumps(clustering),
+            "removed": False,
+        }
+        actions.append({"domainMetadata": domain})
+    return actions
+
+
+def _protocol(is_clustered: bool, has_deletion_vectors: bool) -> dict[str, Any]:
+    """Return the lowest protocol that has the features ("Table Features" of Delta's protocol)."""
+    readers = ["deletionVectors"] if has_deletion_vectors else []
+    writers = readers + (["domainMetadata", "clustering"] if is_clustered else [])
+    if not writers:
+        return {"minReaderVersion": 1, "minWriterVersion": 2}
+    return {
+        "minReaderVersion": 3 if readers else 1,
+        "minWriterVersion": 7,
+        **({"readerFeatures": readers} if readers else {}),
+        "writerFeatures": ["appendOnly", "invariants", *writers],
+    }

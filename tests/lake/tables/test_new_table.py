@@ -1,0 +1,73 @@
+"""A table that is made without Spark is the one that Spark would have made."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.new_table import commit_table
+from dcp.lake.tables.schema import CHANGES, CONTROL, QUALITY, REPLICA, REPLICA_CLUSTERING
+from dcp.lake.tables.spark_table import SparkTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NO_VECTORS = {"delta.logRetentionDuration": "interval 1209600 seconds", "dcplake.a": 'it\'s "1", \\é'}
+VECTORS = {**NO_VECTORS, "delta.enableDeletionVectors": "true"}
+
+
+def first_commit(folder: Path) -> dict[str, Any]:
+    """Return the actions of a table's first commit, by their names, without ids and times."""
+    lines = (folder / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    actions = {name: told for line in lines for name, told in json.loads(line).items()}
+    for name, told in actions.items():
+        for each in ("id", "createdTime", "timestamp", "txnId", "engineInfo"):
+            told.pop(each, None)
+        for each in ("schemaString", "configuration"):
+            if isinstance(told.get(each), str):
+                told[each] = json.loads(told[each])
+        if name == "commitInfo":
+            parameters = told["operationParameters"]
+            for each in ("clusterBy", "properties"):
+                parameters[each] = json.loads(parameters[each])
+        if name == "protocol":
+            told |= {each: set(told[each]) for each in told if each.endswith("Features")}
+    return actions
+
+
+@pytest.mark.parametrize(
+    ("columns", "cluster_by", "properties"),
+    [
+        pytest.param(REPLICA, REPLICA_CLUSTERING, VECTORS, id="replica"),
+        pytest.param(REPLICA, REPLICA_CLUSTERING, NO_VECTORS, id="replica without vectors"),
+        pytest.param(CHANGES, ("round",), VECTORS, id="changes"),
+        pytest.param(CONTROL, (), NO_VECTORS, id="control"),
+        pytest.param(QUALITY, (), VECTORS, id="vectors without clustering"),
+    ],
+)
+def test_the_first_commit_says_what_sparks_would(
+    spark: "SparkSession",
+    tmp_path: Path,
+    columns: pa.Schema,
+    cluster_by: tuple[str, ...],
+    properties: Mapping[str, str],
+) -> None:
+    ours, theirs = FolderPlace(tmp_path / "ours"), LakeLocation(root=str(tmp_path))
+    assert ours.can_commit()
+    commit_table(ours, columns, cluster_by, properties)
+    SparkTable.create(theirs.table("theirs", lambda: spark), columns, cluster_by, properties)
+    assert first_commit(ours.path) == first_commit(tmp_path / "theirs")
+
+
+def test_of_two_that_make_a_table_the_first_one_stands(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "table")
+    assert place.can_commit()
+    for number in range(2):
+        commit_table(place, CONTROL, (), {"dcplake.maker": str(number)})
+    assert place.open().metadata().configuration == {"dcplake.maker": "0"}
+    assert [*place.commits_from(0)] == [0]
