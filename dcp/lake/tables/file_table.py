@@ -135,13 +135,15 @@ class FileTable:
     ) -> bool:
         """Make the table unless it is there; return whether its place takes our commits.
 
+        Files of rows are of a table whose log is gone: nothing is made there.
+
         Raises:
             SetupError, SecretError: the store does not answer, or refuses us.
             LakeError: the store overwrites.
 
         """
         try:
-            if not self.place.can_commit():
+            if self.place.has_data() or not self.place.can_commit():
                 return False
             commit_table(self.place, columns, cluster_by, properties)
         except Exception as failure:  # of many classes, not all of them documented
