@@ -15,10 +15,10 @@ import pytest
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.run.checked_step import CheckedStep
 from dcp.lake.run.store_check import try_store
+from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG, commit_name
 from dcp.lake.store.remembered_table import RememberedTables
-from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.opening import refuse_to_start
 from dcp.lake.tables.schema import CHANGES
 from tests.interop.store_servers import AZURE_ACCOUNT, AZURE_KEY, SERVERS, StoreServer

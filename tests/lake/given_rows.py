@@ -3,10 +3,10 @@
 import pyarrow as pa
 
 from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.store.data_file import DataFileWriter, FileContents
+from dcp.lake.store.file_commit import Operation
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.data_file import DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import Operation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.errors import LakeError
+from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.table import Column, Statement, TableSize, Transaction
-from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.sql import standard_string
 

@@ -10,10 +10,10 @@ from typing import Final
 import pyarrow as pa
 from deltalake import Schema
 
+from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
+from dcp.lake.store.file_commit import commit_files
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import commit_files
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 
 _FIRST_COMMIT: Final = (

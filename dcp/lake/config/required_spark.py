@@ -16,7 +16,7 @@ REQUIRED_SPARK: Final = {
     "spark.sql.storeAssignmentPolicy": "ANSI",
     # TIMESTAMP in a statement is the type with a zone.
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    # Parquet as `dcp.lake.tables.data_file` writes it. By default Spark writes INT96, whose
+    # Parquet as `dcp.lake.store.data_file` writes it. By default Spark writes INT96, whose
     # nanoseconds other readers count in 64 bits: they show wrong years before 1678 and after 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.writeLegacyFormat": "false",

@@ -12,12 +12,12 @@ from deltalake.exceptions import CommitFailedError, SchemaMismatchError
 
 from dcp.errors import DcplakeError, LakeError
 from dcp.lake.spark.failures import store_error
+from dcp.lake.store.file_commit import commits_to
+from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
 from dcp.lake.store.table import Column, Statement, TableSize
-from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.new_table import commit_table
 from dcp.lake.tables.sql import standard_string
 
 _NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)

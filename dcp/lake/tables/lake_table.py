@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import remedy, store_error
+from dcp.lake.store.file_commit import commits_to
 from dcp.lake.store.place import LOG, Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement
-from dcp.lake.tables.file_commit import commits_to
 from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.spark_table import SparkTable
 

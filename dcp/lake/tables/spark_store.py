@@ -13,13 +13,13 @@ from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slots
+from dcp.lake.store.data_file import FileContents
+from dcp.lake.store.file_commit import Operation, takes_files
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.data_file import FileContents
-from dcp.lake.tables.file_commit import Operation, takes_files
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import (

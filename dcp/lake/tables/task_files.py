@@ -1,6 +1,6 @@
 """Rows that Spark tasks write into data files of a table, each task into one.
 
-The driver hears of the files alone and commits them (`dcp.lake.tables.file_commit`).
+The driver hears of the files alone and commits them (`dcp.lake.store.file_commit`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame
 from dcp.errors import DcplakeError
 from dcp.lake.spark.failures import store_error
 from dcp.lake.spark.task_errors import TaskError
+from dcp.lake.store.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
+from dcp.lake.store.file_commit import Operation, commit_files
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import Operation, commit_files
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.transaction import session_settings_for_a_while

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.sql import quoted

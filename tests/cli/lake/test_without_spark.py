@@ -20,10 +20,10 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.run import run as lake_run
 from dcp.lake.run.preview import preview
+from dcp.lake.store.data_file import DataFileWriter, FileContents
+from dcp.lake.store.file_commit import Operation, commit_files
 from dcp.lake.store.lock import locked
 from dcp.lake.tables import opening
-from dcp.lake.tables.data_file import DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import Operation, commit_files
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation

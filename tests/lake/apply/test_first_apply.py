@@ -8,8 +8,8 @@ import pytest
 from dcp.errors import FencedError, ForeignWriteError, LakeError
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.store.file_commit import commit_files
 from dcp.lake.tables import task_files
-from dcp.lake.tables.file_commit import commit_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake

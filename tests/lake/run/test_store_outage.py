@@ -22,10 +22,10 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
+from dcp.lake.store.data_file import DataFile, DataFileWriter
+from dcp.lake.store.file_commit import commit_files
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.data_file import DataFile, DataFileWriter
-from dcp.lake.tables.file_commit import commit_files
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.opening import lake_location

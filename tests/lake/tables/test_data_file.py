@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
+from dcp.lake.store.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, REPLICA
 from tests.lake.object_store import BUCKET, ObjectStore, Request
 

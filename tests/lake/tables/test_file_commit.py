@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from dcp.errors import LakeError
+from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
+from dcp.lake.store.file_commit import VersionTakenError, commit_files, commits_to, takes_files
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
-from dcp.lake.tables.file_commit import VersionTakenError, commit_files, commits_to, takes_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.table import Table
-from dcp.lake.tables.file_commit import VersionTakenError
 from tests.lake.memory_store import MemoryStore
 from tests.lake.tables_at import table_at
 

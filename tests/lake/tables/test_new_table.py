@@ -9,15 +9,18 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.new_table import commit_table
 from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.new_table import commit_table
 from dcp.lake.tables.schema import CHANGES, CONTROL, QUALITY, REPLICA, REPLICA_CLUSTERING
 from dcp.lake.tables.spark_table import SparkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NO_VECTORS = {"delta.logRetentionDuration": "interval 1209600 seconds", "dcplake.a": 'it\'s "1", \\é'}
+NO_VECTORS = {
+    "delta.logRetentionDuration": "interval 1209600 seconds",
+    "dcplake.a": 'it\'s "1", \\é',
+}
 VECTORS = {**NO_VECTORS, "delta.enableDeletionVectors": "true"}
 
 

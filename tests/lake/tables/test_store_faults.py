@@ -18,11 +18,11 @@ from dcp.errors import DcplakeError, SetupError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.spark.failures import store_error
 from dcp.lake.store import opened_store
+from dcp.lake.store.data_file import DataFile, DataFileWriter
+from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG
-from dcp.lake.tables.data_file import DataFile, DataFileWriter
-from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.schema import CHANGES
 from tests.lake.object_store import ACCESS_KEY, SECRET_KEY, Failure, ObjectStore, Request

@@ -18,9 +18,9 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.session import LOG_STORE, log_store_of
+from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.collections import collections_in
-from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable

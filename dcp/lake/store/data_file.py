@@ -1,6 +1,6 @@
 """Data files of a Delta table, written by tasks with pyarrow instead of through Spark's JVM.
 
-A file is no part of the table before a commit names it (`dcp.lake.tables.file_commit`). A task that
+A file is no part of the table before a commit names it (`dcp.lake.store.file_commit`). A task that
 is killed leaves one that VACUUM removes, as Spark's own tasks do; in an object store it may leave
 parts of an upload, which the bucket's lifecycle rule removes.
 """

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema as StoredSchema
 
+from dcp.lake.store.file_commit import commit_lines, commits_to
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.file_commit import commit_lines, commits_to
 
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 _CLUSTERING: Final = "delta.clustering"

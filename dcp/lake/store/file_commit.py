@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from dcp.errors import LakeError
+from dcp.lake.store.data_file import DataFile
 from dcp.lake.store.place import LOG, TablePlace, commit_name
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.data_file import DataFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
