@@ -58,6 +58,18 @@ def new_lake_in_memory() -> NewLake:
 
 
 @pytest.fixture
+def view(spark: "SparkSession") -> Callable[[LakeTables], None]:
+    """Returns a function that lets Spark query a lake in memory."""
+    from dcp.lake.spark.beside import session_beside
+
+    def let_see(lake: LakeTables) -> None:
+        assert isinstance(lake.store, MemoryStore)
+        lake.store.viewer = session_beside(spark)
+
+    return let_see
+
+
+@pytest.fixture
 def lakes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the product make and open its lakes in memory, by their locations; Spark never starts."""
     stores: dict[str, MemoryStore] = {}

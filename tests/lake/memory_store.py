@@ -42,6 +42,9 @@ class MemoryStore:
         """Called with a table's name when a commit to it is made, before it is looked whether
         another one came first."""
         self.on_commit: Callable[[str, MemoryVersion], None] = lambda *_: None
+        self.viewer: SparkSession | None = None
+        """A session of its own, in which its tables are temporary views."""
+        self._viewed: dict[str, MemoryVersion] = {}
         config = SessionConfig().with_target_partitions(1).with_information_schema(enabled=False)
         self._context = SessionContext(config)
         self._lock = Lock()
@@ -69,8 +72,15 @@ class MemoryStore:
 
     @property
     def spark(self) -> "SparkSession":
-        """There is none."""
-        raise LakeError("a lake in memory has no Spark")
+        """The viewer, which sees the newest versions."""
+        if self.viewer is None:
+            raise LakeError("a lake in memory has no Spark")
+        for name, versions in self.kept.items():
+            if self._viewed.get(name) is not versions.newest:
+                frame = self.viewer.createDataFrame(versions.newest.rows)
+                frame.createOrReplaceTempView(name)
+                self._viewed[name] = versions.newest
+        return self.viewer
 
     def new_id(self) -> str:
         """Return an id that no table has yet."""

@@ -5,6 +5,7 @@ from the log.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,16 +15,18 @@ from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_sql import merge_sql
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.query.views import register_views
-from dcp.lake.tables.tables import DOCS, ensure_replicas
+from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import LogModel, apply_pending, read_documents
+from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
 from tests.lake.memory_store import MemoryStore
+from tests.lake.memory_table import MemoryTable
 from tests.lake.model_applies import (
     applies,
     assert_every_version_exact,
     next_plan,
     require_exact,
 )
+from tests.lake.versions import version_in
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -55,9 +58,8 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
 ) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 52)
-    register_views(lake)
     docs = lake.table_sql("docs")
-    first, second = applies(lake, model, 2)
+    [second] = applies(lake, model, 1)
     plan = next_plan(lake, model)
 
     def write_first(*arguments: Any) -> str:
@@ -70,20 +72,43 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
         run_apply(lake, plan, "w")
     monkeypatch.undo()
     assert replica_status(lake, DOCS).version == second.version + 2  # it came to be all the same
-    for _ in range(2):
-        model.commit(model.next_round())
-        with pytest.raises(ForeignWriteError, match=culprit):
-            plan_apply(lake, DOCS, model.round)
-    with pytest.raises(ForeignWriteError) as refusal:
+    model.commit(model.next_round())
+    with pytest.raises(ForeignWriteError, match=culprit) as refusal:
         plan_apply(lake, DOCS, model.round)
-    [remedy] = re.findall(r"RESTORE TABLE .* TO VERSION AS OF \d+", str(refusal.value))
-    assert remedy == f"RESTORE TABLE {docs} TO VERSION AS OF {second.version}"
-    lake.spark.sql(remedy)
+    lake.spark.sql(remedy(refusal.value, lake, second.version))
+    applies(lake, model, 1)
+    assert documents_of(version_in(lake, "docs")) == model.documents_at(model.complete[model.round])
+
+
+def remedy(refusal: BaseException, lake: LakeTables, version: int) -> str:
+    """Return the statement that a refusal names: it takes the table back to ``version``."""
+    [found] = re.findall(r"RESTORE TABLE .* TO VERSION AS OF \d+", str(refusal))
+    assert found == f"RESTORE TABLE {lake.table_sql('docs')} TO VERSION AS OF {version}"
+    return str(found)
+
+
+@pytest.mark.slow
+def test_a_table_that_was_taken_back_to_an_older_apply_gets_the_later_ones_again(
+    new_lake_in_memory: NewLake, view: Callable[[LakeTables], None]
+) -> None:
+    lake = new_lake_in_memory(2)
+    model, docs = LogModel(lake, 52), lake.table("docs")
+    view(lake)
+    register_views(lake)
+    first, second = applies(lake, model, 2)
+    docs.delete("vbucket = 0", {})
+    for _ in range(3):
+        model.commit(model.next_round())
+        with pytest.raises(ForeignWriteError, match=r"\(DELETE") as refusal:
+            plan_apply(lake, DOCS, model.round)
+        remedy(refusal.value, lake, second.version)
+    assert isinstance(docs, MemoryTable)
+    docs.restore(second.version)
     applies(lake, model, 1)
     require_exact(lake, model)
     model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
     # An older version of ours does as well: the applies after it are made again.
-    lake.spark.sql(f"RESTORE TABLE {docs} TO VERSION AS OF {first.version}")
+    docs.restore(first.version)
     status = replica_status(lake, DOCS)
     assert (status.round, status.since_version) == (first.to_round, status.version)
     model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))

@@ -1,6 +1,6 @@
 """Rollback where the past is gone: vacuumed versions, a RESTORE, a cleaned log, a dropped table."""
 
-import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,48 +96,70 @@ def test_an_apply_finds_the_log_as_it_was_planned_on(tmp_path: Path) -> None:
         assert table_rows(lake, None) == source_rows(cluster, high)
 
 
+class Followed:
+    """A bucket and its lake, which is compared with it whenever it has followed."""
+
+    def __init__(
+        self, cluster: ProducerCluster, folder: Path, spark: "SparkSession | None" = None
+    ) -> None:
+        self.cluster = cluster
+        self._settings = settings_for(cluster, folder, round={"quiet_seconds": 0.2})
+        self._spark = spark
+
+    def follow(self) -> AppliedVersion:
+        """Replicate what there is; return the newest apply."""
+        run(self._settings, once=True, spark=self._spark)
+        high = {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+        assert table_rows(self.lake, None) == source_rows(self.cluster, high)
+        return newest(self.lake)
+
+    @property
+    def lake(self) -> LakeTables:
+        return open_lake(lambda: self._spark or refuse_to_start(), lake_location(self._settings))
+
+
+def lose_a_version_and_its_files(followed: Followed) -> None:
+    """Let the files of the version to go back to be gone: it is made again from the log."""
+    for value in (0, 1):
+        change(followed.cluster, value)
+        followed.follow()
+    take_files_of_old_versions(followed.lake)
+    lose(followed.cluster, 3)
+    assert {undo.version for undo in followed.follow().undone} == {0}
+
+
 @pytest.mark.slow
-def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Path) -> None:
+def test_files_that_are_gone_are_made_up_for(spark: "SparkSession", tmp_path: Path) -> None:
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=21)) as cluster:
-        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        lose_a_version_and_its_files(Followed(cluster, tmp_path, spark))
 
-        def follow() -> None:
-            run(settings, once=True, spark=spark)
-            high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
-            assert table_rows(lake(), None) == source_rows(cluster, high)
 
-        def lake() -> LakeTables:
-            return open_lake(lambda: spark, lake_location(settings))
-
-        change(cluster, 0)
-        follow()
-        change(cluster, 1)
-        follow()
-
-        # The files of the version to go back to are gone: made again from the log.
-        docs = lake().table_sql(DOCS.name)
-        take_files_of_old_versions(lake())
-        lose(cluster, 3)
-        follow()
-        assert {undo.version for undo in newest(lake()).undone} == {0}
+@pytest.mark.slow
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_past_that_is_gone_is_made_up_for(
+    tmp_path: Path, view: Callable[[LakeTables], None]
+) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=21)) as cluster:
+        followed = Followed(cluster, tmp_path)
+        lose_a_version_and_its_files(followed)
+        store = followed.lake.store
+        assert isinstance(store, MemoryStore)
 
         # Taken back by hand to a version that holds what was rolled back since.
         change(cluster, 2)
-        follow()
-        phantoms = newest(lake()).version
+        phantoms = followed.follow().version
         lose(cluster, 3)
         change(cluster, 3)
-        follow()
-        spark.sql(f"RESTORE TABLE {docs} TO VERSION AS OF {phantoms}").collect()
-        follow()
-        assert newest(lake()).undone
+        followed.follow()
+        store.table(DOCS.name).restore(phantoms)
+        assert followed.follow().undone
 
         # The log is cleaned and the table dropped: nothing but the cluster knows the rows.
-        clean(lake())
+        clean(followed.lake)
         change(cluster, 4)
         lose(cluster, 2)
-        follow()  # a rollback after a cleaning finds what it needs
-        require_live_exact(lake(), cluster, latest_round(lake()))
-        shutil.rmtree(lake().location.path(DOCS.name))
-        follow()
-        assert all(undo.is_replacement for undo in newest(lake()).undone)
+        followed.follow()  # a rollback after a cleaning finds what it needs
+        view(followed.lake)
+        require_live_exact(followed.lake, cluster, latest_round(followed.lake))
+        store.table(DOCS.name).drop()
+        assert all(undo.is_replacement for undo in followed.follow().undone)
