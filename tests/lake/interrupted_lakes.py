@@ -5,6 +5,7 @@ other stood still for longer than its horizon, so that each step of maintenance 
 """
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,11 +101,13 @@ class InterruptedLakes:
         self.write(20)
         run(settings, once=True, spark=self.spark)
 
-    def maintain(self, settings: Settings) -> None:
-        """Do all maintenance, as if the horizon began now: it cleans more than who came before."""
+    def maintain(self, settings: Settings, steps: Sequence[str] | None = None) -> None:
+        """Do all maintenance, or some steps of it, as if the horizon began now: it cleans more than
+        who came before.
+        """
         lake, horizon = self.lake(settings), Horizon.of_hours(settings.lake.horizon_hours)
         later = datetime.now(UTC) + timedelta(seconds=horizon.seconds)
-        for report in run_steps(work_on(lake, horizon, now=later)):
+        for report in run_steps(work_on(lake, horizon, now=later), steps):
             assert report.done or report.step != "clean", report
 
     def lake(self, settings: Settings) -> LakeTables:

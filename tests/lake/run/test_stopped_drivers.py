@@ -188,7 +188,7 @@ def test_stopped_inside_maintenance(scene: Scene, step: str, statement: str) -> 
     settings = lakes.old()
     stop_in(scene, settings, statement, words=("maintain", "--step", step))
     lakes.take_over(settings)
-    lakes.maintain(settings)
+    lakes.maintain(settings, None if step == "clean" else [step])
     noted = cleaned_round(lakes.lake(settings), DOCS)
     host.wake()
     ended = host.ended()
