@@ -64,7 +64,7 @@ def view(spark: "SparkSession") -> Callable[[LakeTables], None]:
 
     def let_see(lake: LakeTables) -> None:
         assert isinstance(lake.store, MemoryStore)
-        lake.store.viewer = session_beside(spark)
+        lake.store.viewer = lake.store.viewer or session_beside(spark)
 
     return let_see
 

@@ -1,10 +1,10 @@
 """Flushes and drops of collections, from a real producer to the replicas, views and verify."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,9 +12,7 @@ from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import apply
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
-from dcp.lake.query.query import name_tables
 from dcp.lake.query.views import register_views
-from dcp.lake.query.views_sql import dropped_documents_sql
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.run.apply_pending import apply_pending
@@ -42,12 +40,17 @@ KEYS = [b"key-%d" % number for number in range(20)]
 
 @dataclass
 class World:
-    """A bucket with the collection ``s.c``, and its lake; without Spark it is in memory."""
+    """A bucket with the collection ``s.c``, and its lake; without Spark it is in memory.
+
+    ``view`` lets Spark query a lake in memory.
+    """
 
     spark: "SparkSession | None"
+    view: Callable[[LakeTables], None]
     cluster: ProducerCluster
     settings: Settings
-    ids: dict[str, int] = field(default_factory=dict)
+    shown: Sequence[ReplicaTable] = ()
+    """The tables that there are views of."""
 
     def make(self, name: str) -> None:
         self.cluster.create_collection("s", name)
@@ -67,11 +70,7 @@ class World:
 
     @property
     def lake(self) -> LakeTables:
-        return open_lake(lambda: self.session, lake_location(self.settings))
-
-    @property
-    def session(self) -> "SparkSession":
-        return self.spark or refuse_to_start()
+        return open_lake(lambda: self.spark or refuse_to_start(), lake_location(self.settings))
 
     def replica(self, name: str = "c") -> ReplicaTable:
         """The newest replica of that name, of a collection that exists or existed."""
@@ -85,31 +84,26 @@ class World:
         lake = self.lake
         if view in {replica.name for replica in replicas_in(lake)}:
             return {key.encode() for key in version_in(lake, view)["key"].to_pylist()}
-        name_tables(lake, replicas_in(lake))
-        register_views(lake, replicas_in(lake))
-        return {
-            row["key"].encode() for row in self.session.sql(f"SELECT key FROM {view}").collect()
-        }
+        found = self.sql(f"SELECT key FROM {view}")
+        return {row["key"].encode() for row in found}
 
-    def marks(self, session: "SparkSession | None" = None) -> dict[str, "Mark"]:
-        """The mark of each document that has one, by key; ``session`` reads a lake in memory."""
+    def marks(self) -> dict[str, "Mark"]:
+        """The mark of each document that has one, by key."""
+        names = ", ".join(each.name for each in fields(Mark))
+        found = self.sql(f"SELECT key, {names} FROM dropped_documents")
+        marks = {row.pop("key"): Mark(**row) for row in found}
+        assert len(marks) == len(found)
+        return marks
+
+    def sql(self, query: str) -> list[dict[str, Any]]:
+        """What Spark finds in the tables and views as they are now."""
         lake = self.lake
-        if session is None:
-            register_views(lake, replicas_in(lake))
-            return marks_in(self.session, "dropped_documents")
-        for name in ("changes", *(each.name for each in replicas_in(lake))):
-            held = session.createDataFrame(version_in(lake, name))
-            held.createOrReplaceTempView(f"held_{name}")
-        tables = {each: f"held_{each.name}" for each in replicas_in(lake)}
-        return marks_in(session, f"({dropped_documents_sql('held_changes', tables)})")
-
-
-def marks_in(session: "SparkSession", view: str) -> dict[str, "Mark"]:
-    names = ", ".join(each.name for each in fields(Mark))
-    found = session.sql(f"SELECT key, {names} FROM {view}").toArrow().to_pylist()
-    marks = {row.pop("key"): Mark(**row) for row in found}
-    assert len(marks) == len(found)
-    return marks
+        self.view(lake)
+        if self.shown != (replicas := replicas_in(lake)):
+            register_views(lake, replicas)
+            self.shown = replicas
+        rows: list[dict[str, Any]] = lake.spark.sql(query).toArrow().to_pylist()
+        return rows
 
 
 @dataclass(frozen=True)
@@ -128,19 +122,21 @@ class Mark:
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     """On one node; on two, where a test says so, the second of which has the vbuckets 2 and 3."""
     chosen = getattr(request, "param", {})
-    spark = request.getfixturevalue("lakes_in_memory" if "in_memory" in chosen else "spark")
+    spark = request.getfixturevalue("spark" if "on_disk" in chosen else "lakes_in_memory")
     nodes = 2 if "two_nodes" in chosen else 1
+
+    def view(lake: LakeTables) -> None:
+        if spark is None:
+            request.getfixturevalue("view")(lake)
+
     with ProducerCluster(ClusterSettings(nodes=nodes, vbuckets=VBUCKETS, seed=5)) as cluster:
         settings = settings_for(
             cluster, tmp_path, round={"quiet_seconds": 0.2}, apply={"when": "every_round"}
         )
         cluster.create_scope("s")
-        found = World(spark, cluster, settings)
+        found = World(spark, view, cluster, settings)
         found.make("c")
         yield found
-
-
-IN_MEMORY = pytest.mark.parametrize("world", [{"in_memory"}], indirect=True)
 
 
 def flush(world: World) -> None:
@@ -160,7 +156,6 @@ def test_a_flush_takes_effect_everywhere_with_the_snapshot_that_carries_it(world
 
     flush(world)
     world.write(KEYS[:1])
-    assert world.verify().result == "equal"  # the flush is on its way
     world.settings = replace(world.settings, apply=ApplySettings(when="never"))
     world.run()
     assert world.keys(table) == set(KEYS)
@@ -173,18 +168,16 @@ def test_a_flush_takes_effect_everywhere_with_the_snapshot_that_carries_it(world
     assert apply_pending(without_cluster, observer=Observer(), spark=world.spark) == []
     assert world.keys(table) == set(KEYS[:1])
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:1])
-    assert world.verify().result == "equal"
-    history = world.session.sql(
+    history = world.sql(
         "SELECT key, cleared_at_seqno > seqno AS was_cleared, cleared_in_round "
         "FROM row_history WHERE is_live"
-    ).collect()
+    )
     cleared = [row for row in history if row["was_cleared"]]
     assert {row["key"].encode() for row in cleared} == set(KEYS)
     assert {row["cleared_in_round"] for row in cleared} == {2}
     assert [row["key"] for row in history if row["was_cleared"] is None] == ["key-0"]
 
 
-@IN_MEMORY
 def test_a_dropped_collection_that_is_made_again_is_another_one(world: World) -> None:
     world.write(KEYS)
     world.run()
@@ -207,7 +200,7 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     world.make("gone")
     world.write(KEYS[:3], "gone")
     world.run()
-    table, gone = world.replica().name, world.replica("gone").name
+    table = world.replica().name
     flush(world)  # a flush is no drop
     world.write(KEYS[:6])
     world.run()
@@ -234,24 +227,13 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     assert world.keys(second) == set(KEYS[5:8])
     received_again = {key: replace(each, dropped_in_round=5) for key, each in marked.items()}
     assert world.marks() == received_again, "it is the same drop, of the same time"
-    report = world.verify()
-    assert (report.result, report.dropped, report.kept) == (
-        "equal",
-        (gone,),
-        {table: frozenset(range(VBUCKETS))},
-    )
-    assert (
-        f"{table}: its collection was dropped at the source; its rows are kept in vbuckets 0-3 "
-        in str(report)
-    )
 
     def told(recipe: str) -> list[tuple[object, ...]]:
         asked = RECIPES[recipe].replace("docs__shop__carts__a", second)
         asked = asked.replace("documents__shop__carts__a", second.replace("docs", "documents"))
         asked = asked.replace("docs__shop__carts__", "docs__s__c__")
-        return [tuple(row) for row in world.session.sql(asked).collect()]
+        return [tuple(row.values()) for row in world.sql(asked)]
 
-    world.keys(table.replace("docs", "docs_live"))  # names the tables for the recipes
     [(kept, reason, _, documents)] = told("Documents of collections that are gone")
     assert (kept, reason, documents) == (table, "collection dropped", 6)
     rows = [(row[0], row[2]) for row in told("A collection that was dropped and made again")]
@@ -259,7 +241,6 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     assert sorted(rows) == sorted([*((key.decode(), table) for key in KEYS[:6]), *again])
 
 
-@IN_MEMORY
 def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
     """All of them while nobody runs: the next run knows their names from the log only."""
     own = {"s": "soft", "s.gone": "delete", "s.kept": "keep"}
@@ -284,11 +265,9 @@ def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
     assert world.keys(gone) == set() and world.keys(second) == set(KEYS[5:8])
 
 
-@pytest.mark.parametrize("world", [{"in_memory", "two_nodes"}], indirect=True)
+@pytest.mark.parametrize("world", [{"two_nodes"}], indirect=True)
 @pytest.mark.slow
-def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(
-    world: World, spark: "SparkSession"
-) -> None:
+def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(world: World) -> None:
     """The cluster's manifest goes back with the node: the drop never happened in its vbuckets."""
     world.settings = replace(world.settings, policy=PolicySettings(dropped="soft"))
     cluster = world.cluster
@@ -300,7 +279,7 @@ def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(
     world.write([b"lost-%d" % number for number in range(8)])
     drop(world)
     world.run()
-    marked = world.marks(spark)
+    marked = world.marks()
     assert {key.encode() for key in marked} == world.keys(table) > set(KEYS)
 
     with cluster.bucket.lock:
@@ -310,14 +289,14 @@ def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(
     world.run()
     assert {each.vbucket for each in marked.values()} == set(range(VBUCKETS))
     stay = {key: each for key, each in marked.items() if each.vbucket < 2}
-    assert world.marks(spark) == stay
+    assert world.marks() == stay
     back = {key for key in KEYS if cluster.vbucket_of(key) >= 2}
     assert world.keys(table) == back | {key.encode() for key in stay}
 
     world.write(sorted(back)[:2])
     drop(world)
     world.run()
-    again = world.marks(spark)
+    again = world.marks()
     assert world.keys(table) == {key.encode() for key in again} == back | {k.encode() for k in stay}
     newly = {key: each for key, each in again.items() if each.vbucket >= 2}
     assert again == stay | newly
@@ -325,7 +304,6 @@ def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(
     assert all(each.dropped_at > latest for each in newly.values())
 
 
-@IN_MEMORY
 def test_a_rollback_over_a_flush_to_a_history_with_another_one(world: World) -> None:
     """The node comes back without the flush in its vbuckets, but with it in its manifest."""
     world.write(KEYS)
@@ -343,20 +321,41 @@ def test_a_rollback_over_a_flush_to_a_history_with_another_one(world: World) -> 
     assert world.keys(table) == set(KEYS[3:5])
 
 
+@pytest.mark.parametrize("world", [{"on_disk"}], indirect=True)
 @pytest.mark.slow
-def test_verify_finds_the_rows_that_a_flush_should_have_taken(
+def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_have_taken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lake whose driver passes over the event, as one that was written before they acted."""
+    """A lake whose driver passes over a flush, as one that was written before they acted."""
+    policy = PolicySettings(dropped="soft", dropped_collections={"s.gone": "delete"})
+    world.settings = replace(world.settings, policy=policy)
+    world.make("gone")
     world.write(KEYS)
+    world.write(KEYS[:3], "gone")
     world.run()
     flush(world)
+    assert world.verify().result == "equal", "the flush is on its way"
     with monkeypatch.context() as patch:
         patch.setattr(LakeFacts, "collection_events", lambda *_: ())
         patch.setattr(apply, "EMPTY_ROUNDS", 1)
         world.run()
-    table = world.replica().name
+    table, gone = world.replica().name, world.replica("gone").name
     assert world.keys(table) == set(KEYS)
     report = world.verify()
     assert report.counts["in replica only"] == len(KEYS)
     assert isinstance(report.error(), VerifyError)
+
+    drop(world)
+    world.cluster.drop_collection("s", "gone")
+    world.run()
+    assert world.keys(table) == set(KEYS) and world.keys(gone) == set()
+    report = world.verify()
+    assert (report.result, report.dropped, report.kept) == (
+        "equal",
+        (gone,),
+        {table: frozenset(range(VBUCKETS))},
+    )
+    assert (
+        f"{table}: its collection was dropped at the source; its rows are kept in vbuckets 0-3 "
+        in str(report)
+    )
