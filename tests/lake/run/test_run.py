@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -124,16 +124,14 @@ def test_once_replicates_the_bucket_and_ends_idle(
     assert lake_status(lake).stuck == ()
 
 
-@pytest.mark.slow
-def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(tmp_path: Path) -> None:
     three = ClusterSettings(nodes=3, replicas=1, vbuckets=VBUCKETS, seed=11)
     with ProducerCluster(three) as cluster:
         fill(cluster, 50)
         seed, *others = cluster.seeds
         settings = settings_for(cluster, tmp_path, source={"seeds": (seed,)})
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
         cluster.wait_until_replicated()
         stop = threading.Event()
 
@@ -153,15 +151,17 @@ def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(
 
         heard = FailingOver()
         often = replace(settings, round=replace(settings.round, minimum_interval_seconds=0.1))
-        run(often, once=False, spark=spark, observer=heard, stop=stop)
-        lake = opened(spark, settings)
+        run(often, once=False, observer=heard, stop=stop)
+        lake = opened(None, settings)
         assert lake.nodes == f"couchbase://{','.join(sorted(others))}?network=default"
         fill(cluster, 20, 80)
         planned = preview(settings)
         assert isinstance(planned, RoundPlan) and planned.backlog == 20
-        assert [each.rows for each in run(settings, once=True, spark=spark).rounds] == [20]
-        assert verify(settings, spark=spark).result == "equal"
+        assert [each.rows for each in run(settings, once=True).rounds] == [20]
         require_exact(lake, cluster)
+        assert complete_seqnos(lake, latest_round(lake)) == {
+            vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)
+        }
         steps: list[CheckedStep] = []
         check_source(lambda: settings, steps.append)
         assert [each.state for each in steps if each.name == "TCP"] == ["warning", "ok"]
@@ -178,7 +178,7 @@ def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(
         ProducerCluster(replace(three, nodes=2, ports=ports, bucket_uuid="f" * 32)),
         pytest.raises(NodeUnavailableError, match=r"found bucket_uuid .*, expected"),
     ):
-        run(settings, once=True, spark=spark)
+        run(settings, once=True)
 
 
 @pytest.mark.usefixtures("lakes_in_memory")
@@ -197,8 +197,9 @@ def test_an_apply_is_indexed_by_the_next_round(cluster: ProducerCluster, tmp_pat
 
 @pytest.mark.parametrize("seed", seeds(1, first=1))
 @pytest.mark.slow
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_every_version_equals_the_source_at_its_complete_seqnos(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, seed: int
+    cluster: ProducerCluster, view: Callable[[LakeTables], None], tmp_path: Path, seed: int
 ) -> None:
     """P1: random writes, deletes and expiries, small budgets, lost connections, restarts."""
     rng = Random(seed)
@@ -213,10 +214,15 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
     fill(cluster, 250)  # several times the budget of a task: rounds stop inside the snapshots
     inside: list[bool] = []
 
+    def viewed() -> LakeTables:
+        lake = opened(None, settings)
+        view(lake)
+        return lake
+
     class Disturber(Observer):
         def committed(self, report: RoundReport) -> None:
             if report.round % 3 == 1:
-                require_live_exact(opened(spark, settings), cluster, report.round)
+                require_live_exact(viewed(), cluster, report.round)
             seqnos = {each.vbucket: each for each in report.vbuckets}
             inside.append(any(each.seqno > each.complete_seqno for each in seqnos.values()))
             if report.round < 4:
@@ -224,8 +230,8 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
 
     for _ in range(2):  # restarts: each run begins from what is durable
         disturb(cluster, rng)
-        run(settings, once=True, spark=spark, observer=Disturber())
-    lake = opened(spark, settings)
+        run(settings, once=True, observer=Disturber())
+    lake = viewed()
     assert require_every_version_exact(lake, cluster) >= 2, "one of each run at least"
     require_live_exact(lake, cluster, latest_round(lake))
     require_no_row_twice(lake)
