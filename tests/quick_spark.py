@@ -9,7 +9,10 @@ from typing import Final
 
 from dcp.lake.spark.jvm_options import jvm_options
 
-QUICK_JAVA_OPTIONS: Final = f"{jvm_options(is_long=False)} -XX:+UseSerialGC"
+_RARE_COMPILATION: Final = "-XX:CompileThresholdScaling=3"
+"""Much of what runs in a test runs a few hundred times: to compile that takes longer."""
+
+QUICK_JAVA_OPTIONS: Final = f"{jvm_options(is_long=False)} -XX:+UseSerialGC {_RARE_COMPILATION}"
 
 QUICK_SQL_CONF: Final = {
     "spark.sql.codegen.wholeStage": "false",
@@ -20,6 +23,9 @@ QUICK_SQL_CONF: Final = {
     "spark.databricks.delta.snapshotPartitions": "1",
     # For a page that nobody opens each statement's plan is written out, at length by default.
     "spark.sql.ui.explainMode": "simple",
+    "spark.sql.debug.maxToStringFields": "1",
+    # Delta finds the files for a checksum by a statement in each commit; readers save one by it.
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
 }
 
 QUICK_CONF: Final = QUICK_SQL_CONF | {"spark.driver.extraJavaOptions": QUICK_JAVA_OPTIONS}
