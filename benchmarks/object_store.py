@@ -2,12 +2,14 @@
 
     make bench BENCH=object_store ARGS="--documents 1000000 --bytes 1000 --repetitions 3"
 
-A producer and two lakes of it: one in a folder, one in the S3 server of moto. That server runs in
-this process, so that its CPU does not count. Each command runs for both in turn, as a process from
-start to exit: the first load; then ``status``, ``plan``, ``run --once`` with nothing to do, and
-after some changes. Beside the load stands a plain Spark session that reads the load's rows of
-``changes`` and appends them to a new table. Last come rounds with their applies in a Spark session
-that goes on, from the third on. CPU is that of the whole tree of processes.
+A producer and two lakes of it: one in a folder, one in an S3 server, whose CPU does not count. It
+is moto's, which closes the connection after each answer; ``--server versitygw`` keeps connections,
+as real stores do, and its requests are not counted (`make interop-setup` builds it). Each command
+runs for both in turn, as a process from start to exit: the first load; then ``status``, ``plan``,
+``run --once`` with nothing to do, and after some changes. Beside the load stands a plain Spark
+session that reads the load's rows of ``changes`` and appends them to a new table. Last come rounds
+with their applies in a Spark session that goes on, from the third on. CPU is that of the whole tree
+of processes.
 """
 
 import argparse
@@ -15,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -30,6 +32,7 @@ from benchmarks._producer import PASSWORD, USER, BenchProducer, producer
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import spark_of
+from tests.interop.store_servers import versitygw
 from tests.lake.object_store import BUCKET, ObjectStore, Request, kind_of
 
 _PLACES: Final = ("folder", "store")
@@ -50,11 +53,10 @@ class Measured:
 class Bench:
     """The two lakes, and what was measured of them."""
 
-    def __init__(self, folder: Path, source: BenchProducer, store: ObjectStore) -> None:
+    def __init__(self, folder: Path, source: BenchProducer, options: Mapping[str, str]) -> None:
         self._folder, self._source = folder, source
         self._asked, self._seed = Counter[str](), 0
         self._counting = Lock()
-        store.answer = self._count
         self.found: dict[str, Measured] = defaultdict(Measured)
         (folder / "password").write_text(PASSWORD)
         lines = [
@@ -64,8 +66,8 @@ class Bench:
             f"password_file = '{folder / 'password'}'",
             "[lake]",
         ]
-        options = ", ".join(f"{key} = '{value}'" for key, value in store.options.items())
-        on_s3 = [f"root = 's3://{BUCKET}/lake'", f"storage_options = {{{options}}}"]
+        told = ", ".join(f"{key} = '{value}'" for key, value in options.items())
+        on_s3 = [f"root = 's3://{BUCKET}/lake'", f"storage_options = {{{told}}}"]
         (folder / "folder.toml").write_text("\n".join([*lines, "root = 'lake'"]))
         (folder / "store.toml").write_text("\n".join([*lines, *on_s3]))
 
@@ -113,7 +115,7 @@ class Bench:
             self.found[title].requests.append(self._asked - before)
         print(f"{title}, {place}: {seconds:.1f} s", flush=True)
 
-    def _count(self, request: Request) -> None:
+    def count(self, request: Request) -> None:
         with self._counting:  # the server has a thread for each connection
             self._asked[kind_of(request)] += 1
 
@@ -170,6 +172,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=500)
     parser.add_argument("--changes", type=int, default=1_000)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--server", choices=("moto", "versitygw"), default="moto")
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     parser.add_argument("--append", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -182,10 +185,16 @@ def main() -> None:
     adopt_orphans()
     with (
         tempfile.TemporaryDirectory() as name,
-        ObjectStore() as store,
         producer(arguments.documents, arguments.bytes) as source,
+        ExitStack() as servers,
     ):
-        bench = Bench(Path(name), source, store)
+        if arguments.server == "moto":
+            store = servers.enter_context(ObjectStore())
+            bench = Bench(Path(name), source, store.options)
+            store.answer = bench.count
+        else:
+            server = servers.enter_context(versitygw(Path(name) / "server"))
+            bench = Bench(Path(name), source, server.options)
         bench.command("first load into changes", "run", "--once", "--set", "apply.when=never")
         bench.plain_append()
         bench.command("first apply", "apply")
