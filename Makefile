@@ -41,7 +41,7 @@ demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="
 # A module is tested by one process, which makes once what its tests share.
 test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 	@! command -v flock >/dev/null || flock $(VENV)-classes.lock true
-	@$(PYTHON) -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations=40 --durations-min=5 $(ARGS)
+	@$(PYTHON) -m pytest -n 4 --dist loadscope --no-loadscope-reorder --durations=40 --durations-min=5 $(ARGS)
 
 # The drivers of the official clients.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class

@@ -25,10 +25,15 @@ settings.load_profile("dcplake")
 
 _LONGEST: Final = (
     "airflow/test_dag_runs.py",
-    "relay/test_bounded_memory.py",
-    "relay/test_relay_participants.py",
     "lake/run/test_stopped_drivers.py",
     "lake/tables/test_damaged_lakes.py",
+    "lake/run/test_crashes.py",
+    "relay/test_bounded_memory.py",
+    "relay/test_relay_participants.py",
+    "lake/quality/test_quality.py",
+    "lake/run/test_killed_statements.py",
+    "lake/spark/test_standalone_cluster.py",
+    "lake/spark/test_spark_connect.py",
     "simulation/test_simulation.py",
 )
 """Modules of minutes, which begin first: one process tests a module."""
