@@ -162,10 +162,9 @@ ANOTHER_ROOT: Final = "set lake.root to a new place"
 DELETE_TABLE: Final = "delete the table's folder: the next run makes the table again"
 
 
-@pytest.mark.parametrize("damage", [flipped, gone])
-def test_a_file_of_changes(damaged: Damaged, damage: Damage) -> None:
+def test_a_damaged_file_of_changes(damaged: Damaged) -> None:
     """With the newest positions in it: every command needs it, and a resync does without."""
-    damage(newest_data(damaged.root, "changes"))
+    flipped(newest_data(damaged.root, "changes"))
     before = sorted((damaged.root / "docs" / "_delta_log").iterdir())
     assert RESYNC in damaged.require_refused("run", "--once")
     for name in ("plan", "status", "verify"):
@@ -180,6 +179,15 @@ def test_a_file_of_changes(damaged: Damaged, damage: Damage) -> None:
     )
     assert "which collections were dropped" in told and "policy.dropped=delete" in told
     assert "where vbuckets started" in told
+    assert damaged.command("resync") == (0, "")
+    damaged.require_exact()
+
+
+def test_a_file_of_changes_that_is_gone(damaged: Damaged) -> None:
+    gone(newest_data(damaged.root, "changes"))
+    for name, *words in (["run", "--once"], ["status"]):
+        said = damaged.require_refused(name, *words)
+        assert RESYNC in said and ".parquet: a file of the table is damaged or gone" in said
     assert damaged.command("resync") == (0, "")
     damaged.require_exact()
 
