@@ -8,7 +8,7 @@ from tests.seeds import seeds
 from tests.simulation.report import PROPERTY
 from tests.simulation.runner import run_seeds
 
-_SEEDS = 80
+_SEEDS = 60
 
 
 @pytest.mark.slow
