@@ -378,7 +378,7 @@ def test_a_job_checks_what_changed_since_a_version_that_passed(
     docs = lake.table_sql("docs")
     lake.spark.sql(f"DELETE FROM {docs} WHERE key IN ('c', 'd')").collect()
     lake.spark.sql(f"UPDATE {docs} SET rev = 0 WHERE key = 'b'").collect()
-    code, second = check("--data-docs", str(pages))
+    code, second = check()
     assert (code, second["scope"], second["since_version"]) == (0, "changed rows", first["version"])
     assert (second["rows"], second["table_rows"]) == (1, 2)
     held = {each["name"]: each for each in second["expectations"]}
