@@ -38,6 +38,7 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import RowKind, is_kind
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.sql import string_list
 from dcp.lake.tables.tables import LakeTables, open_lake
 
@@ -115,7 +116,7 @@ def _first_apply(settings: Settings, process: "subprocess.Popen[bytes]") -> Lake
         sleep(0.5)
         with suppress(_SparkNeededError):  # delta-rs reads no table that is just being made
             if docs.exists() and history(docs, 1)[0].version > 0:
-                return open_lake(_no_spark, location)
+                return open_lake(SparkStore(_no_spark, location))
     raise AssertionError(f"the run ended with {process.returncode}")
 
 

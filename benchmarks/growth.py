@@ -32,6 +32,7 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.spark_store import SparkStore
 
 STEPS: Final = ("plan", "round", "apply", "idle")
 _WARM_UP: Final = 10
@@ -64,7 +65,9 @@ def _measure(arguments: argparse.Namespace, source: BenchProducer, folder: Path)
     settings = settings_for(source, folder, "lake")
     access = source_access(settings)
     view = query_cluster(access)
-    lake = open_or_create(spark_of(settings, spark), settings, lake_location(settings), view)
+    lake = open_or_create(
+        SparkStore(spark_of(settings, spark), lake_location(settings)), settings, view
+    )
     with closing(Driver(lake, settings, access, Observer())) as driver:
         _round(driver, access, meter)
         heads = (f"{step + ': CPU s':>16} wall jobs" for step in STEPS)

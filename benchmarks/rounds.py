@@ -50,6 +50,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, spark_ddl
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.sql import integer_list, string_list
 from dcp.lake.tables.tables import open_lake
 
@@ -131,7 +132,7 @@ class Case:
     checks: list[Cost] = field(default_factory=list)
 
     def check(self, spark: "SparkSession", meter: Meter, rows: int) -> None:
-        lake = open_lake(lambda: spark, LakeLocation(root=self.settings.lake.root))
+        lake = open_lake(SparkStore(lambda: spark, LakeLocation(root=self.settings.lake.root)))
         before = meter.now()
         report = check_replica(lake)
         write_results(lake, report)

@@ -19,20 +19,24 @@ from dcp.installation import how_to_install
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.query.cuts import Cut, find_cut
-from dcp.lake.query.query import answer, errors_on_one_line, open_for_queries
+from dcp.lake.query.query import answer, errors_on_one_line, show_for_queries, show_to_user
 from dcp.lake.query.status import LakeStatus, lake_status
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.run.driver import RunReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.spark.session import active_session_kept, end_session, started_session
-from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.spark.session import (
+    active_session_kept,
+    end_session,
+    session_of_user,
+    started_session,
+)
+from dcp.lake.tables.opening import opened_lake, store_without_spark
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import (
     CHANGES_TABLE,
     LEDGERS,
     LakeTables,
-    open_lake,
     replicas_in,
 )
 from dcp.lake.verify.verify import verify
@@ -101,7 +105,8 @@ class Lake:
 
     def __repr__(self) -> str:
         """Name the place and the bucket."""
-        return f"Lake({str(lake_location(self.settings))!r}, {self.settings.source.bucket!r})"
+        place = store_without_spark(self.settings).location
+        return f"Lake({str(place)!r}, {self.settings.source.bucket!r})"
 
     def close(self) -> None:
         """Stop the Spark session, if this lake started it. Used again, the lake starts another."""
@@ -275,11 +280,12 @@ class Lake:
             LakeError: there is no lake.
 
         """
-        with self._noting_spark():
-            lake = open_for_queries(self.settings, self._spark, for_user=True)
+        user = session_of_user(self._spark)
+        with self._opened() as lake:
+            shown = show_for_queries(lake) if user is None else show_to_user(lake, user)
             place = lake.table_sql(table) if table in _table_names(lake) else quoted(table)
             travel = "" if version is None else f" VERSION AS OF {int(version)}"
-            return answer(lake.spark, f"SELECT * FROM {place}{travel}")
+            return answer(shown.spark, f"SELECT * FROM {place}{travel}")
 
     @contextmanager
     def _noting_spark(self) -> Iterator[None]:
@@ -295,8 +301,8 @@ class Lake:
 
     @contextmanager
     def _opened(self) -> Iterator[LakeTables]:
-        with self._noting_spark():
-            yield open_lake(spark_of(self.settings, self._spark), lake_location(self.settings))
+        with self._noting_spark(), opened_lake(self.settings, self._spark) as lake:
+            yield lake
 
 
 def _table_names(lake: LakeTables) -> tuple[str, ...]:

@@ -1,19 +1,6 @@
-"""Rebuilds vbuckets of a lake from replicas: ``spark-submit jobs/backfill.py --config FILE``.
+"""``dcplake backfill`` as a file that schedulers and ``spark-submit`` can name."""
 
-This is ``dcplake backfill``, with its options, its output and its exit codes
-(docs/operations.md), as a file that schedulers and ``spark-submit`` can name.
-"""
-
-import sys
-from collections.abc import Sequence
-
-from dcp.cli.main import main as dcplake
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run, and return the exit code."""
-    return dcplake(["backfill", *(sys.argv[1:] if argv is None else argv)])
-
+from dcp.cli.main import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job("backfill")

@@ -20,8 +20,7 @@ from dcp.lake.quality.data_docs import write_data_docs
 from dcp.lake.quality.quality import check_replica
 from dcp.lake.quality.quality_results import write_results
 from dcp.lake.quality.quality_suite import load_suite
-from dcp.lake.tables.opening import lake_location, spark_of
-from dcp.lake.tables.tables import open_lake
+from dcp.lake.tables.opening import opened_lake
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,15 +56,15 @@ def check(
     """Check and print."""
     settings = load_settings(config)
     expected = load_suite(suite)
-    lake = open_lake(spark_of(settings), lake_location(settings))
     reports = []
-    for each in table or ["docs"]:
-        report = check_replica(lake, each, expected, whole_table=whole_table)
-        write_results(lake, report)
-        if data_docs is not None:
-            write_data_docs(report, data_docs)
-        print(dumps(report.to_json()) if json else report, flush=True)
-        reports.append(report)
+    with opened_lake(settings) as lake:
+        for each in table or ["docs"]:
+            report = check_replica(lake, each, expected, whole_table=whole_table)
+            write_results(lake, report)
+            if data_docs is not None:
+                write_data_docs(report, data_docs)
+            print(dumps(report.to_json()) if json else report, flush=True)
+            reports.append(report)
     if failed := [result.name for report in reports for result in report.failed]:
         raise QualityError(f"does not hold: {', '.join(failed)}")
     return 0

@@ -1,19 +1,6 @@
-"""Compares a lake with its bucket: ``spark-submit jobs/verify.py --config FILE``.
+"""``dcplake verify`` as a file that schedulers and ``spark-submit`` can name."""
 
-This is ``dcplake verify``, with its options, its output and its exit codes
-(docs/operations.md), as a file that schedulers and ``spark-submit`` can name.
-"""
-
-import sys
-from collections.abc import Sequence
-
-from dcp.cli.main import main as dcplake
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run, and return the exit code."""
-    return dcplake(["verify", *(sys.argv[1:] if argv is None else argv)])
-
+from dcp.cli.main import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job("verify")

@@ -201,6 +201,11 @@ MAY_NAME_DELTA: dict[str, str] = {
 # What reads rows of a table of a lake.
 QUERIES = frozenset({"rows", "take_rows", "query", "bounded_query"})
 
+PARTS_OF_OPENING = frozenset(
+    f"dcp.lake.tables.opening.{name}" for name in ("lake_location", "refuse_to_start", "spark_of")
+)
+"""What `dcp.lake.tables.opening` puts together for all who open a lake."""
+
 JOBS_MAY_IMPORT = frozenset({"lake", "cli", "errors"})
 API_MAY_IMPORT = frozenset({"lake", "errors", "installation", "__version__"})
 OURS = frozenset({"dcp", "dcplake", "jobs", "tests", "benchmarks"})
@@ -237,6 +242,8 @@ def wrong_imports(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
     for line, module in imported_modules(tree, package):
         outer, target = module.split(".")[0], part_of(module)
         where = f"{relative}:{line}"
+        if module in PARTS_OF_OPENING and relative.parts[:3] != ("dcp", "lake", "tables"):
+            yield f"{where} imports {module}: opened_lake and opened_store open lakes"
         if top == "airflow" and outer in OURS:
             yield f"{where} imports {module}: airflow/ imports nothing of ours"
         elif top == "jobs" and outer in OURS and target not in JOBS_MAY_IMPORT:
@@ -586,6 +593,11 @@ PLANTED = [
     ("dcp/producer/a.py", "import delta", "delta"),
     ("dcp/lake/a.py", "from dcp.cli.main import main", "dcp.cli.main.main"),
     ("dcp/lake/a.py", "from tests.lake import fixtures", "tests.lake.fixtures"),
+    (
+        "dcp/cli/a.py",
+        "from dcp.lake.tables.opening import spark_of",
+        "dcp.lake.tables.opening.spark_of",
+    ),
     ("dcp/types.py", "from dcp.wire import frame", "dcp.wire.frame"),
     ("dcp/errors.py", "from dcp.types import Seqno", "dcp.types.Seqno"),
     ("dcp/__init__.py", "from dcp.lake import run", "dcp.lake.run"),

@@ -105,6 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def run_job(command: str) -> None:
+    """Do what ``dcplake COMMAND`` does with this process's words, and end as it does."""
+    sys.exit(main([command, *sys.argv[1:]]))
+
+
 def _refusal(words: Sequence[str]) -> str | None:
     """Return what to say of words that name what dcplake does not have, and what helps."""
     options = {word.partition("=")[0] for word in words[1:]}

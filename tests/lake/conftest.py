@@ -11,6 +11,7 @@ import pytest
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import refuse_to_start
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 
@@ -35,12 +36,12 @@ def new_lake(
         if vbucket_count not in _made:
             empty = tmp_path_factory.mktemp("empty") / "lake"
             identity = LakeIdentity("lake-1", "default", "bucket-uuid", vbucket_count)
-            lake = create_lake(lambda: spark, LakeLocation(root=str(empty)), identity)
+            lake = create_lake(SparkStore(lambda: spark, LakeLocation(root=str(empty))), identity)
             ensure_replicas(lake, [DOCS])
             _made[vbucket_count] = empty
         root = tmp_path / f"lake{next(numbers)}"
         shutil.copytree(_made[vbucket_count], root)
-        return open_lake(lambda: spark, LakeLocation(root=str(root)))
+        return open_lake(SparkStore(lambda: spark, LakeLocation(root=str(root))))
 
     return make
 
@@ -77,5 +78,5 @@ def lakes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def store(_: object, location: LakeLocation) -> MemoryStore:
         return stores.setdefault(str(location), MemoryStore())
 
-    monkeypatch.setattr("dcp.lake.tables.tables.SparkStore", store)
+    monkeypatch.setattr("dcp.lake.tables.opening.SparkStore", store)
     monkeypatch.setattr("dcp.lake.tables.opening.session", lambda *_, **__: refuse_to_start())

@@ -14,12 +14,10 @@ from dcp.lake.config.settings import SparkSettings
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
 from dcp.lake.spark.session import end_session, jars_settings, started_session, static_settings
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.job_series import commands_for, run_jobs
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
     require_live_exact,
@@ -67,7 +65,7 @@ def replicate(folder: Path, server: str) -> int:
         spark = started_session()
         assert spark is not None
         assert type(spark).__module__ == "pyspark.sql.connect.session"
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         versions = require_every_version_exact(lake, cluster)
         require_live_exact(lake, cluster, 2)
         register_views(lake)

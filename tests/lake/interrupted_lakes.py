@@ -17,11 +17,10 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.run.run import run
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.aging import age
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     require_every_version_exact,
@@ -111,7 +110,7 @@ class InterruptedLakes:
             assert report.done or report.step != "clean", report
 
     def lake(self, settings: Settings) -> LakeTables:
-        return open_lake(lambda: self.spark, lake_location(settings))
+        return lake_of(settings, self.spark)
 
     def require_exact(self, settings: Settings) -> None:
         """Every version is exact, no row is doubled, and the newest is what the bucket holds."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -24,10 +24,15 @@ from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PASSWORD_FILE = "password"
 USER, PASSWORD = "Administrator", "password"
@@ -70,6 +75,12 @@ def settings_of(seeds: Sequence[str], folder: Path, **sections: Mapping[str, Any
         apply=ApplySettings(**sections.get("apply", {})),
         policy=PolicySettings(**sections.get("policy", {})),
     )
+
+
+def lake_of(settings: Settings, spark: "SparkSession | None" = None) -> LakeTables:
+    """Return the lake of these settings, in ``spark`` itself: no session beside it is made."""
+    store = store_without_spark(settings)
+    return open_lake(store if spark is None else replace(store, start_spark=lambda: spark))
 
 
 class RoundsInProcess:

@@ -50,9 +50,9 @@ def run(
 ) -> int:
     """Show it."""
     from dcp.lake.config.settings import Settings, SparkSettings
-    from dcp.lake.query.query import open_for_queries
+    from dcp.lake.query.query import show_for_queries
     from dcp.lake.spark.runtime import prepare
-    from dcp.lake.tables.opening import session
+    from dcp.lake.tables.opening import opened_lake, session
     from dcp.producer.clients.kv_client import KvClient
 
     prepare()
@@ -76,9 +76,10 @@ def run(
                 _change(client, day)
                 second = replicate_aloud("second replication", settings)
             before, after = first.applied[-1].version, second.applied[-1].version
-            lake = open_for_queries(settings)
-            _ask(lake, before, after)
-            second_act(producer, settings, lake, day.untouched(source), sound=after, seed=seed)
+            with opened_lake(settings) as lake:
+                show_for_queries(lake)
+                _ask(lake, before, after)
+                second_act(producer, settings, lake, day.untouched(source), sound=after, seed=seed)
     _close(folder, time.monotonic() - begin)
     return 0
 

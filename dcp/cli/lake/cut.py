@@ -47,14 +47,12 @@ def run(
 ) -> int:
     """Find and print."""
     from dcp.lake.query.cuts import find_cut
-    from dcp.lake.tables.opening import lake_location, spark_of
-    from dcp.lake.tables.tables import open_lake
+    from dcp.lake.tables.opening import opened_lake
 
     if round_number is not None and as_of is not None:
         raise ConfigError("found --round and --as-of, expected one of them")
     settings = settings_from(config, lake, overrides)
-    tables = open_lake(spark_of(settings), lake_location(settings))
-    with tables.look():
+    with opened_lake(settings) as tables, tables.look():
         cut = find_cut(tables, round_number, as_of)
         views = cut.views_sql(tables)
     if json:

@@ -27,12 +27,12 @@ def run(
     """Read, and print or write."""
     from dcp.lake.monitor.figures import FiguresReader
     from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
-    from dcp.lake.tables.opening import lake_location, spark_of
-    from dcp.lake.tables.tables import open_lake
+    from dcp.lake.tables.opening import opened_lake
     from dcp.lake.task_monitor.prometheus import exposition_of
 
     settings = settings_from(config, lake, overrides)
-    figures = FiguresReader(open_lake(spark_of(settings), lake_location(settings))).read()
+    with opened_lake(settings) as tables:
+        figures = FiguresReader(tables).read()
     text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
     if output is None:
         say(text.rstrip("\n"))

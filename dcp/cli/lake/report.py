@@ -23,11 +23,11 @@ def run(
     """Read the lake, and write or print."""
     from dcp.lake.monitor.figures import FiguresReader
     from dcp.lake.monitor.page import figures_json, page_html
-    from dcp.lake.tables.opening import lake_location, spark_of
-    from dcp.lake.tables.tables import open_lake
+    from dcp.lake.tables.opening import opened_lake
 
     settings = settings_from(config, lake, overrides)
-    figures = FiguresReader(open_lake(spark_of(settings), lake_location(settings))).read()
+    with opened_lake(settings) as tables:
+        figures = FiguresReader(tables).read()
     told = figures_json(figures, datetime.now(UTC))
     if html is None:
         say_json(told)

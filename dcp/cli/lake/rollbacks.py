@@ -27,12 +27,10 @@ def run(
 ) -> int:
     """Read and print."""
     from dcp.lake.query.rollbacks import newest_epochs, undone_keys
-    from dcp.lake.tables.opening import lake_location, spark_of
-    from dcp.lake.tables.tables import open_lake
+    from dcp.lake.tables.opening import opened_lake
 
     settings = settings_from(config, lake, overrides)
-    tables = open_lake(spark_of(settings), lake_location(settings))
-    with tables.look():
+    with opened_lake(settings) as tables, tables.look():
         epochs = newest_epochs(tables, lines)
         keys, total = undone_keys(tables, lines)
     if json:

@@ -41,11 +41,11 @@ def run(
         return 0
     from dcp.lake.monitor.run_server import RunServer, http_address
     from dcp.lake.monitor.run_watch import RunWatch
-    from dcp.lake.tables.opening import lake_location
+    from dcp.lake.tables.opening import store_without_spark
 
     address = http_address(http)
     watch = RunWatch(observer, settings.round)
-    with RunServer(address, lake_location(settings), watch):
+    with RunServer(address, store_without_spark(settings), watch):
         if not json:
             say(f"the run is shown at http://{address}/")
         replicate(settings, once=once, observer=watch)

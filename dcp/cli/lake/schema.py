@@ -33,11 +33,9 @@ def run(
 ) -> int:
     """Infer and print."""
     from dcp.lake.query.infer import infer_contract
-    from dcp.lake.tables.opening import lake_location, spark_of
-    from dcp.lake.tables.tables import open_lake
+    from dcp.lake.tables.opening import opened_lake
 
     assert action is _Action.INFER
-    settings = settings_from(config, lake, overrides)
-    tables = open_lake(spark_of(settings), lake_location(settings))
-    say(str(infer_contract(tables, collection, documents)))
+    with opened_lake(settings_from(config, lake, overrides)) as tables:
+        say(str(infer_contract(tables, collection, documents)))
     return 0

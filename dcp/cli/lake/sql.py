@@ -67,34 +67,31 @@ def run(
     limit: Annotated[int, Option(min=0, max=_LIMIT_MAX, help="rows to show at most")] = 100,
 ) -> int:
     """Ask and print."""
-    from dcp.lake.tables.opening import lake_locked
-
     settings = settings_from(config, lake, overrides)
     if question == "-":
         question = sys.stdin.read()
-    if not write:
-        _ask(settings, question, limit, as_json=json, may_write=False)
-        return 0
-    if _REQUEST.match(question):  # what may be written while a driver holds the lock
-        _ask(settings, question, limit, as_json=json, may_write=True)
-        return 0
-    with lake_locked(settings, "dcplake sql --write"):
-        print(WRITING, file=sys.stderr)
-        _ask(settings, question, limit, as_json=json, may_write=True)
+    _ask(settings, question, limit, as_json=json, may_write=write)
     return 0
 
 
 def _ask(
     settings: "Settings", question: str, limit: int, *, as_json: bool, may_write: bool
 ) -> None:
-    from dcp.lake.query.query import answer, first_rows, open_for_queries
+    from dcp.lake.query.query import answer, first_rows, show_for_queries
     from dcp.lake.query.read_only import refuse_writing
+    from dcp.lake.tables.opening import opened_lake
 
-    lake = open_for_queries(settings)
-    if not may_write:
-        refuse_writing(lake.spark, question)
-    found = answer(lake.spark, question)
-    rows = first_rows(found, limit + 1)
+    # A request may be written while a driver holds the lock.
+    takes_lock = may_write and not _REQUEST.match(question)
+    writer = "dcplake sql --write" if takes_lock else ""
+    with opened_lake(settings, writer=writer) as lake:
+        if takes_lock:
+            print(WRITING, file=sys.stderr)
+        show_for_queries(lake)
+        if not may_write:
+            refuse_writing(lake.spark, question)
+        found = answer(lake.spark, question)
+        rows = first_rows(found, limit + 1)
     shown = rows[:limit]
     if as_json:
         for row in shown:

@@ -23,14 +23,12 @@ def run(
     from dcp.cli.views.board_view import connection_lines, connections_json
     from dcp.cli.views.relay_view import ask_source
     from dcp.lake.query.status import lake_status
-    from dcp.lake.tables.opening import lake_location, spark_of
-    from dcp.lake.tables.tables import open_lake
+    from dcp.lake.tables.opening import opened_lake
     from dcp.lake.task_monitor.live_board import read_board
     from dcp.lake.task_monitor.live_place import LivePlace
 
     settings = settings_from(config, lake, overrides)
-    tables = open_lake(spark_of(settings), lake_location(settings))
-    with tables.look():
+    with opened_lake(settings) as tables, tables.look():
         status = lake_status(tables)
     source = ask_source(settings)
     looks = read_board(LivePlace.of(settings))  # last: it is what changes fastest

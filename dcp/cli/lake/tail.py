@@ -29,17 +29,15 @@ def run(
 ) -> int:
     """Print, and follow if asked to."""
     from dcp.lake.query.tail import changes_since, newest_changes
-    from dcp.lake.tables.opening import lake_location, spark_of
-    from dcp.lake.tables.tables import open_lake
+    from dcp.lake.tables.opening import opened_lake
 
-    settings = settings_from(config, lake, overrides)
-    tables = open_lake(spark_of(settings), lake_location(settings))
-    newest, found = newest_changes(tables, lines)
-    _print(found, as_json=json)
-    while follow:
-        time.sleep(_POLL_SECONDS)
-        newest, more = changes_since(tables, newest)
-        _print(more, as_json=json)
+    with opened_lake(settings_from(config, lake, overrides)) as tables:
+        newest, found = newest_changes(tables, lines)
+        _print(found, as_json=json)
+        while follow:
+            time.sleep(_POLL_SECONDS)
+            newest, more = changes_since(tables, newest)
+            _print(more, as_json=json)
     return 0
 
 

@@ -5,7 +5,6 @@ cost. Each commit says that it is ours.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +20,8 @@ from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, HorizonLoss, loss
-from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
-from dcp.lake.tables.tables import LakeTables, open_lake, replicas_in
+from dcp.lake.tables.opening import opened_lake
+from dcp.lake.tables.tables import LakeTables, replicas_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,12 +55,7 @@ def maintain(
         FencedError: a driver works on the lake.
 
     """
-    with (
-        nullcontext(lake_location(settings))
-        if dry_run
-        else lake_locked(settings, "dcplake maintain")
-    ) as location:
-        lake = open_lake(spark_of(settings, spark), location)
+    with opened_lake(settings, spark, writer="" if dry_run else "dcplake maintain") as lake:
         horizon = max(
             Horizon.of_hours(settings.lake.horizon_hours),
             recorded_horizon(lake),

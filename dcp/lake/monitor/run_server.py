@@ -21,8 +21,7 @@ from dcp.lake.monitor.figures import FiguresReader, LakeFigures
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
 from dcp.lake.monitor.page import figures_json, page_html
 from dcp.lake.monitor.run_watch import RunWatch
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import refuse_to_start
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import open_lake
 from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.types import U16_MAX
@@ -39,8 +38,8 @@ _ADDRESS: Final = re.compile(
 class RunFigures:
     """The figures of a lake that a run writes to, for several threads that ask."""
 
-    def __init__(self, location: LakeLocation, watch: RunWatch) -> None:
-        self._location = location
+    def __init__(self, store: SparkStore, watch: RunWatch) -> None:
+        self._store = store
         self._watch = watch
         self._lock = threading.Lock()
         self._reader: FiguresReader | None = None
@@ -56,7 +55,7 @@ class RunFigures:
         with self._lock:
             if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
                 if self._reader is None:
-                    self._reader = FiguresReader(open_lake(refuse_to_start, self._location))
+                    self._reader = FiguresReader(open_lake(self._store))
                 self._read, self._read_at = self._reader.read(), monotonic()
             return self._read.seeing(*self._watch.under_way)
 
@@ -71,13 +70,13 @@ class _Server(ThreadingHTTPServer):
 class RunServer:
     """The server; it ends with the ``with`` block."""
 
-    def __init__(self, address: NodeAddress, location: LakeLocation, watch: RunWatch) -> None:
+    def __init__(self, address: NodeAddress, store: SparkStore, watch: RunWatch) -> None:
         """Listen.
 
         Raises:
             SetupError: the address is taken, or none of this machine.
         """
-        answers = _Answers(RunFigures(location, watch), watch)
+        answers = _Answers(RunFigures(store, watch), watch)
         try:
             self._server = _Server((address.host, address.port), partial(_Handler, answers))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Opens a lake for queries: its tables under their plain names, its views, and SQL answers.
+"""Shows a lake for queries: its tables under their plain names, its views, and SQL answers.
 
 A folder lake's tables get their names in a database of their own, in the session's catalog where
 that one ends with the session; so ``docs VERSION AS OF 3`` works as it does in a catalog schema.
@@ -24,12 +24,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from dcp.errors import ConfigError, DcplakeError
 from dcp.lake.config.required_spark import REQUIRED_SPARK
-from dcp.lake.config.settings import Settings
 from dcp.lake.query.shown_times import told_times, with_times_as_texts
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.failures import known_error
-from dcp.lake.spark.session import DELTA_CATALOG, session_of_user
-from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.spark.session import DELTA_CATALOG
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.sql import dotted, quoted, string
 from dcp.lake.tables.tables import (
@@ -37,7 +35,6 @@ from dcp.lake.tables.tables import (
     QUALITY_TABLE,
     LakeTables,
     ReplicaTable,
-    open_lake,
     replicas_in,
 )
 from dcp.lake.tables.transaction import session_settings_for_a_while
@@ -60,26 +57,21 @@ _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
 """What stands before the query plan that Spark adds to the errors of its analysis."""
 
 
-def open_for_queries(
-    settings: Settings, spark: SparkSession | None = None, *, for_user: bool = False
-) -> LakeTables:
-    """Open the lake of ``settings``, name its tables and make its views.
-
-    With ``for_user`` they are in the session of a user, ``spark`` or the active one, where there is
-    one: temporary views. While they are made it has the settings of `REQUIRED_SPARK`, which a view
-    keeps; afterwards it has its own again.
-
-    Raises:
-        LakeError: there is no lake.
-
-    """
-    user = session_of_user(spark) if for_user else None
-    lake = open_lake(spark_of(settings, spark), lake_location(settings))
+def show_for_queries(lake: LakeTables) -> LakeTables:
+    """Name the lake's tables and make its views, in its own session; return the lake."""
     replicas = replicas_in(lake)
-    if user is None:
-        name_tables(lake, replicas)
-        register_views(lake, replicas)
-        return lake
+    name_tables(lake, replicas)
+    register_views(lake, replicas)
+    return lake
+
+
+def show_to_user(lake: LakeTables, user: SparkSession) -> LakeTables:
+    """Do the same in a user's session, by temporary views; return the lake in that session.
+
+    While they are made it has the settings of `REQUIRED_SPARK`, which a view keeps; afterwards it
+    has its own again.
+    """
+    replicas = replicas_in(lake)
     theirs = replace(lake, store=SparkStore(lambda: user, lake.location))
     with _NAMING, session_settings_for_a_while(user, REQUIRED_SPARK):
         name_tables_in_views(theirs, replicas)

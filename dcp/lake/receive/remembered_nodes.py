@@ -11,8 +11,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.seeds import AUTO_NETWORK, ConnectionString
 
@@ -60,25 +59,23 @@ class RememberedNodes:
             )
 
 
-def remembered_nodes(
-    start_spark: StartSpark, location: LakeLocation, bucket: str
-) -> Callable[[], RememberedNodes | None]:
-    """Return what reads the nodes that the lake at a place remembers, where somebody asks.
+def remembered_nodes(store: SparkStore, bucket: str) -> Callable[[], RememberedNodes | None]:
+    """Return what reads the nodes that the lake of a store remembers, where somebody asks.
 
     That gives None also where the lake cannot be read, and raises LakeError where it holds a bucket
     of another name than ``bucket``.
     """
-    return partial(_read, start_spark, location, bucket)
+    return partial(_read, store, bucket)
 
 
-def _read(start_spark: StartSpark, location: LakeLocation, bucket: str) -> RememberedNodes | None:
+def _read(store: SparkStore, bucket: str) -> RememberedNodes | None:
     try:
-        lake = find_lake(start_spark, location)
+        lake = find_lake(store)
     except DcplakeError:  # whoever opens the lake tells
         return None
     if lake is None:
         return None
-    lake.identity.require_same(replace(lake.identity, bucket=bucket), str(location))
+    lake.identity.require_same(replace(lake.identity, bucket=bucket), str(store.location))
     return RememberedNodes.of(lake)
 
 

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.control import Action, ActionState, Control
-from dcp.lake.tables.opening import lake_location, spark_of
-from dcp.lake.tables.tables import open_lake
+from dcp.lake.tables.opening import opened_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +22,7 @@ def ask(
         LakeError: there is no lake.
 
     """
-    lake = open_lake(spark_of(settings, spark), lake_location(settings))
     wanted = Action.requested(action, vbuckets, {})
-    with lake.look():
+    with opened_lake(settings, spark) as lake, lake.look():
         Control(lake).write(wanted, ActionState.REQUESTED)
     return wanted

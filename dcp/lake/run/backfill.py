@@ -6,18 +6,17 @@ meanwhile. So it may be killed at any time: called again, it goes on with the ba
 """
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from dcp.errors import ConfigError, FencedError, IncompleteRunError, StoppedError
+from dcp.client.probe import ClusterView
+from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.remembered_nodes import remembered_nodes
-from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.backfill_report import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
@@ -26,12 +25,11 @@ from dcp.lake.run.backfills import (
     progress_of,
     request_of,
 )
-from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create, stopping
+from dcp.lake.run.run import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.store.lock import LakeLockedError
+from dcp.lake.tables.opening import opened_lake, opened_store
+from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges
 
 if TYPE_CHECKING:
@@ -79,11 +77,10 @@ def backfill(
     told = observer or Observer()
     with stopping(stop, settings.round) as stopped:
         while not stopped.is_set():
-            with _lock(settings) as location:
-                if location is not None:
-                    action = _drive(settings, wish, told, stopped, spark, location)
-                else:
-                    action = _wait_for_driver(settings, wish, told, stopped, spark)
+            try:
+                action = _drive(settings, wish, told, stopped, spark)
+            except LakeLockedError:
+                action = _wait_for_driver(settings, wish, told, stopped, spark)
             if not action.is_open:
                 return _result(action)
     raise StoppedError("the backfill was asked to stop; it stays open, and any run goes on with it")
@@ -99,27 +96,15 @@ def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> 
         ConfigError: none is open.
 
     """
-    lake = open_lake(spark_of(settings, spark), lake_location(settings))
-    control = Control(lake)
-    action = _open_backfill(control)
-    if action is None:
-        raise ConfigError(
-            f"{lake.location}: found no backfill that is open, expected one to cancel"
-        )
-    control.write(Action(action.id, CANCEL, None, None), ActionState.REQUESTED)
-    return action
-
-
-@contextmanager
-def _lock(settings: Settings) -> Iterator[LakeLocation | None]:
-    """Give the location of the lake, locked; None where another process holds the lock."""
-    with ExitStack() as stack:
-        try:
-            locked = lake_locked(settings, "dcplake backfill", makes_lake=True)
-            location: LakeLocation | None = stack.enter_context(locked)
-        except FencedError:
-            location = None
-        yield location
+    with opened_lake(settings, spark) as lake:
+        control = Control(lake)
+        action = _open_backfill(control)
+        if action is None:
+            raise ConfigError(
+                f"{lake.location}: found no backfill that is open, expected one to cancel"
+            )
+        control.write(Action(action.id, CANCEL, None, None), ActionState.REQUESTED)
+        return action
 
 
 def _drive(
@@ -128,23 +113,20 @@ def _drive(
     observer: Observer,
     stopped: threading.Event,
     spark: "SparkSession | None",
-    location: LakeLocation,
 ) -> Action:
     """Be the lake's driver until the backfill has ended."""
-    access = source_access(settings)
-    high_seqnos: dict[int, int] = {}
-    start_spark = spark_of(
-        settings, spark, is_long=lambda: wish.is_large(high_seqnos), stop=stopped
-    )
-    cluster = query_cluster(access, remembered_nodes(start_spark, location, settings.source.bucket))
-    high_seqnos.update(cluster.high_seqnos)
-    request_of(wish.action(), cluster.map.vbucket_count)  # before a lake is made for it
-    lake = open_or_create(start_spark, settings, location, cluster)
-    control = Control(lake)
-    action = _own(lake, control, wish)
-    with closing(Driver(lake, settings, access, observer)) as driver:
+
+    def check(cluster: ClusterView) -> None:
+        request_of(wish.action(), cluster.map.vbucket_count)
+
+    with driving(settings, "dcplake backfill", observer, stopped, spark, wish.is_large, check) as (
+        driver,
+        cluster,
+    ):
+        control = Control(driver.lake)
+        action = _own(driver.lake, control, wish)
         driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
-    return control.action(action.id)
+        return control.action(action.id)
 
 
 def _wait_for_driver(
@@ -155,19 +137,18 @@ def _wait_for_driver(
     spark: "SparkSession | None",
 ) -> Action:
     """Ask the process that drives the lake, and look on until it has ended the backfill."""
-    lake = open_lake(spark_of(settings, spark), lake_location(settings))
-    control = Control(lake)
-    action = _own(lake, control, wish)
-    while action.is_open:
-        if action.state is ActionState.BEGUN:
-            observer.backfill(_seen(lake, action))
-        if stopped.wait(_LOOK_SECONDS):
-            break
-        action = control.action(action.id)
-        with _lock(settings) as location:
-            if location is not None:
+    with opened_lake(settings, spark) as lake:
+        control = Control(lake)
+        action = _own(lake, control, wish)
+        while action.is_open:
+            if action.state is ActionState.BEGUN:
+                observer.backfill(_seen(lake, action))
+            if stopped.wait(_LOOK_SECONDS):
                 break
-    return action
+            action = control.action(action.id)
+            with suppress(LakeLockedError), opened_store(settings, writer="dcplake backfill"):
+                break  # nobody drives it
+        return action
 
 
 def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:

@@ -39,7 +39,8 @@ from dcp.lake.run.store_check import try_store
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.opening import lake_location, refuse_to_start, spark_of
+from dcp.lake.tables.opening import NeedsSparkError, opened_store, store_without_spark
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CHANGES_TABLE, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol.credentials import Credentials
@@ -47,8 +48,6 @@ from dcp.protocol.refusals import bucket_cure
 from dcp.seeds import ConnectionString
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from dcp.client.cluster_map import ClusterMap
 
 
@@ -79,10 +78,8 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
             f"bucket {source.bucket!r} at {', '.join(access.seeds)}, {credentials.who}"
             f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"
         )
-    location = lake_location(settings)
-    found, manifest = _ask_cluster(
-        access, remembered_nodes(refuse_to_start, location, source.bucket), tell
-    )
+    remembered = remembered_nodes(store_without_spark(settings), source.bucket)
+    found, manifest = _ask_cluster(access, remembered, tell)
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
     with checking("data nodes", tell) as finding:
@@ -267,10 +264,6 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 # --- the lake
 
 
-class _NeedsSparkError(Exception):
-    """The lake cannot be read without Spark."""
-
-
 def check_lake(source: CheckedSource, tell: Tell) -> None:
     """Look if there is a lake at the configured place, of this bucket, and fit for the settings.
 
@@ -280,29 +273,35 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
         ConfigError: a run refuses the names of collections, or where the lake is to start.
 
     """
-
-    def refuse() -> "SparkSession":
-        raise _NeedsSparkError
-
     settings, cluster = source.settings, source.cluster
-    location = lake_location(settings)
+    store = store_without_spark(settings)
+    location = store.location
     root = location.root  # a catalog would be asked where the table is
-    place = None if root is None else location.table(CHANGES_TABLE, refuse).place
-    start_spark = spark_of(settings) if settings.lake.on_s3 and place is None else refuse
-    if root is not None and (settings.lake.on_s3 or (is_in_cloud(root) and place is not None)):
-        try_store(place, start_spark, root, tell)
-    with checking("lake", tell) as finding:
-        try:
-            lake = find_lake(start_spark, location)
-            if lake is None:
-                refuse_unknown_names(settings, cluster, None)
-                DocumentFilter.resolve(settings.filter, cluster.manifest)
-                finding.say(f"{location}: none yet, the first run makes it")
-                return
-            require_same_bucket(lake, cluster, settings.source.bucket)
-            refuse_unknown_names(settings, cluster, lake)
-            refuse_late_start(lake, filter_of(lake, settings.filter, cluster.manifest))
-        except _NeedsSparkError:
-            finding.say(f"{location}: not looked at, which takes Spark: `dcplake status` does")
+    place = None if root is None else store.table(CHANGES_TABLE).place
+    with opened_store(settings) as starting:  # which starts Spark where it is asked for its session
+        if settings.lake.on_s3 and place is None:
+            store = starting
+        if root is not None and (settings.lake.on_s3 or (is_in_cloud(root) and place is not None)):
+            try_store(place, store.start_spark, root, tell)
+        with checking("lake", tell) as finding:
+            _look_at_lake(store, settings, cluster, finding)
+
+
+def _look_at_lake(
+    store: SparkStore, settings: Settings, cluster: ClusterView, finding: Finding
+) -> None:
+    location = store.location
+    try:
+        lake = find_lake(store)
+        if lake is None:
+            refuse_unknown_names(settings, cluster, None)
+            DocumentFilter.resolve(settings.filter, cluster.manifest)
+            finding.say(f"{location}: none yet, the first run makes it")
             return
-        finding.say(f"{location}: of this bucket", lake_id=lake.identity.lake_id)
+        require_same_bucket(lake, cluster, settings.source.bucket)
+        refuse_unknown_names(settings, cluster, lake)
+        refuse_late_start(lake, filter_of(lake, settings.filter, cluster.manifest))
+    except NeedsSparkError:
+        finding.say(f"{location}: not looked at, which takes Spark: `dcplake status` does")
+        return
+    finding.say(f"{location}: of this bucket", lake_id=lake.identity.lake_id)

@@ -384,6 +384,18 @@ class Driver:
         self._applier.know(replicas_in(self.lake))
         return latest_round(self.lake)
 
+    def apply_received(self) -> list[AppliedVersion]:
+        """Apply all that is received, whether that is due or not.
+
+        Raises:
+            IncompleteRunError, QualityError: as of `once`.
+
+        """
+        self._guard.check()
+        made = self.apply(self.received(), force=True)
+        self._refuse_held()
+        return made
+
     def round(self, plan: RoundPlan) -> RoundReport:
         """Run one round and tell of it."""
         store = self.lake.store

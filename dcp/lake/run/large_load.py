@@ -7,20 +7,20 @@ from collections.abc import Mapping
 
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
+from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.jvm_options import MANY_CHANGES
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import refuse_to_start
+from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import find_lake
 
 
-def is_large_load(location: LakeLocation, high_seqnos: Mapping[int, int]) -> bool:
+def is_large_load(settings: Settings, high_seqnos: Mapping[int, int]) -> bool:
     """Return whether the log lacks many changes; ``high_seqnos`` are the cluster's, by vbucket."""
-    if location.root is None or local_root(location.root) is None:
+    if settings.lake.schema or local_root(settings.lake.root) is None:
         return False
     try:
-        lake = find_lake(refuse_to_start, location)
+        lake = find_lake(store_without_spark(settings))
         held = {} if lake is None else positions_at(lake, latest_round(lake))
     except LakeError:
         return False

@@ -37,7 +37,7 @@ from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.opening import opened_store
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -62,20 +62,19 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
 
     """
     access = source_access(settings)
-    start_spark, location = spark_of(settings, spark), lake_location(settings)
-    cluster = query_cluster(access, remembered_nodes(start_spark, location, settings.source.bucket))
     persist_to = settings.policy.persist_to
-    without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
-    lake = find_lake(start_spark, location)
+    with opened_store(settings, spark) as store, store.looks.look():
+        cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
+        without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
+        lake = find_lake(store)
+        if lake is not None:
+            return _preview_of(lake, settings, cluster, access, without_effect)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
-    if lake is None:
-        refuse_unknown_names(settings, cluster, None)
-        document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
-        position = LakePosition(NEW_LAKE, 0, document_filter=document_filter)
-        outlook = Outlook(without_effect=without_effect)
-        return replace(plan_round(position, cluster, rounds, flow, slots), outlook=outlook)
-    with lake.look():
-        return _preview_of(lake, settings, cluster, access, without_effect)
+    refuse_unknown_names(settings, cluster, None)
+    document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
+    position = LakePosition(NEW_LAKE, 0, document_filter=document_filter)
+    outlook = Outlook(without_effect=without_effect)
+    return replace(plan_round(position, cluster, rounds, flow, slots), outlook=outlook)
 
 
 def _preview_of(
@@ -184,16 +183,15 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
 
     """
     access = source_access(settings)
-    start_spark, location = spark_of(settings), lake_location(settings)
-    cluster = query_cluster(access, remembered_nodes(start_spark, location, settings.source.bucket))
-    lake = find_lake(start_spark, location)
-    request = request_of(wish.action(), cluster.map.vbucket_count)
     states: Mapping[int, VbucketProgress] = {}
     documents = None
-    if lake is not None:
-        require_same_bucket(lake, cluster, settings.source.bucket)
-        states = positions_at(lake, latest_round(lake))
-        documents = held_documents(lake, request.vbuckets)
+    with opened_store(settings) as store:
+        cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
+        request = request_of(wish.action(), cluster.map.vbucket_count)
+        if (lake := find_lake(store)) is not None:
+            require_same_bucket(lake, cluster, settings.source.bucket)
+            states = positions_at(lake, latest_round(lake))
+            documents = held_documents(lake, request.vbuckets)
     counts_seqnos = documents is None or _leaves_out_documents(settings.filter)
     copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
     seqnos: Counter[NodeAddress] = Counter()

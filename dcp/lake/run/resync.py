@@ -21,14 +21,13 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.history import CLEANING, WHOLE, history
-from dcp.lake.tables.opening import lake_locked, spark_of
+from dcp.lake.tables.opening import opened_lake
 from dcp.lake.tables.records import Record
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.tables import (
     LakeTables,
     ReplicaTable,
-    open_lake,
     record_cleaned_round,
     replicas_in,
 )
@@ -54,10 +53,8 @@ def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resyn
         FencedError: another driver works on the lake.
 
     """
-    with lake_locked(settings, "dcplake resync") as location:
-        lake = open_lake(spark_of(settings), location)
-        with lake.look():
-            return commit_resync(lake, vbuckets, only_in_log=only_in_log(settings))
+    with opened_lake(settings, writer="dcplake resync") as lake, lake.look():
+        return commit_resync(lake, vbuckets, only_in_log=only_in_log(settings))
 
 
 def only_in_log(settings: Settings) -> tuple[str, ...]:

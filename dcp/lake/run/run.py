@@ -1,17 +1,20 @@
 """Replicates a bucket: rounds and applies, until the seqnos at the start are applied, or forever.
 
-``run`` is what ``dcplake run`` and ``jobs/replicate.py`` call. It can be killed at any instant and
-started again: each step begins by reading what is durable.
+``run`` is ``dcplake run``, and ``apply_pending`` the other half of runs whose ``apply.when`` is
+never: ``dcplake apply``. Both can be killed at any instant and started again: each step begins by
+reading what is durable.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import RoundSettings, Settings
+from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.receive.remembered_nodes import remembered_nodes, remembered_text
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -19,9 +22,8 @@ from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import lake_locked, spark_of
-from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.opening import opened_lake, opened_store
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import LakeTables, create_lake
 
 if TYPE_CHECKING:
@@ -60,30 +62,82 @@ def run(
         QualityError: a run with ``once`` ends with an apply that ``quality.gate`` holds back.
 
     """
+
+    def is_long(high_seqnos: Mapping[int, int]) -> bool:
+        return not once or is_large_load(settings, high_seqnos)
+
     with (
-        lake_locked(settings, "dcplake run", makes_lake=True) as location,
         stopping(stop, settings.round) as stopped,
+        driving(settings, "dcplake run", observer, stopped, spark, is_long) as (driver, cluster),
     ):
-        access = source_access(settings)
-        high_seqnos: dict[int, int] = {}
-        start_spark = spark_of(
-            settings,
-            spark,
-            is_long=lambda: not once or is_large_load(location, high_seqnos),
-            stop=stopped,
-        )
-        cluster = query_cluster(
-            access, remembered_nodes(start_spark, location, settings.source.bucket)
-        )
-        high_seqnos.update(cluster.high_seqnos)
-        lake = open_or_create(start_spark, settings, location, cluster)
+        return driver.once(cluster, stopped) if once else driver.continuously(stopped)
+
+
+@contextmanager
+def driving(
+    settings: Settings,
+    command: str,
+    observer: Observer | None,
+    stop: threading.Event,
+    spark: "SparkSession | None",
+    is_long: Callable[[Mapping[int, int]], bool],
+    check: Callable[[ClusterView], object] = lambda _: None,
+) -> Iterator[tuple[Driver, ClusterView]]:
+    """Be the driver of the lake, which is made if it is not there.
+
+    Gives the driver and what the cluster holds. ``is_long`` is asked with the high seqnos when
+    Spark starts (`jvm_options`); ``check`` may refuse the cluster before a lake is made.
+
+    Raises:
+        LakeLockedError: another process is the driver.
+
+    """
+    access = source_access(settings)
+    highs: dict[int, int] = {}
+    with opened_store(
+        settings,
+        spark,
+        writer=command,
+        makes_lake=True,
+        is_long=lambda: is_long(highs),
+        stop=stop,
+    ) as store:
+        cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
+        highs.update(cluster.high_seqnos)
+        check(cluster)
+        lake = open_or_create(store, settings, cluster)
         with closing(Driver(lake, settings, access, observer or Observer())) as driver:
-            return driver.once(cluster, stopped) if once else driver.continuously(stopped)
+            yield driver, cluster
 
 
-def open_or_create(
-    start_spark: StartSpark, settings: Settings, location: LakeLocation, cluster: ClusterView
-) -> LakeTables:
+def apply_pending(
+    settings: Settings, *, observer: Observer, spark: "SparkSession | None" = None
+) -> list[AppliedVersion]:
+    """Bring every replica table to the newest round, whatever ``apply.when`` says.
+
+    It reads the lake alone: the cluster may be out of reach, unless ``policy.persist_to`` lets it
+    ask what is on disks.
+
+    Returns:
+        The new versions; none where nothing waits.
+
+    Raises:
+        LakeError: there is no lake, or somebody changed its tables.
+        FencedError: another driver works on the lake.
+        IncompleteRunError: ``policy.persist_to`` holds the apply back.
+        QualityError: ``quality.gate`` holds an apply back.
+
+    """
+    settings = replace(settings, apply=replace(settings.apply, when="every_round"))
+    with (
+        opened_lake(settings, spark, writer="dcplake apply") as lake,
+        lake.look(),
+        closing(Driver(lake, settings, source_access(settings), observer)) as driver,
+    ):
+        return driver.apply_received()
+
+
+def open_or_create(store: SparkStore, settings: Settings, cluster: ClusterView) -> LakeTables:
     """Return the lake of this bucket, made if it is not there."""
     identity = LakeIdentity(
         lake_id=uuid4().hex,
@@ -93,8 +147,7 @@ def open_or_create(
         cluster_uuid=cluster.map.cluster_uuid,
     )
     return create_lake(
-        start_spark,
-        location,
+        store,
         identity,
         horizon_hours=settings.lake.horizon_hours,
         deletion_vectors=settings.lake.deletion_vectors,

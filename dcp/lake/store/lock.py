@@ -15,6 +15,10 @@ from dcp.file_lock import LockHeldError, take_lock
 LOCK_NAME: Final = "_dcplake.lock"
 
 
+class LakeLockedError(FencedError):
+    """Another process holds the lock."""
+
+
 @contextlib.contextmanager
 def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[None]:
     """Hold the lock of the lake at ``root``; do nothing where ``root`` is None.
@@ -22,7 +26,7 @@ def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[Non
     Nothing is made where there is no such folder, unless the command ``makes_lake``.
 
     Raises:
-        FencedError: another process holds it; names the process.
+        LakeLockedError: another process holds it; names the process.
         SetupError: the file cannot be made.
 
     """
@@ -34,7 +38,7 @@ def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[Non
         root.mkdir(parents=True, exist_ok=True)
         lock = take_lock(path, command)
     except LockHeldError as held:
-        raise FencedError(
+        raise LakeLockedError(
             f"lake {root}: another driver works on it ({held.holder}), "
             "expected to be the only one; wait for it, or stop it"
         ) from None

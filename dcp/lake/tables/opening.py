@@ -1,4 +1,8 @@
-"""Opens a lake by its settings: location, lock and Spark session."""
+"""Opens a lake by its settings, to read it or to be its one writer.
+
+This is the one place that knows where a lake is, whether it has a lock, and which Spark session
+works on it.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +23,9 @@ from dcp.lake.spark.jvm_options import jvm_options
 from dcp.lake.spark.session import JAVA_OPTIONS, build_session, jvm_of, log_store_of
 from dcp.lake.store.lock import locked
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.tables import LakeTables, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,23 +50,61 @@ def lake_location(settings: Settings) -> LakeLocation:
 
 
 @contextmanager
-def lake_locked(
-    settings: Settings, command: str, *, makes_lake: bool = False
-) -> Iterator[LakeLocation]:
-    """Hold the lock of a local lake, unless settings do without it; give where the lake is.
-
-    A command that does not make the lake makes no folder for it either.
+def opened_lake(
+    settings: Settings, spark: "SparkSession | None" = None, *, writer: str = ""
+) -> Iterator[LakeTables]:
+    """Open the lake of these settings; the first need of Spark starts it: see `opened_store`.
 
     Raises:
-        FencedError: another process holds it; names the process.
+        LakeError: there is none, it is somebody else's table, or of another format version.
+        FencedError, SetupError, ConfigError: as of `opened_store`.
+
+    """
+    with opened_store(settings, spark, writer=writer) as store:
+        yield open_lake(store)
+
+
+@contextmanager
+def opened_store(
+    settings: Settings,
+    spark: "SparkSession | None" = None,
+    *,
+    writer: str = "",
+    makes_lake: bool = False,
+    is_long: Callable[[], bool] = lambda: False,
+    stop: threading.Event | None = None,
+) -> Iterator[SparkStore]:
+    """Give the store of a lake, which need not be there; its session starts when it is needed.
+
+    Args:
+        settings: all of them.
+        spark: work in a session beside this one; None builds or takes over one.
+        writer: the command that is the lake's one writer meanwhile, which holds the lock of a local
+            lake, unless settings do without; empty: it only reads.
+        makes_lake: whether it makes the lake; else no folder is made for the lock either.
+        is_long: asked when Spark starts: see `jvm_options`.
+        stop: once it is set, no Spark is started, and StoppedError raised instead.
+
+    Raises:
+        LakeLockedError: another process is the writer; names the process.
         SetupError: the lock file cannot be made.
+        ConfigError: ``spark`` would hand the password to strangers, write other names of files, or
+            overwrite others' commits on S3.
 
     """
     location = lake_location(settings)
-    has_lock = settings.lake.lock and location.root is not None
+    has_lock = bool(writer) and settings.lake.lock and location.root is not None
     root = local_root(settings.lake.root) if has_lock else None
-    with locked(root, command, makes_lake=makes_lake):
-        yield location
+    with locked(root, writer, makes_lake=makes_lake):
+        yield SparkStore(spark_of(settings, spark, is_long=is_long, stop=stop), location)
+
+
+def store_without_spark(settings: Settings) -> SparkStore:
+    """Return the store of a lake for those who read beside Spark, or before it.
+
+    It raises NeedsSparkError where Spark alone can read the lake.
+    """
+    return SparkStore(refuse_to_start, lake_location(settings))
 
 
 def spark_of(
@@ -70,15 +114,9 @@ def spark_of(
     is_long: Callable[[], bool] = lambda: False,
     stop: threading.Event | None = None,
 ) -> StartSpark:
-    """Return a function that returns the session to work in, which the first call makes.
+    """Return a function that returns the session to work in: see `opened_store`.
 
-    It is one beside ``spark``, or that of these settings. ``is_long`` is asked then: see
-    `jvm_options`. Of several threads that need it, one makes it. Once ``stop`` is set it starts no
-    Spark, and raises StoppedError.
-
-    Raises:
-        ConfigError: ``spark`` would hand the password to strangers, write other names of files, or
-            overwrite others' commits on S3.
+    The first call makes it; of several threads that need it, one.
     """
 
     def check(session: "SparkSession") -> None:
@@ -110,14 +148,20 @@ def spark_of(
     return start_once
 
 
+class NeedsSparkError(LakeError):
+    """A lake that only Spark can read is to be read without."""
+
+
 def refuse_to_start() -> "SparkSession":
-    """Refuse: for those who read a lake beside Spark, or before it.
+    """Refuse: see `store_without_spark`.
 
     Raises:
-        LakeError: always.
+        NeedsSparkError: always.
 
     """
-    raise LakeError("this lake cannot be read without Spark, expected a folder or an object store")
+    raise NeedsSparkError(
+        "this lake cannot be read without Spark, expected a folder or an object store"
+    )
 
 
 def session(

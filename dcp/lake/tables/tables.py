@@ -35,7 +35,6 @@ from dcp.lake.tables.schema import (
     TYPED,
 )
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.sql import dotted
 
 if TYPE_CHECKING:
@@ -168,8 +167,7 @@ class LakeTables:
 
 
 def create_lake(
-    start_spark: StartSpark,
-    location: LakeLocation,
+    store: SparkStore,
     identity: LakeIdentity,
     *,
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
@@ -191,19 +189,18 @@ def create_lake(
             or it is on S3, in a session that may overwrite others' commits.
 
     """
-    store = SparkStore(start_spark, location)
     with store.looks.look():
-        return _created(store, location, identity, horizon_hours, deletion_vectors, nodes)
+        return _created(store, identity, horizon_hours, deletion_vectors, nodes)
 
 
 def _created(
     store: SparkStore,
-    location: LakeLocation,
     identity: LakeIdentity,
     horizon_hours: float,
     deletion_vectors: bool,
     nodes: str,
 ) -> LakeTables:
+    location = store.location
     changes = store.table(CHANGES_TABLE)
     if changes.place is None and location.root is not None and is_on_s3(location.root):
         _require_safe_store(store.spark, location.root)
@@ -297,14 +294,14 @@ def _require_deletion_vectors(
         )
 
 
-def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
-    """Open the lake at ``location``; Spark is started only where nothing else can read it.
+def open_lake(store: SparkStore) -> LakeTables:
+    """Open the lake of a store; Spark is started only where nothing else can read it.
 
     Raises:
         LakeError: there is none, it is somebody else's table, or of another format version.
 
     """
-    return _open(SparkStore(start_spark, location), location)
+    return _open(store, store.location)
 
 
 def _open(store: LakeStore, location: LakeLocation) -> LakeTables:
@@ -338,16 +335,15 @@ def _opened(store: LakeStore, location: LakeLocation) -> LakeTables:
     return LakeTables(store, location, identity, properties.get(_NODES, ""))
 
 
-def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | None:
-    """Open the lake at ``location``; None where there is no table at all.
+def find_lake(store: SparkStore) -> LakeTables | None:
+    """Open the lake of a store; None where there is no table at all.
 
     Raises:
         LakeError: there is a table, and it is no lake of ours.
 
     """
-    store = SparkStore(start_spark, location)
     with store.looks.look():
-        return _opened(store, location) if store.table(CHANGES_TABLE).exists() else None
+        return _opened(store, store.location) if store.table(CHANGES_TABLE).exists() else None
 
 
 def ensure_replicas(

@@ -30,7 +30,7 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
-from dcp.lake.tables.opening import lake_location, spark_of
+from dcp.lake.tables.opening import opened_store
 from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import (
     ReplicaTable,
@@ -79,44 +79,48 @@ def verify(
 
     """
     begin = monotonic()
-    start_spark, location = spark_of(settings, spark), lake_location(settings)
     access = metadata_access(source_access(settings))
-    remembered = remembered_nodes(start_spark, location, settings.source.bucket)
-    cluster = query_cluster(access, remembered)
-    lake = open_lake(start_spark, location)
-    require_same_bucket(lake, cluster, settings.source.bucket)
-    chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)
-    in_bucket = set(replicas_of(cluster.manifest))
-    if latest_round(lake):
-        refuse_lost_replica(lake, in_bucket)
-    replicas = replicas_in(lake)
-    dropped = tuple(each for each in replicas if each not in in_bucket)
-    kept = kept_vbuckets(lake) if dropped else {}
-    document_filter = filter_of(lake, settings.filter, cluster.manifest)
-    newest = latest_round(lake)
-    position = LakePosition(
-        lake.identity.lake_id, newest, positions_at(lake, newest), document_filter=document_filter
-    )
-    position.refuse_late_start()
-    look = partial(query_cluster, access, remembered)
-    reader = SourceReader(lake, settings, access, look, position, observer or VerifyObserver())
-    reader.leave_out(_ordered_back(position))
-    tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
-    return VerifyReport(
-        place=str(lake.location),
-        lake_id=lake.identity.lake_id,
-        tables=tables,
-        vbuckets=len(reader.readable(chosen)) if replicas else 0,
-        suspects=found.suspects,
-        counts=found.counts,
-        keys=found.keys,
-        not_compared=tuple(left for _, left in sorted(reader.not_compared.items())),
-        dropped=tuple(each.name for each in dropped if each.collection_id not in kept),
-        kept={
-            each.name: kept[each.collection_id] for each in dropped if each.collection_id in kept
-        },
-        seconds=monotonic() - begin,
-    )
+    with opened_store(settings, spark) as store:
+        look = partial(query_cluster, access, remembered_nodes(store, settings.source.bucket))
+        cluster = look()
+        lake = open_lake(store)
+        require_same_bucket(lake, cluster, settings.source.bucket)
+        chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)
+        in_bucket = set(replicas_of(cluster.manifest))
+        if latest_round(lake):
+            refuse_lost_replica(lake, in_bucket)
+        replicas = replicas_in(lake)
+        dropped = tuple(each for each in replicas if each not in in_bucket)
+        kept = kept_vbuckets(lake) if dropped else {}
+        document_filter = filter_of(lake, settings.filter, cluster.manifest)
+        newest = latest_round(lake)
+        position = LakePosition(
+            lake.identity.lake_id,
+            newest,
+            positions_at(lake, newest),
+            document_filter=document_filter,
+        )
+        position.refuse_late_start()
+        reader = SourceReader(lake, settings, access, look, position, observer or VerifyObserver())
+        reader.leave_out(_ordered_back(position))
+        tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
+        return VerifyReport(
+            place=str(lake.location),
+            lake_id=lake.identity.lake_id,
+            tables=tables,
+            vbuckets=len(reader.readable(chosen)) if replicas else 0,
+            suspects=found.suspects,
+            counts=found.counts,
+            keys=found.keys,
+            not_compared=tuple(left for _, left in sorted(reader.not_compared.items())),
+            dropped=tuple(each.name for each in dropped if each.collection_id not in kept),
+            kept={
+                each.name: kept[each.collection_id]
+                for each in dropped
+                if each.collection_id in kept
+            },
+            seconds=monotonic() - begin,
+        )
 
 
 def _ordered_back(position: LakePosition) -> list[LeftOut]:

@@ -23,11 +23,9 @@ import pytest
 from dcp.errors import DcplakeError, SetupError
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import SMALL_FLOW, settings_for
+from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
@@ -88,7 +86,7 @@ class World:
             self._settings, lake=replace(self._settings.lake, root=str(root or self.root))
         )
         run(settings, once=True, spark=self._spark)
-        lake = open_lake(lambda: self._spark, lake_location(settings))
+        lake = lake_of(settings, self._spark)
         highs = {vb: self.cluster.high_seqno(vb) for vb in range(VBUCKETS)}
         assert table_rows(lake, None) == source_rows(self.cluster, highs)
 

@@ -28,6 +28,7 @@ from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -169,7 +170,7 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
         lake_run.run(settings, once=True, spark=spark)
         root = Path(settings.lake.root)
         for name, rounds in (("few", 60), ("many", 59)):
-            add_rounds(open_lake(lambda: spark, LakeLocation(root=str(root))), rounds)
+            add_rounds(open_lake(SparkStore(lambda: spark, LakeLocation(root=str(root)))), rounds)
             cluster.set(b"key", b"2")
             lake_run.run(settings, once=True, spark=spark)
             store.take_copy(root, name)
@@ -266,7 +267,7 @@ def test_asking_another_driver_for_a_backfill_and_cancelling_it_start_no_spark(
     assert main(["backfill", "--cancel", *options]) == 2
     assert "found no backfill that is open" in capsys.readouterr().err
     root = options[-1].removeprefix("lake.root=")
-    lake = open_lake(lambda: pytest.fail("Spark was started"), LakeLocation(root=root))
+    lake = open_lake(SparkStore(lambda: pytest.fail("Spark was started"), LakeLocation(root=root)))
     control = Control(lake)
 
     def open_backfills() -> list[Action]:

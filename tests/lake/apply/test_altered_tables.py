@@ -13,12 +13,11 @@ from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.maintain.maintain import maintain
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +68,7 @@ def test_a_change_data_feed_that_a_user_switches_on_is_right_and_stays(
 
         put(ada=1, bob=1, gus=1)
         run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         assert lake.table("docs").exists()
         spark.sql(
             f"ALTER TABLE {lake.table_sql('docs')} SET TBLPROPERTIES "
@@ -126,7 +125,7 @@ def test_a_column_that_a_user_adds_is_refused_until_the_table_is_restored(
         settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
         cluster.set(b"ada", b"1")
         run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         before, docs = newest_apply(lake), lake.table_sql("docs")
         spark.sql(f"ALTER TABLE {docs} ADD COLUMNS (mine STRING)")
         cluster.set(b"ada", b"2")

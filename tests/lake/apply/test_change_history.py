@@ -17,13 +17,12 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views_sql import row_history_sql
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import REPEATING
-from tests.lake.receiving import SMALL_FLOW, settings_for
+from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
     require_live_exact,
@@ -157,7 +156,7 @@ def test_every_version_is_in_the_history_and_the_newest_in_the_replica(
 def received(written: Written, settings: Settings, spark: "SparkSession") -> LakeTables:
     run(settings, once=True, spark=spark)
     written.receive()
-    return open_lake(lambda: spark, lake_location(settings))
+    return lake_of(settings, spark)
 
 
 def require_history(lake: LakeTables, written: Written) -> None:

@@ -15,18 +15,16 @@ from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.query.views import register_views
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle
-from dcp.lake.run.apply_pending import apply_pending
 from dcp.lake.run.preview import preview
 from dcp.lake.run.resync import commit_resync
-from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location, refuse_to_start
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake, replicas_in
+from dcp.lake.run.run import apply_pending, run
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_report import VerifyReport
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.query.test_cookbook import RECIPES
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.versions import version_in
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ class World:
 
     @property
     def lake(self) -> LakeTables:
-        return open_lake(lambda: self.spark or refuse_to_start(), lake_location(self.settings))
+        return lake_of(self.settings, self.spark)
 
     def replica(self, name: str = "c") -> ReplicaTable:
         """The newest replica of that name, of a collection that exists or existed."""

@@ -12,11 +12,10 @@ from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
 from dcp.lake.log.slice_sql import rows_sql
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import SMALL_FLOW, settings_for
+from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact
 from tests.seeds import seeds
 
@@ -73,7 +72,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
             stop.set()
             writing.join()
         run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         assert require_every_version_exact(lake, cluster) >= 3
     assert any(plan.without_repeats < set(plan.log_slice.vbuckets) for plan in plans)
 

@@ -30,6 +30,7 @@ from dcp.lake.query.status import lake_status
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, ensure_replicas, open_lake
 from dcp.lake.tables.transaction import described
 from tests.lake.conftest import NewLake
@@ -106,7 +107,7 @@ def test_properties_follow_the_setting_and_others_do_not_change_them(
     assert cleaned_round(lake) == cleaned_round(lake, DOCS) == 0
 
     # Two drivers that look at once: both are content, and no row is touched.
-    lakes = [open_lake(cache(lake.spark.newSession), lake.location) for _ in range(2)]
+    lakes = [open_lake(SparkStore(cache(lake.spark.newSession), lake.location)) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         assert any(pool.map(lambda each: beat(each, DOCS), lakes))
     lineage = replica_status(lake, DOCS).lineage
@@ -291,7 +292,7 @@ def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
 
     # The log alone put back from a copy: its history knows nothing of it.
     shutil.copytree(lake.location.path("docs"), tmp_path / "copy" / "docs")
-    older = open_lake(lambda: lake.spark, LakeLocation(root=str(tmp_path / "copy")))
+    older = open_lake(SparkStore(lambda: lake.spark, LakeLocation(root=str(tmp_path / "copy"))))
     message = r"found round 1 as the newest of changes, but table docs at round 2"
     with pytest.raises(LakeError, match=message):
         looked(HorizonGuard(older, horizon), older)

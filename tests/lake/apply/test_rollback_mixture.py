@@ -27,7 +27,7 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.opening import lake_location, refuse_to_start
+from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, cleaned_round
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -75,7 +75,7 @@ class Mixture:
         )
         self._access = source_access(settings)
         view = query_cluster(self._access)
-        self.lake = open_or_create(refuse_to_start, settings, lake_location(settings), view)
+        self.lake = open_or_create(store_without_spark(settings), settings, view)
         self._driver = self._driver_of(settings)
         small = replace(settings.round, target_bytes=SMALL_ROUND_BYTES)
         self._small_driver = self._driver_of(replace(settings, round=small))

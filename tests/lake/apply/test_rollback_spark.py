@@ -18,6 +18,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.spark_store import SparkStore
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
 from tests.lake.rollback_history import Chances, History
@@ -53,7 +54,7 @@ class SparkReplica:
         )
         self._access = source_access(settings)
         self.lake = open_or_create(
-            lambda: spark, settings, lake_location(settings), self._cluster()
+            SparkStore(lambda: spark, lake_location(settings)), settings, self._cluster()
         )
         self._driver = Driver(self.lake, settings, self._access, Observer())
 

@@ -26,13 +26,12 @@ from dcp.lake.query.views import register_views
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
+from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.apply.known_documents import KNOWN
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +126,7 @@ class Scene:
 
     @property
     def lake(self) -> LakeTables:
-        return open_lake(lambda: self.spark, lake_location(self.settings))
+        return lake_of(self.settings, self.spark)
 
     def rows(self) -> dict[str, tuple[Any, Any]]:
         """Each document's typed columns and violations, which the view tells as well."""

@@ -16,13 +16,12 @@ from dcp.lake.log.log_slice import EMPTY_TABLE
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.run.run import run
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.opening import lake_location, refuse_to_start
-from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round
 from dcp.lake.tables.transaction import described
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_store import MemoryStore
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_live_exact, source_rows, table_rows
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def test_an_apply_finds_the_log_as_it_was_planned_on(tmp_path: Path) -> None:
         for value in (0, 1):
             change(cluster, value)
             run(settings, once=True)
-        lake = open_lake(refuse_to_start, lake_location(settings))
+        lake = lake_of(settings)
         take_files_of_old_versions(lake)
         lose(cluster, 3)
         run(replace(settings, apply=ApplySettings(when="never")), once=True)
@@ -115,7 +114,7 @@ class Followed:
 
     @property
     def lake(self) -> LakeTables:
-        return open_lake(lambda: self._spark or refuse_to_start(), lake_location(self._settings))
+        return lake_of(self._settings, self._spark)
 
 
 def lose_a_version_and_its_files(followed: Followed) -> None:

@@ -22,6 +22,7 @@ from dcp.lake.tables import file_table
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.conftest import NewLake
@@ -45,7 +46,9 @@ class Source:
         self._cluster, self._settings = cluster, settings
         self._access = source_access(settings)
         view = query_cluster(self._access)
-        self.lake = open_or_create(lambda: spark, settings, lake_location(settings), view)
+        self.lake = open_or_create(
+            SparkStore(lambda: spark, lake_location(settings)), settings, view
+        )
         self.rounds = 0
         self.shown: dict[int, int] = {}
 

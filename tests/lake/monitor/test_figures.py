@@ -23,7 +23,8 @@ from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.opening import lake_location, store_without_spark
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import open_lake
 from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -50,7 +51,7 @@ class Scene:
         self._access = source_access(settings)
         self._location = lake_location(settings)
         self.lake = open_or_create(
-            lambda: spark, settings, self._location, query_cluster(self._access)
+            SparkStore(lambda: spark, self._location), settings, query_cluster(self._access)
         )
         self.driver = Driver(self.lake, settings, self._access, Observer())
         self._reader = self._new_reader()
@@ -59,7 +60,7 @@ class Scene:
         def started() -> "SparkSession":
             raise AssertionError("Spark was started")
 
-        return FiguresReader(open_lake(started, self._location))
+        return FiguresReader(open_lake(SparkStore(started, self._location)))
 
     def write(self, count: int, collection: int = 0) -> None:
         for number in range(count):
@@ -180,7 +181,7 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
 ) -> None:
     scene.follow()
     watch = RunWatch(Observer(), RoundSettings())
-    figures = RunFigures(lake_location(scene.settings), watch)
+    figures = RunFigures(store_without_spark(scene.settings), watch)
     assert figures.read() == scene.figures()
     watch.under_way = {0: scene.high_seqnos()[0] + 2}, datetime.now(UTC)
     assert figures.read().highs[0] == scene.high_seqnos()[0] + 2

@@ -18,6 +18,8 @@ from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.progress import RoundProgress, StreamProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.opening import refuse_to_start
+from dcp.lake.tables.spark_store import SparkStore
 
 ROUNDS = RoundSettings(
     target_seconds=20, node_deadline_seconds=10, minimum_interval_seconds=5, quiet_seconds=1
@@ -43,12 +45,15 @@ def watch(clock: Clock) -> RunWatch:
     return RunWatch(Observer(), ROUNDS, clock)
 
 
+def store_in(folder: Path) -> SparkStore:
+    return SparkStore(refuse_to_start, LakeLocation(root=str(folder)))
+
+
 @pytest.fixture
 def server(watch: RunWatch, tmp_path: Path) -> Iterator[RunServer]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    location = LakeLocation(root=str(tmp_path / "lake"))
-    with RunServer(NodeAddress("127.0.0.1", port), location, watch) as server:
+    with RunServer(NodeAddress("127.0.0.1", port), store_in(tmp_path / "lake"), watch) as server:
         yield server
 
 
@@ -124,7 +129,7 @@ def test_an_address_is_of_this_machine_alone_unless_a_host_is_named(
             http_address(wrong)
     taken = NodeAddress("127.0.0.1", server.port)
     with pytest.raises(SetupError, match=rf"--http {taken}: cannot listen there: .*name another"):
-        RunServer(taken, LakeLocation(root=str(tmp_path)), watch)
+        RunServer(taken, store_in(tmp_path), watch)
 
 
 def test_a_page_with_figures_in_it_cannot_be_left_by_them() -> None:

@@ -13,11 +13,10 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import DOCS, QUALITY_TABLE, open_lake
+from dcp.lake.tables.tables import DOCS, QUALITY_TABLE
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows
 from tests.lake.versions import table_at
 
@@ -52,7 +51,7 @@ def test_an_apply_is_held_back_until_its_rows_pass(spark: "SparkSession", tmp_pa
         for number in range(10):
             cluster.set(b"key-%d" % number, b"{}", flags=number % 7)
         run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         good = table_rows(lake, None)
         assert sum(map(len, good.values())) == 10
 

@@ -15,13 +15,13 @@ from dcp.cli.main import main
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.query.query import open_for_queries
+from dcp.lake.query.query import show_for_queries
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import ReplicaTable, open_lake
+from dcp.lake.tables.opening import lake_location, opened_lake
+from dcp.lake.tables.tables import ReplicaTable
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,11 +128,12 @@ def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
 
         story.write(ivy=IVY, order_5=order("ivy", 50))
         story.run(replace(settings, apply=ApplySettings(when="never")), spark)
-        tables = open_lake(lambda: spark, lake_location(settings))
+        tables = lake_of(settings, spark)
         plan = plan_apply(tables, ORDERS, latest_round(tables))
         assert plan is not None
         run_apply(tables, plan, "w")  # an apply of docs has failed, say
-    open_for_queries(settings, spark)
+    with opened_lake(settings, spark) as tables:
+        show_for_queries(tables)
     yield Lake(settings, story, spark)
     spark.sql("USE spark_catalog.default")
 

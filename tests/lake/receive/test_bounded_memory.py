@@ -36,6 +36,7 @@ from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import open_lake
 from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER
@@ -194,7 +195,7 @@ def _in_mib(sizes: dict[str, int]) -> dict[str, int]:
 
 def _require_survival(spark: "SparkSession", settings: Settings, documents: int) -> None:
     """Every document is in the log, the replica and the views; a large one is no VARIANT."""
-    lake = open_lake(lambda: spark, LakeLocation(root=settings.lake.root))
+    lake = open_lake(SparkStore(lambda: spark, LakeLocation(root=settings.lake.root)))
     register_views(lake)
     large = f"octet_length(value) > {MEBIBYTE}"
     before = {key: spark.conf.get(key, None) for key in reader_settings(DOCUMENT_BYTES)}

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.send_window import SendWindow
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import RoundsInProcess, documents_at, settings_for, source_at
+from tests.lake.receiving import RoundsInProcess, documents_at, lake_of, settings_for, source_at
 from tests.lake.replicas import require_live_exact, require_no_row_twice
 
 if TYPE_CHECKING:
@@ -102,7 +100,7 @@ def test_tasks_of_a_round_share_as_planned(
         connections = sum(len(task.nodes) for task in plan.tasks)
         assert len(plan.tasks) == 2 <= connections
         run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         require_live_exact(lake, cluster, 1)
         require_no_row_twice(lake)
     assert told == {52_428 // connections}

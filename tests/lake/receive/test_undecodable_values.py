@@ -17,9 +17,8 @@ from dcp.client.consumer_events import StopReason
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables
 from dcp.lake.task_monitor.live_board import read_board
 from dcp.lake.task_monitor.live_metrics import exposition
 from dcp.lake.task_monitor.live_place import LivePlace
@@ -29,7 +28,7 @@ from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Opcode
 from dcp.wire.xattr import join_xattrs
-from tests.lake.receiving import QUICK_ROUND, RoundsInProcess, item_rows, settings_for
+from tests.lake.receiving import QUICK_ROUND, RoundsInProcess, item_rows, lake_of, settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -226,7 +225,7 @@ def test_everything_that_shows_them_says_so(
     assert committed["undecodable_values"] == count
     assert [each["undecodable_values"] for each in committed["vbuckets"]] == [count]
 
-    lake = open_lake(lambda: spark, lake_location(settings))
+    lake = lake_of(settings, spark)
     register_views(lake)
     require_said(rows(lake, "pending_changes"))
     require_said(rows(lake, "docs_live"))

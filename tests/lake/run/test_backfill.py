@@ -23,14 +23,13 @@ from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
 from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.schema import CONTROL
-from dcp.lake.tables.tables import CONTROL_TABLE, DOCS, LakeTables, open_lake
+from dcp.lake.tables.tables import CONTROL_TABLE, DOCS
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.job_process import EndlessJob, Job
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (
     Rows,
     require_every_version_exact,
@@ -82,10 +81,6 @@ def fill(cluster: ProducerCluster, numbers: range, value: bytes = b"x" * 500) ->
     with cluster.batch():
         for number in numbers:
             cluster.set(b"key-%d" % number, b'{"v": "%s"}' % value)
-
-
-def lake_of(settings: "Settings", spark: "SparkSession | None" = None) -> LakeTables:
-    return open_lake((lambda: spark) if spark else refuse_to_start, lake_location(settings))
 
 
 def source(cluster: ProducerCluster) -> Rows:

@@ -30,16 +30,15 @@ from dcp.lake.run.driver import RunReport
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.tables import open_lake, replicas_in
+from dcp.lake.tables.tables import replicas_in
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
 from tests.client.drained import wait_for
 from tests.lake import memory_store
 from tests.lake.memory_store import run_task
-from tests.lake.receiving import QUICK_SOURCE, settings_for
+from tests.lake.receiving import QUICK_SOURCE, lake_of, settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
     require_no_row_twice,
@@ -350,7 +349,7 @@ def test_a_cluster_in_chaos_is_replicated_exactly(
             running.result(PATIENCE_SECONDS)
         settings = chaos.settings(tmp_path, is_patient=True)
         run(settings, once=True, observer=watch)
-        lake = open_lake(refuse_to_start, lake_location(settings))
+        lake = lake_of(settings)
         states = positions_at(lake, latest_round(lake))
         assert {vb: state.complete_seqno for vb, state in states.items()} == {
             vb: cluster.high_seqno(vb) for vb in range(VBUCKETS)

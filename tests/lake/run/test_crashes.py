@@ -17,13 +17,12 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, open_lake
+from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.held_lakes import STEPS_ON_DISK, copies_at, held_files, stops_at
 from tests.lake.job_process import Job
-from tests.lake.receiving import SMALL_FLOW, settings_for
+from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     require_every_version_exact,
@@ -87,7 +86,7 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
     for node in (0, 1):
         cluster.crash_restart(node, lost_seqnos=7)
     change(cluster)
-    lake = open_lake(lambda: spark, lake_location(settings))
+    lake = lake_of(settings, spark)
     before = latest_round(lake)
     steps = [*COMMITTED, "round.committed:2", *STEPS_ON_DISK[3:]]
     job = Job(settings, tmp_path, **stops_at(tmp_path, steps))
@@ -99,7 +98,7 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
     for step, folder in zip(steps, [*copies, tmp_path], strict=True):
         print(f"step {step}")
         left = settings_for(cluster, folder)
-        lake = open_lake(lambda: spark, lake_location(left))
+        lake = lake_of(left, spark)
         committed = COMMITTED.get(step, 2)
         assert latest_round(lake) == before + committed
         sent = cluster.counters().seqnos_sent
@@ -147,7 +146,7 @@ def test_a_python_worker_killed_in_mid_stream(
     monkeypatch.setitem(of_workers, FILE_VARIABLE, str(killed))
     run(settings, once=True, spark=spark)
     assert killed.exists(), "no worker was killed"
-    require_exact_and_whole(open_lake(lambda: spark, lake_location(settings)), cluster)
+    require_exact_and_whole(lake_of(settings, spark), cluster)
 
 
 def test_sigint_ends_a_driver_after_the_round_under_way(
@@ -172,7 +171,7 @@ def test_sigint_ends_a_driver_after_the_round_under_way(
         job.end()
     assert "asked to stop" in job.output()
     assert "Traceback" not in job.output()
-    lake = open_lake(lambda: spark, lake_location(settings))
+    lake = lake_of(settings, spark)
     assert latest_round(lake) == 1
     require_every_version_exact(lake, cluster)
     run(settings_for(cluster, tmp_path), once=True, spark=spark)
@@ -195,4 +194,4 @@ def test_two_drivers_started_at_once(
     for job, code in zip(jobs, codes, strict=True):
         assert (code == 0) == ("dcplake run:" not in job.output()), job.output()
     run(settings, once=True, spark=spark)
-    require_exact_and_whole(open_lake(lambda: spark, lake_location(settings)), cluster)
+    require_exact_and_whole(lake_of(settings, spark), cluster)

@@ -17,12 +17,11 @@ import pytest
 
 from dcp.errors import DcplakeError, FencedError, StoppedError
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import DOCS, open_lake
+from dcp.lake.tables.tables import DOCS
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice, table_rows
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
@@ -159,7 +158,7 @@ master = "local[1]"
         source_filesystem=store.files,
         use_threads=False,
     )
-    lake = open_lake(lambda: spark, lake_location(settings))
+    lake = lake_of(settings, spark)
     rounds = [each.round for each in history(lake.changes, WHOLE) if each.round is not None]
     assert rounds == list(range(len(rounds), 0, -1))
     applied = [each for each in history(lake.table(DOCS.name), WHOLE) if each.is_apply]

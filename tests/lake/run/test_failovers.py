@@ -21,7 +21,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
-from dcp.lake.tables.opening import lake_location, refuse_to_start
+from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -90,7 +90,7 @@ class Consumer:
         )
         self._access = source_access(settings)
         self.lake: LakeTables = open_or_create(
-            refuse_to_start, settings, lake_location(settings), self._look()
+            store_without_spark(settings), settings, self._look()
         )
         self._driver = Driver(self.lake, settings, self._access, Observer())
         self._known = 0

@@ -12,12 +12,11 @@ from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location, refuse_to_start
-from dcp.lake.tables.tables import open_lake, replicas_in
+from dcp.lake.tables.tables import replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.versions import table_at, version_in
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def test_tables_hold_what_passes(cluster: ProducerCluster, tmp_path: Path) -> No
         A path is that of a collection in the bucket; empty: the table is to be empty.
         """
         run(settings, once=True)
-        lake = open_lake(refuse_to_start, lake_location(settings))
+        lake = lake_of(settings)
         found = {
             (each.name.split("__") + ["default"] * 2)[2]: sorted(
                 version_in(lake, each.name).column("key").to_pylist()
@@ -98,7 +97,7 @@ def test_verify_compares_what_passes(
         run(settings, once=True, spark=spark)
         report = verify(settings, spark=spark)
         assert (report.result, report.not_compared) == ("equal", ()), report
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         assert {each.table for each in report.tables} == {each.name for each in replicas_in(lake)}
 
     require_equal(settings)
@@ -122,7 +121,7 @@ def test_a_lake_that_starts_now(spark: "SparkSession", tmp_path: Path) -> None:
 
         def require(*keys: bytes) -> None:
             run(lake_settings, once=True, spark=spark)
-            lake = open_lake(lambda: spark, lake_location(lake_settings))
+            lake = lake_of(lake_settings, spark)
             found = table_at(lake.location.path("docs")).column("key").to_pylist()
             assert sorted(found) == sorted(key.decode() for key in keys)
 

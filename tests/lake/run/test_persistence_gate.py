@@ -7,16 +7,14 @@ import pytest
 
 from dcp.errors import ConfigError, IncompleteRunError
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.apply_pending import apply_pending
 from dcp.lake.run.persistence_gate import NO_DISKS
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location, refuse_to_start
-from dcp.lake.tables.tables import AUDIT_TABLE, open_lake
+from dcp.lake.run.run import apply_pending, run
+from dcp.lake.tables.tables import AUDIT_TABLE
 from dcp.producer.model.bucket_type import BucketType
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
 
 pytestmark = pytest.mark.usefixtures("lakes_in_memory")
@@ -32,7 +30,7 @@ def test_nothing_is_published_that_a_failover_takes_back(tmp_path: Path) -> None
         )
         write(cluster, 0)
         run(settings, once=True)
-        lake = open_lake(refuse_to_start, lake_location(settings))
+        lake = lake_of(settings)
         published = held(cluster)
         assert table_rows(lake, None) == published
 
@@ -74,7 +72,7 @@ def test_an_ephemeral_bucket_has_no_disk_and_is_published_at_once(
         )
         assert NO_DISKS in str(preview(settings))
         run(settings, once=True)
-        lake = open_lake(refuse_to_start, lake_location(settings))
+        lake = lake_of(settings)
         assert table_rows(lake, None) == held(cluster)
         assert caplog.messages.count(NO_DISKS) == 1
 

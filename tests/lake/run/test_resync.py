@@ -15,14 +15,13 @@ from dcp.lake.rounds.outlook import ReadAgain
 from dcp.lake.run.preview import preview
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.records import plain
-from dcp.lake.tables.tables import CHANGES_TABLE, DOCS, open_lake
+from dcp.lake.tables.tables import CHANGES_TABLE, DOCS
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_store import MemoryStore
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import rows_of, source_rows, table_rows
 from tests.lake.versions import version_in
 
@@ -51,7 +50,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
             cluster.set(b"key-%d" % number, b'{"n": 1}')
         settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
         run(settings, once=True)
-        lake = open_lake(refuse_to_start, lake_location(settings))
+        lake = lake_of(settings)
         with pytest.raises(ConfigError, match=r"found \[4, 9\], expected 0 to 3"):
             commit_resync(lake, [1, 4, 9])
 
@@ -98,7 +97,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         cluster.set(b"key-1", b'{"n": 2}')
         run(settings, once=True)
         kept[CHANGES_TABLE] = older
-        lake = open_lake(refuse_to_start, lake_location(settings))
+        lake = lake_of(settings)
         with pytest.raises(LakeError, match=r"expected no replica ahead of the log.*resync"):
             run(settings, once=True)
         commit_resync(lake)
@@ -125,7 +124,7 @@ def test_the_policy_fail_reports_and_resync_is_the_way_on(
             cluster, tmp_path, round={"quiet_seconds": 0.2}, policy={"rollback": "fail"}
         )
         run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         before = rows_of(lake, lake.table_sql(DOCS.name))
         cluster.set(b"key-1", b'{"n": 2}')
         assert _read_again(settings) is None, "a node that agrees orders nothing"

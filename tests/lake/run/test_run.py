@@ -20,7 +20,6 @@ from dcp.errors import (
     NodeUnavailableError,
     StoppedError,
 )
-from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
@@ -34,15 +33,15 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.preview import preview
 from dcp.lake.run.round import run_round
 from dcp.lake.run.run import open_or_create, run
-from dcp.lake.tables.opening import lake_location, refuse_to_start
-from dcp.lake.tables.tables import LakeTables, find_lake, open_lake
+from dcp.lake.tables.opening import store_without_spark
+from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import MAX_VALUE_BYTES, DocumentError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
-from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, settings_for
+from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     durable_seqnos,
@@ -88,10 +87,6 @@ def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
             cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
 
 
-def opened(spark: "SparkSession | None", settings: Settings) -> LakeTables:
-    return open_lake((lambda: spark) if spark else refuse_to_start, lake_location(settings))
-
-
 def require_exact(lake: LakeTables, cluster: ProducerCluster) -> None:
     require_every_version_exact(lake, cluster)
     require_no_row_twice(lake)
@@ -107,7 +102,7 @@ def test_once_replicates_the_bucket_and_ends_idle(
     assert [report.rows for report in first.rounds] == [300]
     assert "300 rows" in str(first.rounds[0])
     assert json.loads(json.dumps(first.rounds[0].to_json()))["rows"] == 300
-    lake = opened(spark, settings)
+    lake = lake_of(settings, spark)
     high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
     assert complete_seqnos(lake, 1) == high
     assert rows_of(lake, lake.table_sql("docs")) == source_rows(cluster, high)
@@ -152,7 +147,7 @@ def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(tmp_path: Path)
         heard = FailingOver()
         often = replace(settings, round=replace(settings.round, minimum_interval_seconds=0.1))
         run(often, once=False, observer=heard, stop=stop)
-        lake = opened(None, settings)
+        lake = lake_of(settings)
         assert lake.nodes == f"couchbase://{','.join(sorted(others))}?network=default"
         fill(cluster, 20, 80)
         planned = preview(settings)
@@ -187,7 +182,7 @@ def test_an_apply_is_indexed_by_the_next_round(cluster: ProducerCluster, tmp_pat
     for start in (0, 20, 40):
         fill(cluster, 20, start)
         run(settings, once=True)
-    lake = opened(None, settings)
+    lake = lake_of(settings)
     rows = lake.changes.rows("round, applied", "kind = 'applied'")
     found = [
         (row["round"], row["applied"]["from_round"], row["applied"]["to_round"]) for row in rows
@@ -215,7 +210,7 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
     inside: list[bool] = []
 
     def viewed() -> LakeTables:
-        lake = opened(None, settings)
+        lake = lake_of(settings)
         view(lake)
         return lake
 
@@ -285,7 +280,7 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
     reasons = {left.vbucket: left.reason for left in heard.reports[0].incomplete}
     assert sorted(reasons) == lost
     assert set(reasons.values()) == {"node unavailable"}
-    lake = opened(None, settings)
+    lake = lake_of(settings)
     require_exact(lake, cluster)
     seqnos = complete_seqnos(lake, latest_round(lake))
     for vbucket in range(VBUCKETS):
@@ -314,7 +309,7 @@ def test_the_largest_documents_pass_windows_that_are_smaller(
         cluster, tmp_path, flow_control=SMALL_FLOW, filter={"system_xattrs": True}
     )
     run(settings, once=True, spark=spark)
-    lake = opened(spark, settings)
+    lake = lake_of(settings, spark)
     found = table_at(lake.location.path("docs")).select(["key", "value", "xattrs"]).to_pylist()
     assert sorted(each["key"] for each in found) == ["attributed", "plain"]
     assert all(each["value"] == body for each in found)
@@ -343,7 +338,7 @@ def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
     heard = Writer()
     run(settings, once=False, observer=heard, stop=stop)
     assert [report.round for report in heard.reports] == [1, 2, 3]
-    require_exact(opened(None, settings), cluster)
+    require_exact(lake_of(settings), cluster)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +356,7 @@ def test_wrong_password_and_unknown_bucket(
         Path(settings.source.password_file).write_text("wrong")
     with pytest.raises(error):
         run(settings, once=True)
-    assert find_lake(refuse_to_start, lake_location(settings)) is None
+    assert find_lake(store_without_spark(settings)) is None
 
 
 @pytest.mark.usefixtures("lakes_in_memory")
@@ -418,7 +413,7 @@ def test_an_apply_planned_before_another_drivers_is_never_published(
     with pytest.raises(FencedError, match="another driver applied to docs"):
         run(settings, once=True)
     assert steps == ["apply.planned", "apply.planned"]
-    lake = opened(None, settings)
+    lake = lake_of(settings)
     assert latest_round(lake) == 2
     require_exact(lake, cluster)
 
@@ -453,7 +448,7 @@ def test_two_drivers_that_alternate_are_told_apart(
     with pytest.raises(FencedError, match="another driver"):
         run(settings, once=True, observer=First())
     assert rounds == [("first", 1), ("second", 2)]
-    lake = opened(None, settings)
+    lake = lake_of(settings)
     require_exact(lake, cluster)
     run(settings, once=True)
     require_exact(lake, cluster)
@@ -466,7 +461,7 @@ def test_a_bucket_that_is_made_anew_behind_a_plan_is_not_read(
     settings = settings_for(cluster, tmp_path)
     access = source_access(settings)
     view = query_cluster(access)
-    lake = open_or_create(refuse_to_start, settings, lake_location(settings), view)
+    lake = open_or_create(store_without_spark(settings), settings, view)
     cluster.set(b"key", b"1")
     with closing(Driver(lake, settings, access, Observer())) as driver:
         plan = driver.plan(query_cluster(access))

@@ -26,16 +26,15 @@ from dcp.lake.rounds.lake_position import tasks_at_once
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import lake_location, refuse_to_start
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
+from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.client.drained import wait_for
 from tests.lake.held_lakes import STEPS_ON_DISK, held_files, is_past, stops_at
 from tests.lake.job_process import EndlessJob, Job
 from tests.lake.process_tree import stopped_tree
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     require_every_version_exact,
@@ -76,7 +75,7 @@ class Scene:
         self.lake: LakeTables = self._opened()
 
     def _opened(self) -> LakeTables:
-        return open_lake(lambda: self.spark or refuse_to_start(), lake_location(self.settings))
+        return lake_of(self.settings, self.spark)
 
     def _settings(self, when: str) -> "Settings":
         return settings_for(
@@ -278,7 +277,7 @@ def test_tables_of_two_collections_are_applied_to_at_once(
     settings = settings_for(cluster, tmp_path)
     running = in_thread(partial(run, settings, once=True, stop=threading.Event()))
     wait_for("an apply that stands still", held.exists, PATIENCE_SECONDS)
-    lake = open_lake(refuse_to_start, lake_location(settings))
+    lake = lake_of(settings)
     tables = replicas_in(lake)
 
     def rounds() -> list[int]:

@@ -24,6 +24,7 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.transaction import session_settings_for_a_while
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -88,7 +89,7 @@ def warm_driver(spark: SparkSession, folder: Path, lake: Mapping[str, Any]) -> I
         settings = replace(settings, lake=replace(settings.lake, **lake))
         access = source_access(settings)
         opened = open_or_create(
-            lambda: spark, settings, lake_location(settings), query_cluster(access)
+            SparkStore(lambda: spark, lake_location(settings)), settings, query_cluster(access)
         )
         made = WarmDriver(Driver(opened, settings, access, Observer()), settings, cluster, spark)
         # As Spark has it by itself: tests' sessions save the jobs that this one must not need.

@@ -137,7 +137,7 @@ def test_an_endless_run_outlasts_a_store_that_does_not_answer(
     monkeypatch.setattr(LakeTable, "create", create)
     access = source_access(settings)
     location = lake_location(settings)
-    lake = open_or_create(no_spark, settings, location, query_cluster(access))
+    lake = open_or_create(SparkStore(no_spark, location), settings, query_cluster(access))
     lake = replace(lake, store=StoreWithoutSpark(no_spark, location))
     driver, stop = Driver(lake, settings, access, PlainObserver()), Event()
     failures: list[Exception] = []

@@ -13,12 +13,10 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location, refuse_to_start
-from dcp.lake.tables.tables import open_lake
 from dcp.producer.bucket.auth import UserStore
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 
@@ -106,7 +104,7 @@ def test_a_run_goes_on_with_a_rotated_secret_and_knows_its_cluster(
     assert heard.nodes == {seed.replace("127.0.0.1", "localhost") for seed in cluster.tls_seeds}
     assert "the name 'ada' and the password" in heard.reasons[0]
     assert "first" not in heard.reasons[0]
-    lake = open_lake(refuse_to_start, lake_location(settings))
+    lake = lake_of(settings)
     assert lake.identity.cluster_uuid == "ours"
     require_every_version_exact(lake, cluster)
     require_no_row_twice(lake)

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run import large_load
 from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.run import run
 from dcp.lake.spark import jvm_options as options
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import lake_location
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK = "-XX:TieredStopAtLevel=1"
+
+
+def settings_of(lake: LakeSettings) -> Settings:
+    return Settings(SourceSettings(), lake=lake)
 
 
 @pytest.fixture
@@ -53,8 +56,8 @@ def test_an_archive_is_named_where_there_is_one(archive: Path) -> None:
 def test_a_load_is_large_from_a_million_changes_on(
     tmp_path: Path, high_seqnos: tuple[int, ...], is_large: bool
 ) -> None:
-    lake = LakeLocation(root=str(tmp_path))
-    assert is_large_load(lake, view(*high_seqnos).high_seqnos) == is_large
+    settings = settings_of(LakeSettings(root=str(tmp_path)))
+    assert is_large_load(settings, view(*high_seqnos).high_seqnos) == is_large
 
 
 @pytest.mark.parametrize(
@@ -69,10 +72,10 @@ def test_a_backfill_reads_its_vbuckets_from_their_beginning(
 
 
 @pytest.mark.parametrize(
-    "elsewhere", [LakeLocation(root="s3a://bucket/lake"), LakeLocation(schema="spark_catalog.lake")]
+    "elsewhere", [LakeSettings(root="s3a://bucket/lake"), LakeSettings(schema="spark_catalog.lake")]
 )
-def test_what_a_lake_elsewhere_lacks_is_not_known(elsewhere: LakeLocation) -> None:
-    assert not is_large_load(elsewhere, view(2_000_000).high_seqnos)
+def test_what_a_lake_elsewhere_lacks_is_not_known(elsewhere: LakeSettings) -> None:
+    assert not is_large_load(settings_of(elsewhere), view(2_000_000).high_seqnos)
 
 
 def test_what_a_lake_holds_already_does_not_count(
@@ -84,7 +87,7 @@ def test_what_a_lake_holds_already_does_not_count(
 
         def is_large() -> bool:
             cluster = query_cluster(source_access(settings))
-            return is_large_load(lake_location(settings), cluster.high_seqnos)
+            return is_large_load(settings, cluster.high_seqnos)
 
         for number in range(40):
             cluster.set(b"key-%d" % number, b"1")

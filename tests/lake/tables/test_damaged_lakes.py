@@ -19,10 +19,11 @@ from dcp.cli.main import main
 from dcp.errors import REREAD_COMMAND, LakeError, SetupError
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import FORMAT_VERSION, open_lake
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.receiving import PASSWORD_FILE, USER, settings_for
+from tests.lake.receiving import PASSWORD_FILE, USER, lake_of, settings_for
 from tests.lake.replicas import rows_of, source_rows
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Damaged:
         """Require that a run goes on from here, and that its table is what the bucket holds."""
         assert self.command("run", "--once") == (0, "")
         location = lake_location(settings_for(self.made.cluster, self.root.parent))
-        lake = open_lake(lambda: self.made.spark, location)
+        lake = open_lake(SparkStore(lambda: self.made.spark, location))
         assert lake.location.root == str(self.root)
         assert rows_of(lake, lake.table_sql("docs")) == self.made.source()
 
@@ -97,7 +98,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
             for key in range(number, number + 10):
                 cluster.set(b"key-%d" % key, b'{"round": %d}' % number)
             run(settings, once=True, spark=spark)
-            lake = open_lake(lambda: spark, lake_location(settings))
+            lake = lake_of(settings, spark)
             if number == 0:
                 for table in (lake.changes, lake.table("docs")):
                     table.set_properties(FREQUENT_CHECKPOINTS)

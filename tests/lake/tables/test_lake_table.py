@@ -23,6 +23,7 @@ from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import AUDIT, REPLICA
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
 from dcp.lake.tables.transaction import described
 from tests.lake.tables_at import table_at
@@ -58,7 +59,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lak
     """A lake whose replica was changed by many people."""
     location = LakeLocation(root=str(tmp_path_factory.mktemp("made") / "lake"))
     identity = LakeIdentity("lake-1", "default", "bucket-uuid", 2)
-    lake = create_lake(lambda: spark, location, identity)
+    lake = create_lake(SparkStore(lambda: spark, location), identity)
     ensure_replicas(lake, [DOCS])
     for statement in STATEMENTS:
         with described(spark, {}, FEW_TASKS):
@@ -70,7 +71,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lak
 def changed(made: LakeTables, tmp_path: Path) -> LakeTables:
     """Returns a copy of that lake, with the times of its files."""
     shutil.copytree(made.location.path(""), tmp_path / "lake")
-    return open_lake(lambda: made.spark, LakeLocation(root=str(tmp_path / "lake")))
+    return open_lake(SparkStore(lambda: made.spark, LakeLocation(root=str(tmp_path / "lake"))))
 
 
 def docs_of(lake: LakeTables) -> LakeTable:
@@ -241,7 +242,7 @@ def test_a_copied_lake_tells_when_its_commits_were_made(
     shutil.copytree(made.location.path(""), tmp_path / name)
     for file in (tmp_path / name).rglob("*"):
         os.utime(file, (copied_at, copied_at))  # as a later copy has, or an image of fixed times
-    lake = open_lake(lambda: made.spark, LakeLocation(root=str(tmp_path / name)))
+    lake = open_lake(SparkStore(lambda: made.spark, LakeLocation(root=str(tmp_path / name))))
     table = docs_of(lake)
     for each in (table, of_spark(table)):
         assert [commit.time for commit in history(each, WHOLE)] == [it.time for it in before]

@@ -18,8 +18,7 @@ from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.tables import LakeTables
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.driver_host import DriverHost
@@ -32,7 +31,7 @@ from tests.lake.object_store import (
     Request,
     kind_of,
 )
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     require_every_version_exact,
@@ -123,7 +122,7 @@ class Scene:
         return copy
 
     def lake(self) -> LakeTables:
-        return open_lake(lambda: self.spark, lake_location(self.settings))
+        return lake_of(self.settings, self.spark)
 
     def replicate_elsewhere(self) -> None:
         """Replicate in a copy, as another driver, and put its files into the bucket, logs last."""

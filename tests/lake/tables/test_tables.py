@@ -26,7 +26,7 @@ from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
-from dcp.lake.tables.spark_store import SparkRows
+from dcp.lake.tables.spark_store import SparkRows, SparkStore
 from dcp.lake.tables.sql import string
 from dcp.lake.tables.tables import (
     DOCS,
@@ -53,16 +53,18 @@ IDENTITY = LakeIdentity("lake-1", "default", "bucket-uuid", 2)
 
 def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) -> None:
     location = LakeLocation(root=str(tmp_path / "it's a `lake`"))
-    create_lake(lambda: spark, location, IDENTITY)
-    lake = open_lake(lambda: spark, location)
+    create_lake(SparkStore(lambda: spark, location), IDENTITY)
+    lake = open_lake(SparkStore(lambda: spark, location))
     assert lake.identity == IDENTITY
     assert (latest_round(lake), positions_at(lake, 0)) == (0, {})
     again = create_lake(
-        lambda: spark, location, LakeIdentity("lake-2", "default", "bucket-uuid", 2)
+        SparkStore(lambda: spark, location), LakeIdentity("lake-2", "default", "bucket-uuid", 2)
     )
     assert again.identity == IDENTITY
     with pytest.raises(LakeError, match="holds bucket 'default', found 'beer' "):
-        create_lake(lambda: spark, location, LakeIdentity("lake-2", "beer", "bucket-uuid", 2))
+        create_lake(
+            SparkStore(lambda: spark, location), LakeIdentity("lake-2", "beer", "bucket-uuid", 2)
+        )
 
 
 def test_a_lake_knows_its_cluster_from_when_it_was_made(
@@ -70,14 +72,14 @@ def test_a_lake_knows_its_cluster_from_when_it_was_made(
 ) -> None:
     ours, others = (replace(IDENTITY, cluster_uuid=name) for name in ("ours", "others"))
     older = LakeLocation(root=str(tmp_path / "older"))
-    create_lake(lambda: spark, older, IDENTITY)
-    assert create_lake(lambda: spark, older, others).identity == IDENTITY
+    create_lake(SparkStore(lambda: spark, older), IDENTITY)
+    assert create_lake(SparkStore(lambda: spark, older), others).identity == IDENTITY
     location = LakeLocation(root=str(tmp_path / "lake"))
-    create_lake(lambda: spark, location, ours)
+    create_lake(SparkStore(lambda: spark, location), ours)
     for same in (IDENTITY, ours):
-        assert create_lake(lambda: spark, location, same).identity == ours
+        assert create_lake(SparkStore(lambda: spark, location), same).identity == ours
     with pytest.raises(LakeError, match=r"uuid 'ours', found the cluster with uuid 'others'"):
-        create_lake(lambda: spark, location, others)
+        create_lake(SparkStore(lambda: spark, location), others)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +95,17 @@ def test_a_lake_is_made_where_a_driver_died_as_it_made_it(
     log.mkdir(parents=True)
     for name in left:
         (log / name).write_text("{")
-    assert find_lake(lambda: spark, location) is None
-    assert create_lake(lambda: spark, location, IDENTITY).identity == IDENTITY
+    assert find_lake(SparkStore(lambda: spark, location)) is None
+    assert create_lake(SparkStore(lambda: spark, location), IDENTITY).identity == IDENTITY
 
 
 def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_path: Path) -> None:
     """Spark shows no value that has ``url`` in it or in its key."""
     location = LakeLocation(root=str(tmp_path))
-    create_lake(lambda: spark, location, LakeIdentity("lake-1", "curls", "bucket-uuid", 2))
-    lake = open_lake(lambda: spark, location)
+    create_lake(
+        SparkStore(lambda: spark, location), LakeIdentity("lake-1", "curls", "bucket-uuid", 2)
+    )
+    lake = open_lake(SparkStore(lambda: spark, location))
     assert lake.identity.bucket == "curls"
     urls = replica_of("shop", "urls", 8)
     ensure_replicas(lake, [urls])
@@ -113,22 +117,22 @@ def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_pa
 def test_what_is_no_lake_is_named_and_left_alone(spark: "SparkSession", tmp_path: Path) -> None:
     location = LakeLocation(root=str(tmp_path))
     with pytest.raises(LakeError, match=r"table changes: found no Delta table there"):
-        open_lake(lambda: spark, location)
+        open_lake(SparkStore(lambda: spark, location))
     changes = location.table_sql("changes")
     spark.sql(f"CREATE TABLE {changes} (a INT) USING delta")
     for attempt in (
         open_lake,
-        lambda start, place: create_lake(start, place, IDENTITY),
+        lambda store: create_lake(store, IDENTITY),
     ):
         with pytest.raises(LakeError, match=r"without the property dcplake.lake"):
-            attempt(lambda: spark, location)
+            attempt(SparkStore(lambda: spark, location))
     spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ('dcplake.lake' = 'x')")
     with pytest.raises(LakeError, match=rf"found lake format '', expected {FORMAT_VERSION}"):
-        open_lake(lambda: spark, location)
+        open_lake(SparkStore(lambda: spark, location))
     now = f"'dcplake.formatVersion' = '{FORMAT_VERSION}'"
     spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ({now})")
     with pytest.raises(LakeError, match=r"found the columns a int, expected applied struct"):
-        open_lake(lambda: spark, location)
+        open_lake(SparkStore(lambda: spark, location))
 
 
 def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
@@ -148,7 +152,7 @@ def test_a_session_of_others_that_may_overwrite_commits_on_s3_is_refused(
     theirs = spark.newSession()
     theirs.conf.unset(key)
     with pytest.raises(ConfigError, match=r"found no setting spark\.delta\.logStore\.s3a\.impl"):
-        create_lake(lambda: theirs, location, IDENTITY)
+        create_lake(SparkStore(lambda: theirs, location), IDENTITY)
     theirs.conf.set(key, "io.delta.storage.S3SingleDriverLogStore")
     assert log_store_of(theirs, "s3a://bucket/lake").endswith("S3SingleDriverLogStore")
 
@@ -170,7 +174,11 @@ def test_replicas_are_known_from_the_moment_they_are_made(new_lake: NewLake) -> 
     first, again = replica_of("shop", "orders", 26), replica_of("shop", "orders", 8)
     for replica in (first, again, first):
         ensure_replicas(lake, [replica])
-    assert replicas_in(open_lake(lambda: lake.spark, lake.location)) == (DOCS, again, first)
+    assert replicas_in(open_lake(SparkStore(lambda: lake.spark, lake.location))) == (
+        DOCS,
+        again,
+        first,
+    )
     version = history(lake.changes)[0].version
     ensure_replicas(lake, [first])
     assert history(lake.changes)[0].version == version
@@ -185,11 +193,11 @@ def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> Non
     def make(number: int) -> LakeIdentity:
         identity = LakeIdentity(f"lake-{number}", "default", "bucket-uuid", 2)
         session = spark.newSession()
-        return create_lake(lambda: session, location, identity).identity
+        return create_lake(SparkStore(lambda: session, location), identity).identity
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(make, (1, 2))
-    assert first == second == open_lake(lambda: spark, location).identity
+    assert first == second == open_lake(SparkStore(lambda: spark, location)).identity
 
 
 def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
@@ -248,7 +256,7 @@ def test_alternating_drivers_one_goes_on(new_lake: NewLake) -> None:
 
 
 def test_a_catalog_schema_holds_a_lake_and_its_views(spark: "SparkSession") -> None:
-    lake = create_lake(lambda: spark, LakeLocation(schema="lake_db"), IDENTITY)
+    lake = create_lake(SparkStore(lambda: spark, LakeLocation(schema="lake_db")), IDENTITY)
     ensure_replicas(lake, [DOCS])
     model = LogModel(lake, 3)
     model.commit(model.next_round())

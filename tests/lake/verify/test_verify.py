@@ -19,8 +19,7 @@ from dcp.cli.main import main
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas, open_lake
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_frames import (
     DIFFERS,
@@ -38,7 +37,14 @@ from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import join_xattrs
-from tests.lake.receiving import PASSWORD_FILE, QUICK_ROUND, QUICK_SOURCE, USER, settings_for
+from tests.lake.receiving import (
+    PASSWORD_FILE,
+    QUICK_ROUND,
+    QUICK_SOURCE,
+    USER,
+    lake_of,
+    settings_for,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +118,7 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
         write(cluster, DOCUMENTS)
         settings = settings_for(cluster, folder, source=QUICK_SOURCE, round=QUICK_ROUND)
         run(settings, once=True, spark=spark)
-        lake = open_lake(lambda: spark, lake_location(settings))
+        lake = lake_of(settings, spark)
         ensure_replicas(lake, [ReplicaTable("docs__s__dropped__8", 8)])
         yield World(cluster, settings, lake, folder)
 
