@@ -5,15 +5,16 @@ It can be killed at any instant: each step begins by reading what is durable.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from dcp.client.probe import ClusterView
 from dcp.errors import (
     AuthenticationError,
     BucketError,
+    DcplakeError,
     IncompleteRunError,
     RemoteProtocolError,
     SecretError,
@@ -67,16 +68,34 @@ from dcp.printable import Shown
 
 _CHECK_SECONDS: Final = 1.0
 """How often a run that waits looks whether its applies go on."""
-_SILENCES: Final = (SourceError, RemoteProtocolError, StoreUnavailableError)
-"""What a run without end waits for as long as it takes: a cluster or a store out of reach."""
-_REFUSALS: Final = (AuthenticationError, BucketError, SecretError)
 _REFUSED_SECONDS: Final = 300.0
 """How long a run that has begun may be refused, or find a secret half written, until that ends it.
-A bounded run waits as long for a store.
 
 A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
 minute or two to bring a new secret to each pod; the cluster has it at once.
 """
+
+
+class _Patience(NamedTuple):
+    """Errors that a run outlasts: for ever, or for `_REFUSED_SECONDS`; ``awaited`` ends them."""
+
+    awaited: str
+    kinds: tuple[type[DcplakeError], ...]
+    is_endless: bool = False
+
+
+_REFUSALS: Final = (
+    _Patience("the secret that source names to be replaced", (SecretError,)),
+    _Patience("the cluster to take user, password and bucket", (AuthenticationError, BucketError)),
+)
+_STORE: Final = _Patience("the object store", (StoreUnavailableError,))
+_BOUNDED: Final = (*_REFUSALS, _STORE)
+_STORE_ENDLESS: Final = _STORE._replace(is_endless=True)
+_ENDLESS: Final = (
+    *_REFUSALS,
+    _STORE_ENDLESS,
+    _Patience("the cluster", (SourceError, RemoteProtocolError), is_endless=True),
+)
 _STOPPED: Final = (
     "the run was asked to stop before it had read all that the cluster held at its start; what it "
     "has read is committed, the next run goes on from there"
@@ -167,46 +186,57 @@ class Driver:
         """
         self._persistence.heed(stop)
         bounds = BoundedRun(cluster)
-        while True:
+        following: ClusterView | None = cluster
+        while following is not None:
             try:
                 with self.lake.look():
-                    pause = self._requests.carry_out()
-                    plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
-                    if is_enough():
-                        self.apply(self.received(), force=True)
-                        self._refuse_held()
-                        return self._report
-                    if isinstance(plan, Idle) and not self._backfills.is_open:
-                        if self.apply(plan.latest_round, force=True):
-                            continue  # what could not be taken back must be streamed again
-                        self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
-                        self._report.paused = "" if pause is None else _paused(pause)
-                        self._observer.idle(replace(plan, paused=self._report.paused))
-                        _refuse_incomplete(self._report.left_out)
-                        self._refuse_held()
-                        return self._report
-                    if pause is not None:
-                        self.apply(self.received(), force=True)
-                        ends = "dcplake resume ends that"
-                        raise StoppedError(f"the lake is {_paused(pause)}; {ends}")
-                    if isinstance(plan, Idle):
-                        self._observer.idle(plan)
-                        stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
-                    if stop.is_set():
-                        raise StoppedError(_STOPPED)
-                    if isinstance(plan, RoundPlan):
-                        report = self.round(plan)
-                        bounds.learn(plan, report)
-                        self.apply(report.round, force=False)
-                    cluster = query_cluster(self._access, self._remembered)
-                    self._failing_since = None
-                    bounds.update(cluster)
+                    following = self._step(following, bounds, stop, is_enough)
             except Exception as failure:  # Spark's own class, where the store fails
-                reason = self._outlast(failure, is_endless=False)
+                reason = self._outlast(failure, _BOUNDED)
                 if stop.is_set():
                     raise StoppedError(_STOPPED) from failure
                 self._observer.waiting(_CHECK_SECONDS, reason)
                 stop.wait(_CHECK_SECONDS)
+        return self._report
+
+    def _step(
+        self,
+        cluster: ClusterView,
+        bounds: BoundedRun,
+        stop: threading.Event,
+        is_enough: Callable[[], bool],
+    ) -> ClusterView | None:
+        """Do one round of `once`; return what the cluster holds then, None where all is done."""
+        pause = self._requests.carry_out()
+        plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
+        if is_enough():
+            self.apply_received()
+            return None
+        if isinstance(plan, Idle) and not self._backfills.is_open:
+            if self.apply(plan.latest_round, force=True):
+                return cluster  # what could not be taken back must be streamed again
+            self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
+            self._report.paused = "" if pause is None else _paused(pause)
+            self._observer.idle(replace(plan, paused=self._report.paused))
+            _refuse_incomplete(self._report.left_out)
+            self._refuse_held()
+            return None
+        if pause is not None:
+            self.apply(self.received(), force=True)
+            raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
+        if isinstance(plan, Idle):
+            self._observer.idle(plan)
+            stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
+        if stop.is_set():
+            raise StoppedError(_STOPPED)
+        if isinstance(plan, RoundPlan):
+            report = self.round(plan)
+            bounds.learn(plan, report)
+            self.apply(report.round, force=False)
+        found = query_cluster(self._access, self._remembered)
+        self._failing_since = None
+        bounds.update(found)
+        return found
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
@@ -264,7 +294,7 @@ class Driver:
                     hand_over(self.received())
                     raise
         except Exception as failure:  # Spark's own class, where the store fails
-            return self._outlast(failure, is_endless=True)
+            return self._outlast(failure, _ENDLESS)
         return NEXT_ROUND
 
     def _receive(self, stop: threading.Event) -> int:
@@ -284,29 +314,18 @@ class Driver:
         self._report.rounds = self._report.rounds[-1:]
         return newest
 
-    def _outlast(self, failure: Exception, *, is_endless: bool) -> str:
-        """Return what to wait for where cluster or store fail; raise any other failure.
-
-        A refusal is raised after five minutes, and what else fails where the run has an end.
-        """
+    def _outlast(self, failure: Exception, patience: Iterable[_Patience]) -> str:
+        """Return what to wait for; raise a failure for which no patience is left."""
         error = outage_of(failure) or failure
         self._is_cut_short |= isinstance(error, StoreUnavailableError)
-        is_silence = is_endless and isinstance(error, _SILENCES)
-        if not is_silence and not isinstance(error, (*_REFUSALS, StoreUnavailableError)):
-            raise failure
-        if isinstance(error, _REFUSALS) or not is_silence:
-            self._failing_since = self._failing_since or monotonic()
-            if monotonic() - self._failing_since >= _REFUSED_SECONDS:
-                raise error
-        match error:
-            case StoreUnavailableError():
-                return f"the object store: {error}"
-            case SecretError():
-                return f"the secret that source names to be replaced: {error}"
-            case AuthenticationError() | BucketError():
-                return f"the cluster to take user, password and bucket: {error}"
-            case _:
-                return f"the cluster: {error}"
+        for each in patience:
+            if isinstance(error, each.kinds):
+                if not each.is_endless:
+                    self._failing_since = self._failing_since or monotonic()
+                    if monotonic() - self._failing_since >= _REFUSED_SECONDS:
+                        raise error
+                return f"{each.awaited}: {error}"
+        raise failure
 
     def apply_newest(self, to_round: int) -> None:
         """Apply what is pending up to ``to_round`` if it is due; of a run without end.
@@ -316,9 +335,7 @@ class Driver:
         try:
             self.apply(to_round, force=False)
         except Exception as failure:  # Spark's own class, where the store fails
-            if outage_of(failure) is None:
-                raise
-            self._observer.waiting(0.0, self._outlast(failure, is_endless=True))
+            self._observer.waiting(0.0, self._outlast(failure, [_STORE_ENDLESS]))
         self._report.applied = self._report.applied[-1:]
 
     def plan(
