@@ -1,5 +1,6 @@
 """``dcplake pause``: let no further round of a lake begin, until it is resumed."""
 
+from collections.abc import Collection
 from typing import Annotated
 
 from typer import Option
@@ -23,11 +24,18 @@ def run(
     return ask_and_say(settings, PAUSE, "no further round begins until dcplake resume", json=json)
 
 
-def ask_and_say(settings: Settings, action: str, effect: str, *, json: bool) -> int:
+def ask_and_say(
+    settings: Settings,
+    action: str,
+    effect: str,
+    vbuckets: Collection[int] | None = None,
+    *,
+    json: bool,
+) -> int:
     """Write a request into the lake's table ``control``, and say what it will do."""
-    from dcp.lake.run.ask import ask
+    from dcp.lake.run.control_requests import ask
 
-    asked = ask(settings, action)
+    asked = ask(settings, action, vbuckets)
     if json:
         say_json({"id": asked.id, "action": asked.action})
     else:

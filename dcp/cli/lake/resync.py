@@ -4,9 +4,10 @@ from typing import Annotated
 
 from typer import Option
 
+from dcp.cli.lake.pause import ask_and_say
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.options.values import vbucket_ranges
-from dcp.cli.terminal.output import say, say_json
+from dcp.printable import number_ranges
 
 
 def run(
@@ -22,18 +23,15 @@ def run(
             help="which (all); only all of them mend a log or a table that somebody changed",
         ),
     ] = None,
-    json: Annotated[bool, Option("--json", help="what was done as one JSON object")] = False,
+    json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
-    """Commit the round that begins them anew."""
-    from dcp.lake.run.resync import resync
-    from dcp.printable import number_ranges
+    """Ask the driver of the lake, which need not run now."""
+    from dcp.lake.run.control_requests import RESYNC
 
-    done = resync(settings_from(config, lake, overrides), vbuckets)
-    if json:
-        say_json(done.to_json())
-    else:
-        say(
-            f"round {done.round}: vbuckets {number_ranges(done.vbuckets)} begin anew; the next run "
-            "streams them whole, and until then their old rows stay"
-        )
-    return 0
+    chosen = "all vbuckets" if vbuckets is None else f"vbuckets {number_ranges(vbuckets)}"
+    effect = (
+        f"{chosen} begin anew with the next round, of the run that goes on or of the next one; "
+        "until they are streamed whole their old rows stay"
+    )
+    settings = settings_from(config, lake, overrides)
+    return ask_and_say(settings, RESYNC, effect, vbuckets, json=json)

@@ -1,19 +1,27 @@
-"""Carries out what the table ``control`` asks of a lake's driver between rounds; not backfills.
+"""Asks a lake's driver by a row of the table ``control``, and answers between its rounds.
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
-lets vbuckets be streamed again from their beginning. Each request is
-answered by a row.
+lets vbuckets be streamed again from their beginning. Each request is answered by a row. Backfills
+are carried out elsewhere (`dcp.lake.run.backfills`).
 """
 
-from collections.abc import Sequence
-from typing import Final
+import logging
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
+from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
+from dcp.lake.tables.opening import opened_lake
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges, numbers_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG: Final = logging.getLogger(__name__)
 
 PAUSE: Final = "pause"
 RESUME: Final = "resume"
@@ -21,6 +29,26 @@ RESYNC: Final = "resync"
 ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
 _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
 """Requests that ended so change nothing."""
+
+
+def ask(
+    settings: Settings,
+    action: str,
+    vbuckets: Collection[int] | None = None,
+    spark: "SparkSession | None" = None,
+) -> Action:
+    """Ask the driver of a lake, which need not run now, for an action without options.
+
+    Raises:
+        ConfigError: a vbucket that the bucket does not have.
+        LakeError: there is no lake.
+
+    """
+    wanted = Action.requested(action, None if vbuckets is None else number_ranges(vbuckets), {})
+    with opened_lake(settings, spark) as lake, lake.look():
+        vbuckets_of(wanted.vbuckets, lake.identity.vbucket_count)
+        Control(lake).write(wanted, ActionState.REQUESTED)
+    return wanted
 
 
 class Requests:
@@ -55,6 +83,7 @@ class Requests:
         except FencedError:  # the other driver will do it
             raise
         except (ConfigError, LakeError) as error:
+            _LOG.warning("request %s: %s refused: %s", action.id, action.action, error)
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
         newest = latest_round(self._lake)
         return self._control.write(action, ActionState.DONE, newest, detail)
@@ -72,13 +101,8 @@ class Requests:
             expected = ", ".join((*ACTIONS, CANCEL))
             raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
         vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
-        done = commit_resync(
-            self._lake,
-            vbuckets,
-            only_in_log=self._only_in_log,
-            writer_id=self._writer_id,
-        )
-        return f"round {done.round}"
+        number = commit_resync(self._lake, vbuckets, self._writer_id, only_in_log=self._only_in_log)
+        return f"round {number}"
 
 
 def pause_of(actions: Sequence[Action]) -> Action | None:

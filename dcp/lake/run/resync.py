@@ -1,4 +1,4 @@
-"""Makes vbuckets stream again from their beginning (``dcplake resync``).
+"""Makes vbuckets stream again from their beginning, as the driver of a lake is asked to.
 
 It commits a round in which those vbuckets begin a new epoch at 0; nothing is streamed and no row of
 a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
@@ -7,13 +7,12 @@ the lake then but the newest round's number, and takes files of the log that can
 the table.
 """
 
-import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
-from dcp.errors import ConfigError, LakeError
+from dcp.errors import LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round, newest_round
@@ -21,8 +20,6 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.history import CLEANING, WHOLE, history
-from dcp.lake.tables.opening import opened_lake
-from dcp.lake.tables.records import Record
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.tables import (
@@ -34,37 +31,14 @@ from dcp.lake.tables.tables import (
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 
-@dataclass(frozen=True, slots=True)
-class Resync(Record):
-    """The result of a resync: the committed round, and the vbuckets that begin an epoch in it."""
-
-    round: int
-    version: int
-    vbuckets: tuple[int, ...]
-
-
-def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resync:
-    """Let some vbuckets, or all, be streamed again by the next run.
-
-    Raises:
-        ConfigError: a vbucket that the bucket does not have.
-        LakeError: there is no lake; or its log is damaged, and not all vbuckets are to begin anew,
-            or rows of dropped collections are kept: only the log tells which those are.
-        FencedError: another driver works on the lake.
-
-    """
-    with opened_lake(settings, writer="dcplake resync") as lake, lake.look():
-        return commit_resync(lake, vbuckets, only_in_log=only_in_log(settings))
-
-
 def only_in_log(settings: Settings) -> tuple[str, ...]:
     """Return what only the log of a lake with these settings tells, and what to do without."""
     told = []
     if settings.policy.keeps_dropped:
         told.append(
             "which collections were dropped and keep their rows (policy.dropped, "
-            "policy.dropped_collections): copy those tables, and run resync with --set "
-            "policy.dropped=delete --set policy.dropped_collections=, after which they are emptied"
+            "policy.dropped_collections): copy those tables, and take both out of the "
+            "configuration, after which they are emptied"
         )
     if settings.filter.starts_now:
         told.append(
@@ -76,20 +50,23 @@ def only_in_log(settings: Settings) -> tuple[str, ...]:
 
 def commit_resync(
     lake: LakeTables,
-    vbuckets: Collection[int] | None = None,
+    vbuckets: Collection[int],
+    writer_id: str,
     *,
     only_in_log: Sequence[str] = (),
-    writer_id: str | None = None,
-) -> Resync:
-    """Commit the round; see `resync`.
+) -> int:
+    """Commit the round of the driver ``writer_id``; return its number.
 
-    ``only_in_log``: see there. ``writer_id``: the driver's that does it; None:
-    nobody's else.
+    ``only_in_log`` says what is lost with the log, and what to do without.
+
+    Raises:
+        LakeError: the log is damaged, and not all vbuckets are to begin anew, or something is
+            ``only_in_log``.
+        FencedError: another driver committed a round.
+
     """
     every = range(lake.identity.vbucket_count)
-    chosen = tuple(sorted(set(every if vbuckets is None else vbuckets)))
-    if unknown := [vbucket for vbucket in chosen if vbucket not in every]:
-        raise ConfigError(f"vbuckets: found {unknown}, expected 0 to {every[-1]}")
+    chosen = sorted(vbuckets)
     replicas = replicas_in(lake)
     commits = history(lake.changes, WHOLE)
     newest = newest_round(lake, commits)
@@ -100,7 +77,6 @@ def commit_resync(
             lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
     states = _states(lake, newest, number, is_needed=not is_whole_lake)
-    writer_id = writer_id or secrets.token_hex(8)
     if is_whole_lake and not lake.changes.is_readable():
         if only_in_log:
             raise LakeError(
@@ -111,14 +87,14 @@ def commit_resync(
         _empty(lake, replicas, newest, writer_id)
     after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
     after |= {vb: after[vb].beginning_epoch(0, 0) for vb in chosen}
-    commit = append_round(
+    append_round(
         lake,
         lake.store.new_changes(1, _of_one_task(after, chosen, number), are_few=True),
         number,
         writer_id,
         verify=not is_whole_lake,  # else whatever is there does not matter
     )
-    return Resync(number, commit.version, chosen)
+    return number
 
 
 def _states(

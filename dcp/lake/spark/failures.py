@@ -167,7 +167,8 @@ _CAUSES: Final = (
     _Cause(
         re.compile(
             r"(/\S+) \((?:Permission denied|Read-only file system)\)"
-            r"|AccessDeniedException: (/\S+)|Mkdirs failed to create (\S+)"
+            r"|AccessDeniedException: (/\S+)|\[DELTA_CANNOT_CREATE_LOG_PATH\] Cannot create (\S+)"
+            r"|Mkdirs failed to create (\S+)"
             r"|Failed to open local file '([^'\n]*)'\. Detail: \[errno \d+\] "
             "(?:Permission denied|Read-only file system)"
             rf"|{_IN_PYTHON}(?:Permission denied|Read-only file system)(?:: '([^'\n]*)')?"

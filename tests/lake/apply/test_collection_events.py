@@ -15,8 +15,8 @@ from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.query.views import register_views
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle
+from dcp.lake.run.control_requests import RESYNC, ask
 from dcp.lake.run.preview import preview
-from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import apply_pending, run
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.verify.verify import verify
@@ -215,8 +215,7 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     assert {each.reason for each in marked.values()} == {"collection dropped"}
     assert {each.dropped_in_round for each in marked.values()} == {3}
     assert all(begin <= each.dropped_at <= datetime.now(UTC) for each in marked.values())
-    commit_resync(world.lake)
-    assert world.marks() == marked
+    ask(world.settings, RESYNC)
     world.make("c")
     world.write(KEYS[5:8])
     world.run()

@@ -17,9 +17,8 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.ask import ask
 from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask
 from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
@@ -232,10 +231,12 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(tmp_path: Path) ->
         assert latest_round(lake) == 2
         assert table_rows(lake, None) == received, "what was received is applied"
         ask(settings, RESUME)
-        asked = ask(settings, RESYNC, "2-3")
-        wrong = ask(settings, RESYNC, "6")
+        asked = ask(settings, RESYNC, [2, 3])
+        with pytest.raises(ConfigError, match=r"vbuckets: found 6, expected some of 0-5"):
+            ask(settings, RESYNC, [6])
+        control, wrong = Control(lake), Action.requested(RESYNC, "6", {})
+        control.write(wrong, ActionState.REQUESTED)
         run(settings, once=True)
-        control = Control(lake)
         assert {each.state for each in control.actions()} == {ActionState.DONE, ActionState.REFUSED}
         assert control.action(asked.id).detail == "round 3"
         assert "vbuckets: found 6, expected some of 0-5" in control.action(wrong.id).detail

@@ -10,10 +10,11 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.control import ActionState, Control
 from dcp.lake.query.status import lake_status
 from dcp.lake.rounds.outlook import ReadAgain
+from dcp.lake.run.control_requests import RESYNC, ask
 from dcp.lake.run.preview import preview
-from dcp.lake.run.resync import commit_resync
 from dcp.lake.run.run import run
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import CHANGES_TABLE, DOCS
@@ -51,13 +52,14 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
         run(settings, once=True)
         lake = lake_of(settings)
-        with pytest.raises(ConfigError, match=r"found \[4, 9\], expected 0 to 3"):
-            commit_resync(lake, [1, 4, 9])
+        with pytest.raises(ConfigError, match=r"found 4, 9, expected some of 0-3"):
+            ask(settings, RESYNC, [1, 4, 9])
 
         # Two vbuckets of a healthy lake: the others are not streamed again.
         opened = cluster.counters().streams_opened
-        done = commit_resync(lake, [1, 2])
-        assert (done.round, done.vbuckets) == (latest_round(lake), (1, 2))
+        newest = latest_round(lake)
+        ask(settings, RESYNC, [1, 2])
+        assert latest_round(lake) == newest, "the next run does it"
         run(settings, once=True)
         again = cluster.counters().streams_opened
         assert {vb for vb in again if again[vb] != opened[vb]} == {1, 2}
@@ -72,10 +74,11 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         docs.delete("vbucket = 3", {})
         with pytest.raises(LakeError, match=r"changes: .*DELETE.* dcplake resync"):
             run(settings, once=True)
-        with pytest.raises(LakeError):
-            commit_resync(lake, [1])
-        commit_resync(lake)
-        assert table_rows(lake, None).keys() <= {0, 1, 2}, "a resync touches no table"
+        refused = ask(settings, RESYNC, [1])
+        with pytest.raises(LakeError, match=r"changes: .*DELETE.* dcplake resync"):
+            run(settings, once=True)
+        assert Control(lake).action(refused.id).state is ActionState.REFUSED
+        ask(settings, RESYNC)
 
         # Somebody adds a row when the keys that go are known already: it must not stay.
         def add_first(*arguments: Any) -> None:
@@ -100,7 +103,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         lake = lake_of(settings)
         with pytest.raises(LakeError, match=r"expected no replica ahead of the log.*resync"):
             run(settings, once=True)
-        commit_resync(lake)
+        ask(settings, RESYNC)
         run(settings, once=True)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
         assert lake_status(lake).warnings == ()
@@ -140,7 +143,7 @@ def test_the_policy_fail_reports_and_resync_is_the_way_on(
         assert reason == "rollback"
         report = verify(settings, spark=spark)
         assert (report.differing, {left.reason for left in report.not_compared}) == (0, {reason})
-        commit_resync(lake)
+        ask(settings, RESYNC)
         run(settings, once=True, spark=spark)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
 

@@ -174,11 +174,13 @@ def test_a_damaged_file_of_changes(damaged: Damaged) -> None:
     assert RESYNC in damaged.require_refused("sql", "SELECT count(*) FROM row_history")
     assert RESYNC in damaged.require_refused("maintain", "--step", "optimize")
     assert sorted((damaged.root / "docs" / "_delta_log").iterdir()) == before
-    assert damaged.command("resync", "--vbuckets", "0")[0] == LakeError.exit_code
-    told = damaged.require_refused(
-        "resync", "--set", "policy.dropped=keep", "--set", "filter.since=now"
-    )
-    assert "which collections were dropped" in told and "policy.dropped=delete" in told
+    told = ""
+    keeping = ("--set", "policy.dropped=keep", "--set", "filter.since=now")
+    for words, options in ((("--vbuckets", "0"), ()), ((), keeping)):
+        assert damaged.command("resync", *words) == (0, "")
+        code, told = damaged.command("run", "--once", *options)
+        assert (code, "resync refused: " in told) == (LakeError.exit_code, True), told
+    assert "which collections were dropped" in told and "take both out" in told
     assert "where vbuckets started" in told
     assert damaged.command("resync") == (0, "")
     damaged.require_exact()
