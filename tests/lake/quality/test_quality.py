@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -360,9 +361,11 @@ def test_a_job_checks_what_changed_since_a_version_that_passed(
     lake = new_lake(4)
     config, pages = tmp_path / "quality.toml", tmp_path / "pages" / "new"
     config.write_text(f"[lake]\nroot = {json.dumps(lake.location.root)}\n")
+    suite = part_of_the_suite(tmp_path, "rev_positive", "flags_in_range", "rows_kept")
 
     def check(*options: str) -> tuple[int, dict[str, Any]]:
-        code = quality_job(["--config", str(config), "--json", *options])
+        words = ["--config", str(config), "--suite", str(suite), "--json", *options]
+        code = quality_job(words)
         return code, json.loads(capsys.readouterr().out)
 
     commit_round(lake, 1, {b"a": 1, b"b": 2, b"c": 3, b"d": 4})
@@ -414,6 +417,17 @@ def test_a_job_checks_what_changed_since_a_version_that_passed(
         ("rev_positive", 1),
         ("rows_kept", None),
     ]
+
+
+def part_of_the_suite(folder: Path, *names: str) -> Path:
+    """Write a suite of some of the expectations alone."""
+    suite = json.loads((files("dcp.schemas") / "replica_suite.json").read_text("utf-8"))
+    kept = [each for each in suite["expectations"] if each["meta"]["name"] in names]
+    assert len(kept) == len(names)
+    columns = {name: sql for name, sql in suite["meta"]["columns"].items() if name in names}
+    path = folder / "suite.json"
+    path.write_text(json.dumps(suite | {"meta": {"columns": columns}, "expectations": kept}))
+    return path
 
 
 def test_table_that_is_not_there_is_named(new_lake: NewLake, tmp_path: Path) -> None:
