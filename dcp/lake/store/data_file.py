@@ -31,52 +31,47 @@ DATA_FILE: Final = pa.schema(
         ("statistics", pa.string()),
     ]
 )
-"""The columns that tell a driver of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A finished file at the table's place, as a commit names it.
-
-    ``statistics`` is JSON by the Delta protocol, "Per-file Statistics".
-    """
+    """A finished file at the table's place, as a commit names it."""
 
     name: str
     size_bytes: int
     modified_milliseconds: int
     rows: int
     statistics: str
+    """JSON by the Delta protocol, "Per-file Statistics"."""
 
     def to_batch(self) -> pa.RecordBatch:
-        """Return it as one row of `DATA_FILE`."""
         return pa.RecordBatch.from_pylist([asdict(self)], schema=DATA_FILE)
 
 
 @dataclass(frozen=True, slots=True)
 class FileContents:
-    """The columns of a table's files, and those of which each file tells minimum and maximum.
-
-    Batches of less than ``row_group_bytes`` are gathered: a row group costs some kilobytes of the
-    file's footer, and a reader a few seeks. Parts of an upload are as large, of which S3 takes
-    10,000. The rows of each row group are ``sorted_by`` some columns, so that a reader passes over
-    pages of it.
-    """
+    """The layout of a table's files."""
 
     schema: pa.Schema
     statistics_columns: Sequence[str]
+    """Each file tells minimum and maximum of these columns."""
     row_group_bytes: int
+    """Smaller batches are gathered. A row group costs some kilobytes of the file's footer, and a
+    reader a few seeks. Parts of an upload are as large, of which S3 takes 10,000.
+    """
     sorted_by: Sequence[str] = ()
+    """Sorts the rows of each row group, so that a reader passes over pages of it."""
 
 
 class DataFileWriter(AbstractContextManager["DataFileWriter"]):
-    """Writes one file; where the block ends by an error, none of it stays.
+    """Writes one file, or none if the block raises.
 
-    Holds less than ``row_group_bytes`` of rows and one batch, and while it writes them, the same
-    encoded.
+    Holds less than ``row_group_bytes`` of rows and one batch; while it writes them, also the
+    encoded rows.
     """
 
     def __init__(self, place: TablePlace, contents: FileContents) -> None:
-        """Begin; without rows no file is made at ``place``."""
+        """Makes no file before the first rows."""
         self._place = place
         self._contents = contents
         self._name = f"part-{uuid4()}.zstd.parquet"
@@ -88,14 +83,12 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows."""
         self._gathered.append(rows)
         self._gathered_bytes += rows.nbytes
         if self._gathered_bytes >= self._contents.row_group_bytes:
             self._write_row_group()
 
     def finish(self) -> DataFile | None:
-        """Close the file, and tell of it; None without rows."""
         self._write_row_group()
         if self._writer is None or self._file is None:
             return None
@@ -117,14 +110,12 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the file; none of it stays after an error."""
         if kind is not None and self._writer is not None:
             with suppress(Exception):  # a full disk fails this, too: the first failure says why
                 self._writer.close()
         self._open.__exit__(kind, error, trace)
 
     def _opened(self) -> pq.ParquetWriter:
-        """Return what writes the file, which is made at the first call."""
         if self._writer is None:
             contents = self._contents
             part_bytes = max(UPLOAD_PART_BYTES, contents.row_group_bytes)
@@ -181,7 +172,6 @@ def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as statistics have it in JSON."""
     match value:
         case Decimal():
             return int(value)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 _WRITER_VERSION: Final = 7
-"""The version of the protocol for writers in which a table lists its features."""
+"""Tables of this writer version list their features."""
 
 _FEATURES: Final = frozenset(
     {
@@ -53,11 +53,11 @@ _DEFAULT_CHECKPOINT_INTERVAL: Final = "10"
 _LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
-"""As we write it. What delta-rs does not understand it takes for 30 days."""
+"""delta-rs takes an interval that it does not understand for 30 days."""
 
 
 class Operation(Enum):
-    """The name of a commit that adds rows in a table's history: Delta's words for the same."""
+    """Delta's words for a commit that adds rows, in a table's history."""
 
     WRITE = "WRITE"
     MERGE = "MERGE"
@@ -75,7 +75,6 @@ _METRICS: Final = {
     Operation.WRITE: ("numFiles", "numOutputRows", "numOutputBytes"),
     Operation.MERGE: ("numTargetFilesAdded", "numTargetRowsInserted", "numTargetBytesAdded"),
 }
-"""How the history calls the numbers of files, rows and bytes."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,9 +84,9 @@ _commit_locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.L
 
 @contextmanager
 def commits_to(place: TablePlace | None) -> Iterator[None]:
-    """Let no other thread of this process commit to the table at ``place`` meanwhile.
+    """Keeps this process's other threads from committing to the table at ``place`` meanwhile.
 
-    For statements of Spark beside ours: a lock of Spark's log store keeps its own commits apart.
+    For our statements beside Spark's: a lock of Spark's log store keeps its own commits apart.
     None: only Spark commits to the table.
     """
     if place is None:
@@ -98,16 +97,15 @@ def commits_to(place: TablePlace | None) -> Iterator[None]:
 
 
 class VersionTakenError(Exception):
-    """Another commit came first: nothing was committed, and the files are there still."""
+    """Another commit came first: nothing was committed, and the files are still there."""
 
 
 def takes_files(place: TablePlace, table: "StoredTable") -> bool:
-    """Return whether an append to a table, read at ``place``, needs nothing that we do not do.
+    """Return whether we can append to a table without Spark.
 
     Raises:
-        SetupError: it is in a store that does not answer.
-        LakeError: it is in a store that overwrites.
-
+        SetupError: its store does not answer.
+        LakeError: its store overwrites.
     """
     if unknown := _unknown_features(table):
         _LOG.info("%s: found the Delta features %s; Spark writes to it", place, unknown)
@@ -115,7 +113,6 @@ def takes_files(place: TablePlace, table: "StoredTable") -> bool:
 
 
 def _unknown_features(table: "StoredTable") -> str:
-    """Return what the table asks of its writers that we do not do; empty if nothing."""
     protocol = table.protocol()
     if protocol.min_writer_version != _WRITER_VERSION:
         return f"of writer version {protocol.min_writer_version}"
@@ -195,7 +192,6 @@ def commit_files(
 
 
 def commit_lines(actions: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the content of a commit's file."""
     return "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in actions).encode()
 
 
@@ -227,9 +223,9 @@ def _added(file: DataFile) -> dict[str, Any]:
 
 
 def _checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | None]) -> None:
-    """Write a checkpoint, and remove what the log no longer needs.
+    """Write a checkpoint and remove what the log no longer needs, as Delta does after its commits.
 
-    As Delta does after its own commits. The commit stands whatever comes of it.
+    A failure here does not undo the commit.
     """
     try:
         place.tidy_log()

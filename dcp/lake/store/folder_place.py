@@ -16,31 +16,26 @@ import pyarrow as pa
 from dcp.lake.store.place import LOG, CommitFile, TablePlace, commit_name
 
 _LEFT_OVER_SECONDS: Final = 24 * 3600.0
-"""After that time a commit that was not linked is one of a process that was killed."""
+"""An unlinked commit that is older belongs to a killed process."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class FolderPlace(TablePlace):
-    """A folder of this machine."""
-
     path: Path
 
     @property
     def uri(self) -> str:
-        """The place as delta-rs and Polars name it."""
         return str(self.path)
 
     @property
     def folder(self) -> Path:
-        """The table's folder."""
         return self.path
 
     def has_log(self) -> bool:
-        """Return whether there is a Delta log, perhaps a damaged one.
-
-        One that has only hidden files is of a driver that makes the table, or died as it did.
+        """A log with only hidden files does not count: its driver still makes the table,
+        or died.
         """
         log = self.path / LOG
         return log.is_dir() and any(
@@ -48,14 +43,9 @@ class FolderPlace(TablePlace):
         )
 
     def has_data(self) -> bool:
-        """Return whether there are files of rows."""
         return any(self.path.rglob("*.parquet"))
 
     def commits_from(self, version: int) -> dict[int, Hashable]:
-        """Return the identities of the files of a commit, and of all later ones, by version.
-
-        A table that was made anew has others.
-        """
         found: dict[int, Hashable] = {}
         for each in count(version):
             try:
@@ -66,7 +56,6 @@ class FolderPlace(TablePlace):
         return found
 
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
-        """Yield the files of commits, up to the first that is gone."""
         for version in versions:
             try:
                 with self._commit_file(version).open("rb") as file:
@@ -78,7 +67,6 @@ class FolderPlace(TablePlace):
 
     @contextmanager
     def writing(self, name: str, part_bytes: int) -> Iterator[pa.NativeFile]:
-        """Give a new file of the table; where the block ends by an error, none of it stays."""
         path = self.path / name
         try:
             with pa.OSFile(str(path), "wb") as file:
@@ -88,8 +76,6 @@ class FolderPlace(TablePlace):
             raise
 
     def sizes_of(self, names: Sequence[str]) -> list[int | None]:
-        """Return the bytes of files of the table; None for those that are not there."""
-
         def size(path: Path) -> int | None:
             try:
                 return path.stat().st_size
@@ -99,9 +85,8 @@ class FolderPlace(TablePlace):
         return [size(self.path / name) for name in names]
 
     def can_commit(self) -> bool:
-        """Return whether files can be linked in the log, which is made where there is none.
-
-        On some mounted stores they cannot.
+        """Return whether files can be linked in the log, which some mounted stores refuse. Makes
+        the log.
         """
         first, second = (self.path / LOG / f".{uuid4()}.tmp" for _ in range(2))
         try:
@@ -118,12 +103,7 @@ class FolderPlace(TablePlace):
         return True
 
     def commit(self, version: int, content: bytes) -> None:
-        """Write the file of a commit beside its place, and link it there, which never overwrites.
-
-        Raises:
-            FileExistsError: another commit has that version.
-
-        """
+        """Link a finished file at the commit's place: a link never overwrites."""
         place = self._commit_file(version)
         beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
         try:
@@ -134,9 +114,9 @@ class FolderPlace(TablePlace):
                 beside.unlink(missing_ok=True)
 
     def tidy_log(self) -> None:
-        """Remove the checksum of the last checkpoint, and commits that were never linked.
+        """Remove the last checkpoint's checksum, and commits that were never linked.
 
-        Hadoop's checksum would be of a file that is replaced: Spark would take it for damaged.
+        Hadoop's checksum would be of the replaced file: Spark would take the new one for damaged.
         """
         log = self.path / LOG
         (log / "._last_checkpoint.crc").unlink(missing_ok=True)

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task does: from batches with its number to batches of rows."""
 
 
 class NewRows(Protocol):
-    """Rows of a table that tasks make; they are appended as a whole, or not at all."""
+    """Rows of a table that tasks make; one commit appends them all."""
 
     def append(
         self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
@@ -29,11 +28,10 @@ class NewRows(Protocol):
         Args:
             base: called when the rows are made; returns the version that the commit may follow.
             transaction: fences the commit.
-            metadata: what the commit says of itself (`dcp.lake.tables.history`).
+            metadata: the commit's own words (`dcp.lake.tables.history`).
 
         Raises:
             VersionTakenError: another commit came first.
-
         """
 
 
@@ -41,25 +39,24 @@ class LakeStore(Protocol):
     """The tables of a lake, and the means to make rows of them."""
 
     @property
-    def spark(self) -> "SparkSession":
-        """The session, for statements on more rows than this process holds."""
+    def spark(self) -> "SparkSession": ...
 
     @property
     def slots(self) -> int:
-        """The number of tasks that run at once; 0 where a cluster decides that."""
+        """The number of tasks that run at once; 0 if a cluster decides."""
 
     @property
-    def looks(self) -> Looks:
-        """The looks at its tables."""
+    def looks(self) -> Looks: ...
 
-    def table(self, name: str) -> Table:
-        """Return a table, which need not be there."""
+    def table(self, name: str) -> Table: ...
 
     def pool(self, name: str) -> AbstractContextManager[None]:
-        """Let the work of this thread share the slots fairly with other pools' meanwhile."""
+        """Let this thread's work share the slots fairly with other pools meanwhile."""
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
-        """Return the rows of ``changes`` that so many tasks make, each called with its number."""
+        """Return the rows of ``changes`` that ``tasks`` tasks make. ``receive`` gets a task's
+        number.
+        """
 
     def first_rows(
         self,
@@ -69,18 +66,17 @@ class LakeStore(Protocol):
         columns: pa.Schema,
         settings: Mapping[str, str],
     ) -> NewRows | None:
-        """Return the first rows of a replica that is there: what ``made`` makes of a query's rows.
+        """Return the first rows of an existing replica, which ``made`` makes of a query's rows.
 
-        ``columns`` are those of ``made``, and ``settings`` those of the session meanwhile. None
-        where the rows must be merged.
+        ``columns`` describe what ``made`` returns; ``settings`` apply to the session meanwhile.
+        None if the rows must be merged.
 
         Raises:
-            LakeError: the table is in a store that overwrites.
-
+            LakeError: the table's store overwrites.
         """
 
     def beside(self) -> Self:
-        """Return the same store for another thread: it fences statements of its own."""
+        """Return the same store for another thread: it fences its own statements."""
 
     def end_beside(self, stores: Sequence[Self]) -> None:
-        """Let go of what `beside` made, when nothing is under way there."""
+        """Close the stores that `beside` made, once nothing runs there."""

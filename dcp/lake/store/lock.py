@@ -21,14 +21,13 @@ class LakeLockedError(FencedError):
 
 @contextlib.contextmanager
 def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[None]:
-    """Hold the lock of the lake at ``root``; do nothing where ``root`` is None.
+    """Hold the lock of the lake at ``root``; do nothing if ``root`` is None.
 
-    Nothing is made where there is no such folder, unless the command ``makes_lake``.
+    A missing folder is made only if the command ``makes_lake``.
 
     Raises:
-        LakeLockedError: another process holds it; names the process.
+        LakeLockedError: another process holds the lock; names the process.
         SetupError: the file cannot be made.
-
     """
     if root is None or not (makes_lake or root.exists()):
         yield

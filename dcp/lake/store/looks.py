@@ -9,11 +9,10 @@ from threading import Lock, get_ident
 class Looks:
     """The looks of one open lake, each by a thread of its own.
 
-    Outside of looks each access to a table reads it again. So does the first one after `read_anew`,
-    which every commit of this process calls. Threads share what they read (`RememberedTables`).
-
-    A commit of another process is seen by the next look: who commits on an older state loses, since
-    each commit is a compare-and-set.
+    Outside a look each access to a table reads it again. So does the first access after
+    `read_anew`, which every commit of this process calls. Threads share what they read
+    (`RememberedTables`). The next look sees commits of another process. A commit on an older state
+    loses, since each commit is a compare-and-set.
     """
 
     def __init__(self) -> None:
@@ -24,9 +23,9 @@ class Looks:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """Let this thread read each table once until the block ends; a look within one is its part.
+        """Let this thread read each table once until the block ends; inner looks join it.
 
-        Nothing may wait for other processes meanwhile, unless it calls `read_anew` then.
+        The block waits for no other process, unless it calls `read_anew` then.
         """
         if (thread := get_ident()) in self._begun:
             yield
@@ -38,15 +37,15 @@ class Looks:
             del self._begun[thread]
 
     def read_anew(self) -> None:
-        """Let all threads read the tables again, also in looks that have begun."""
+        """Let all threads read the tables again, also in running looks."""
         with self._anew:
             self._anew_at = self.tick()
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Read the newest state before a commit and behind it, whether it fails or not.
+        """Read the newest state right before a commit, and after it, even if it fails.
 
-        What is checked right before a commit is checked in the block.
+        Checks right before a commit belong into the block.
         """
         self.read_anew()
         try:
@@ -55,10 +54,10 @@ class Looks:
             self.read_anew()
 
     def tick(self) -> int:
-        """Return the time, in steps of this clock; who reads a table asks for it before."""
+        """Advance this clock and return its time; a reader asks before it reads."""
         return next(self._ticks)
 
     def has_seen(self, read_at: int) -> bool:
-        """Return whether what was read at that time is the state that this thread's look has."""
+        """Return whether a read at that time still holds for this thread's look."""
         begun = self._begun.get(get_ident())
         return begun is not None and read_at > max(begun, self._anew_at)

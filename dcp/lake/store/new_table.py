@@ -22,9 +22,9 @@ def commit_table(
     cluster_by: Collection[str],
     properties: Mapping[str, str],
 ) -> None:
-    """Make a table of these columns, empty, unless there is one.
+    """Make an empty table of these columns, unless it exists.
 
-    ``place`` must be one that commits (`TablePlace.can_commit`).
+    ``place`` must commit (`TablePlace.can_commit`).
     """
     try:
         with commits_to(place):
@@ -84,7 +84,7 @@ def _actions(
 
 
 def _protocol(is_clustered: bool, has_deletion_vectors: bool) -> dict[str, Any]:
-    """Return the lowest protocol that has the features ("Table Features" of Delta's protocol)."""
+    """Return the lowest protocol with the features (Delta's protocol, "Table Features")."""
     readers = ["deletionVectors"] if has_deletion_vectors else []
     writers = readers + (["domainMetadata", "clustering"] if is_clustered else [])
     if not writers:

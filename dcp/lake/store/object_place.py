@@ -29,31 +29,26 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace(TablePlace):
-    """A prefix of an object store, by its URL; ``way`` are the options that lead there.
-
-    They name where secrets are, and hold none.
-    """
+    """A prefix of an object store."""
 
     url: str
     way: Mapping[str, str] = field(repr=False, compare=False)
+    """Options that lead to the store. They name where secrets are, and hold none."""
 
     @property
     def uri(self) -> str:
-        """The place as delta-rs and Polars name it."""
         return self.url
 
     @property
     def folder(self) -> None:
-        """None: it is on no machine."""
         return
 
     @property
     def options(self) -> dict[str, str]:
-        """The options by which delta-rs and Polars open it; they hold secrets.
+        """Looks for the secrets at each call.
 
         Raises:
             SecretError: a file with a secret cannot be read, or is empty.
-
         """
         return with_secrets(self.url, self.way)
 
@@ -64,7 +59,6 @@ class ObjectPlace(TablePlace):
 
     @property
     def _parts(self) -> tuple[str, str, str]:
-        """Scheme, bucket, and what the table's objects begin with."""
         scheme, _, rest = self.url.partition("://")
         bucket, _, prefix = rest.partition("/")
         return scheme, bucket, prefix
@@ -76,24 +70,18 @@ class ObjectPlace(TablePlace):
         return self._path(LOG, commit_name(version))
 
     def has_log(self) -> bool:
-        """Return whether there is a Delta log, perhaps a damaged one.
-
-        What connectors leave to mark a folder, an object without content, is none; nor is a file by
-        which another driver tries the store at this moment, whose name begins with a dot.
+        """Two kinds of objects do not count: the empty one by which connectors mark a folder, and
+        the dotted one by which another driver tries the store.
         """
         log = self._path(LOG)
         below = (path.removeprefix(log) for path in self._first_below(log))
         return any(name and not name.startswith("/.") for name in below)
 
     def has_data(self) -> bool:
-        """Return whether there are files of rows, as far as a first look tells."""
+        """Looks at the first page of the listing only."""
         return any(path.endswith(".parquet") for path in self._first_below(self._path()))
 
     def commits_from(self, version: int) -> dict[int, Hashable]:
-        """Return the identities of the files of a commit, and of all later ones, by version.
-
-        A table that was made anew has others.
-        """
         import obstore  # not where all is on this machine
 
         just_before = self._commit_path(version)[:-1]
@@ -106,10 +94,7 @@ class ObjectPlace(TablePlace):
         }
 
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
-        """Yield the files of commits, up to the first that is gone.
-
-        Some are asked for at once.
-        """
+        """Asks for several files at once."""
         rest = iter(versions)
         while few := list(islice(rest, _AT_ONCE)):
             for found in _at_once(self._read_commit, few):
@@ -119,13 +104,11 @@ class ObjectPlace(TablePlace):
 
     @contextmanager
     def writing(self, name: str, part_bytes: int) -> Iterator[pa.NativeFile]:
-        """Give a new file of the table; where the block ends by an error, none of it stays."""
         with Upload(self._store, self._path(name), part_bytes) as upload:
             yield upload.file
             upload.file.close()
 
     def sizes_of(self, names: Sequence[str]) -> list[int | None]:
-        """Return the bytes of files of the table; None for those that are not there."""
         import obstore
 
         def size(name: str) -> int | None:
@@ -137,18 +120,16 @@ class ObjectPlace(TablePlace):
         return _at_once(size, names)
 
     def can_commit(self) -> bool:
-        """Return that the store refuses to overwrite, which is tried once in a process.
+        """Try once in a process that the store refuses to overwrite.
 
         Raises:
-            SetupError: it does not answer, or does not let us.
-            LakeError: it overwrites.
-
+            SetupError: the store does not answer, or denies access.
+            LakeError: the store overwrites.
         """
         require_conditional_writes(self._store, self.trial())
         return True
 
     def trial(self) -> StoreTrial:
-        """Return the trials of the store, below the table's log."""
         scheme, bucket, _ = self._parts
         where = f"{scheme}://{bucket}"
         if "endpoint" in self.way:
@@ -156,11 +137,10 @@ class ObjectPlace(TablePlace):
         return StoreTrial(self._store, self._path(LOG), where)
 
     def commit(self, version: int, content: bytes) -> None:
-        """Write the file of a commit unless there is one: the store itself decides.
+        """Write the commit's file on condition that none exists: the store itself decides.
 
         Raises:
             FileExistsError: another commit has that version.
-
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError
@@ -180,7 +160,9 @@ class ObjectPlace(TablePlace):
             raise
 
     def tidy_log(self) -> None:
-        """Do nothing: here a commit is there or not, and Spark's connector keeps no checksums."""
+        """Do nothing: half-written commits do not exist here, and Spark's connector keeps no
+        checksums.
+        """
 
     def _read_commit(self, version: int) -> CommitFile | None:
         import obstore

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _OF_CLIENT: Final = ("allow_http", "connect_timeout", "timeout")
-"""Options that obstore takes apart from those of the store."""
+"""Options of the HTTP client, which obstore takes apart from those of the store."""
 
 _MOST_OPEN: Final = 64
-"""Stores that stay open, with their connections; a lake has one."""
+"""More stores stay not open, with their connections; a lake has one."""
 
 _KEYS_LAST: Final = timedelta(seconds=30)
-"""Keys of files and profiles are looked up again after that time."""
+"""Older keys of files and profiles are read again."""
 
 
 class _Keys:
-    """Tells obstore the keys of S3 as this machine has them; it asks again when they are old."""
+    """Tells obstore this machine's keys for S3; obstore asks again when they are old."""
 
     refresh_threshold = timedelta(0)
 
@@ -48,11 +48,10 @@ class _Keys:
 
 
 def opened_store(bucket: str, way: Mapping[str, str]) -> "ObjectStore":
-    """Return the store of a bucket, by its URL and the options that lead there.
+    """Return the store of a bucket's URL.
 
     Raises:
         SecretError: a file with a secret cannot be read, or is empty.
-
     """
     return _opened(bucket, tuple(sorted(way.items())))
 

@@ -22,116 +22,112 @@ LOG: Final = "_delta_log"
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """The file of a commit, and when it was written."""
-
     version: int
     milliseconds: int
     content: bytes
 
 
 class TablePlace(ABC):
-    """The place of one table, which need not be there.
+    """The place of one table, which need not exist.
 
-    Each method raises what delta-rs or the store raises where it cannot be read or written.
+    Each method passes on the error of delta-rs or the store.
     """
 
     @property
     @abstractmethod
     def uri(self) -> str:
-        """The place as delta-rs and Polars name it."""
+        """The place's name for delta-rs and Polars."""
 
     @property
     @abstractmethod
     def folder(self) -> Path | None:
-        """The table's folder, where it is on this machine."""
+        """The table's folder; None in an object store."""
 
     @property
     def options(self) -> dict[str, str] | None:
-        """The options by which delta-rs and Polars open it; they hold secrets."""
+        """Options of delta-rs and Polars, with secrets; None in a folder."""
         return None
 
     def __str__(self) -> str:
-        """Name the place, for messages."""
         return self.uri
 
     @abstractmethod
     def has_log(self) -> bool:
-        """Return whether there is a Delta log, perhaps a damaged one."""
+        """Return whether there is a Delta log, even a damaged one."""
 
     @abstractmethod
     def has_data(self) -> bool:
-        """Return whether there are files of rows."""
+        """Return whether there are Parquet files."""
 
     @abstractmethod
     def commits_from(self, version: int) -> dict[int, Hashable]:
-        """Return the identities of the files of a commit, and of all later ones, by version.
+        """Return the files' identities of a commit and all later ones, by version.
 
         A table that was made anew has others.
         """
 
     @abstractmethod
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
-        """Yield the files of commits, up to the first that is gone."""
+        """Yield the commits' files; stops at the first missing one."""
 
     @abstractmethod
     def writing(self, name: str, part_bytes: int) -> AbstractContextManager[pa.NativeFile]:
-        """Give a new file of the table; where the block ends by an error, none of it stays.
+        """Give a new file of the table; none of it stays if the block raises.
 
-        It can be read when the block has ended. Into a store it goes in parts of ``part_bytes``.
+        The file can be read after the block. A store gets it in parts of ``part_bytes``.
         """
 
     @abstractmethod
     def sizes_of(self, names: Sequence[str]) -> list[int | None]:
-        """Return the bytes of files of the table; None for those that are not there."""
+        """Return the bytes of each file; None for a missing one."""
 
     @abstractmethod
     def can_commit(self) -> bool:
         """Return whether `commit` can keep its promise here.
 
         Raises:
-            LakeError: it cannot, nor can Spark.
-
+            LakeError: neither we nor Spark can.
         """
 
     @abstractmethod
     def commit(self, version: int, content: bytes) -> None:
-        """Write the file of a commit, which is there at once or not at all.
+        """Write the whole file of a commit at once, or nothing.
 
         Raises:
             FileExistsError: another commit has that version. Of two writers one wins.
-
         """
 
     @abstractmethod
     def tidy_log(self) -> None:
-        """Remove from the log what keeps Spark from reading a new checkpoint, and leftovers."""
+        """Remove leftovers, and whatever keeps Spark from reading a new checkpoint."""
 
     def open(self, version: int | None = None) -> "StoredTable":
-        """Read the log up to a version, or to the newest one."""
+        """Read the log up to ``version``; None: the newest one."""
         from deltalake import DeltaTable as StoredTable  # not in tasks, which only write
 
         return StoredTable(self.uri, version=version, storage_options=self.options)
 
 
 def commit_name(version: int) -> str:
-    """Return the name of a commit's file in the log."""
     return f"{version:020d}.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The place of a table, as Spark names it, and to open it; None where only Spark can."""
+    """A table's place, twice."""
 
     location: str
+    """As Spark names it."""
     place: TablePlace | None
+    """None if only Spark can open it."""
 
 
 def in_time(told: Iterable[tuple[dict[str, Any], int | None, int]]) -> list[dict[str, Any]]:
     """Return the commits with their times, newest first.
 
-    Each item is a commit, its own time, and its file's time. Both times are milliseconds. The
-    time that is returned is the commit's own: its file's where it names none or one that is still
-    to come, for a clock may have been wrong; and never before the commit before it.
+    Each item is a commit, its own time, and its file's time, in milliseconds. The returned time is
+    the commit's own. The file's time replaces a missing time, and one in the future: a clock may
+    have been wrong. No commit is earlier than the one before it.
     """
     least, now = -1, datetime.now(UTC).timestamp() * 1000
     commits = []

@@ -14,31 +14,30 @@ from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import TablePlace, in_time
 
 _MOST_REMEMBERED: Final = 500
-"""Commits of a table that are remembered at most."""
 
 _Told = tuple[dict[str, Any], int]
-"""What a commit says of itself, and the time of its file in milliseconds."""
 
 
 @dataclass(slots=True)
 class RememberedTable:
-    """A table as it was read, up to its newest commit, and what identifies that commit's file.
-
-    ``options`` opened it: with others it is read anew, since keys end. ``told`` are commits by
-    version; those below ``first_kept`` are gone. ``read_at``: see `Looks`.
-    """
+    """A table up to its newest read commit."""
 
     stored: StoredTable
     newest: Hashable
+    """Identifies the newest commit's file."""
     options: Mapping[str, str] | None = field(repr=False)  # secrets
+    """Opened the table: with others it is read anew, since keys expire."""
     read_at: int
+    """A time of `Looks.tick`."""
     told: dict[int, _Told] = field(default_factory=dict)
+    """Commits by version, each with its file's time in milliseconds."""
     first_kept: int = 0
+    """Older commits are gone."""
 
     def catch_up(self, place: TablePlace) -> bool:
-        """Read the commits that have come since; False where all must be read anew.
+        """Read the new commits; False if all must be read anew.
 
-        That is so where the table was made anew, or its log lost what was read.
+        So it is if the table was made anew, or its log lost commits that we had read.
         """
         version = self.stored.version()
         found = place.commits_from(version)
@@ -56,7 +55,7 @@ class RememberedTable:
     def commits(self, place: TablePlace, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits, newest first, as delta-rs would.
 
-        That would keep this process's other threads from running while it waits for a store.
+        delta-rs would stop this process's other threads while it waits for a store.
         """
         newest, before = self.stored.version(), self.told
         wanted = range(newest, max(newest - limit, self.first_kept - 1), -1)
@@ -76,8 +75,8 @@ class RememberedTable:
 class RememberedTables:
     """The tables of an open lake as they were read, by their names in SQL.
 
-    Its threads share them: where one reads a table anew, the looks of others go on with that newer
-    state. One thread at a time reads a table.
+    Threads share them: if one reads a table anew, others' looks go on with the newer state. One
+    thread at a time reads a table.
     """
 
     def __init__(self, looks: Looks | None = None) -> None:
@@ -87,19 +86,17 @@ class RememberedTables:
         self._reading: dict[str, Lock] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a table was there when it was last looked for."""
+        """Return whether the table existed at the last look."""
         return name in self._tables
 
     def is_absent(self, name: str) -> bool:
-        """Return whether this thread's look has found no table of that name."""
         return self.looks.has_seen(self._absent.get(name, 0))
 
     def note_absent(self, name: str, read_at: int) -> None:
-        """Note that there was no table of that name."""
         self._absent[name] = read_at
 
     def as_it_is(self, place: TablePlace, name: str) -> RememberedTable:
-        """Return a table as this thread's look has it: as it is remembered, and what came since."""
+        """Return the remembered table and its new commits, as this thread's look needs it."""
         with self._reading.setdefault(name, Lock()):
             known = self._tables.get(name)
             if known is not None and self.looks.has_seen(known.read_at):

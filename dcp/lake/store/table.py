@@ -9,18 +9,21 @@ import pyarrow as pa
 from dcp.lake.store.place import TablePlace
 
 Transaction = tuple[str, int]
-"""Application id and version of Delta's transaction identifiers: a commit with one that is not
-above the last of its application is skipped without a word, so it must be read back."""
+"""Application id and version of Delta's transaction identifiers.
+
+Delta skips a commit silently if its version is not above the last one of its application. So read
+the commit back.
+"""
 
 Statement = Callable[[str, Callable[[str], str]], str]
-"""Makes a query from how the table is called and from what makes a literal of a text."""
+"""Makes a query from the table's name and from a function that quotes a text."""
 
 _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """The data files of one version of a table: how many, and their bytes together."""
+    """The data files of one version of a table."""
 
     files: int
     bytes: int
@@ -28,18 +31,15 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The type of a column, and its comment."""
-
     kind: pa.DataType
     comment: str
 
 
 class Table(Protocol):
-    """A table of a lake, which need not be there.
+    """A table of a lake, which need not exist.
 
-    Where only Spark can do what is asked, the first such call starts it.
-
-    More than 20 public methods: one for each thing that anybody asks of a table or does to it.
+    The first call that only Spark can answer starts it. More than 20 public methods: one for each
+    thing that anybody asks of a table or does to it.
     """
 
     @property
@@ -51,36 +51,36 @@ class Table(Protocol):
         """The lake and the table, for messages."""
 
     def table_id(self) -> str:
-        """Return Delta's own id of the table: one that is dropped and made again has another."""
+        """Return Delta's own id; a table that was dropped and made again has another."""
 
-    def size(self) -> TableSize:
-        """Return the size of the newest version."""
+    def size(self) -> TableSize: ...
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest version that an application's transactions committed.
 
-        None where there is none, and where only Spark can read the table, which does not tell.
+        None if there is none, or if only Spark can read the table: Spark does not tell.
         """
 
     def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        """Raise LakeError unless the table has these columns, in any order, and no others.
+        """Raise LakeError unless the table has exactly these columns, in any order.
 
-        Columns that ``also`` names may be there.
+        It may also have those of ``also``.
         """
 
     def columns(self, version: int | None = None) -> pa.Schema:
-        """Return the columns of a version, or of the newest one, in the order of the table."""
+        """Return the columns of a version, or of the newest one, in the table's order."""
 
     def column(self, name: str) -> Column | None:
-        """Return a column of the newest version; None where there is none of that name."""
+        """Return a column of the newest version; None if it has none of that name."""
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        """Return what ``take`` makes of rows of the newest version, which are read as it asks.
+        """Return ``take``'s result on rows of the newest version; ``take`` decides how many are
+        read.
 
-        ``columns`` and ``condition`` are SQL that Spark and DataFusion understand. ``take`` may be
-        called twice.
+        ``columns`` and ``condition`` are SQL for both Spark and DataFusion. ``take`` may be called
+        twice.
         """
 
     def bounded_query(
@@ -90,30 +90,23 @@ class Table(Protocol):
         version: int | None,
         most_bytes: int | None,
     ) -> pa.Table | None:
-        """Return what a query finds in a version, or the newest one, as columns of ``schema``.
+        """Return a query's rows in a version, or the newest one, as columns of ``schema``.
 
-        None where it is more than ``most_bytes``, of rows with a ``value``.
+        None if their ``value`` columns have more than ``most_bytes``.
         """
 
     @property
     def place(self) -> TablePlace | None:
-        """The place of its files; None where delta-rs cannot open it."""
+        """The place of its files; None if delta-rs cannot open it."""
 
-    def exists(self) -> bool:
-        """Return whether there is a Delta table."""
+    def exists(self) -> bool: ...
 
-    def properties(self) -> dict[str, str]:
-        """Return the table's properties.
-
-        Raises:
-            LakeError: there is no Delta table, or it cannot be read.
-
-        """
+    def properties(self) -> dict[str, str]: ...
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits, newest first, as Delta describes them.
 
-        Of each ``version``, ``time``, ``operation``, ``operationParameters``, ``operationMetrics``
+        Each has ``version``, ``time``, ``operation``, ``operationParameters``, ``operationMetrics``
         and ``userMetadata``.
         """
 
@@ -123,33 +116,31 @@ class Table(Protocol):
     def query(
         self, statement: Statement, schema: pa.Schema, version: int | None = None
     ) -> pa.Table:
-        """Return what a query finds; see `bounded_query`."""
+        """Return a query's rows; see `bounded_query`."""
 
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> None:
-        """Make the table unless it is there. Two processes may do this at once."""
+        """Make the table unless it exists. Two processes may do this at once."""
 
     def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
-        """Add columns behind the others, unless they are there.
+        """Add missing columns behind the others; ``comments`` are by column.
 
-        Two processes may do this at once. ``comments`` are by the columns' names.
+        Two processes may do this at once.
         """
 
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set some properties; others stay."""
+    def set_properties(self, properties: Mapping[str, str]) -> None: ...
 
     def unset_properties(self, names: Collection[str]) -> None:
-        """Remove properties, as far as they are there."""
+        """Remove properties; missing ones are ignored."""
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Append few rows. Of writers that come at once each gets a version of its own.
+        """Append few rows. Each of several concurrent writers gets its own version.
 
-        ``metadata`` is what the commit says of itself (`dcp.lake.tables.history`).
+        ``metadata`` is the commit's own words (`dcp.lake.tables.history`).
 
         Raises:
-            LakeError: it failed, perhaps behind the commit: to write again may write twice.
-
+            LakeError: the append failed, perhaps after the commit: a second try may write twice.
         """
 
     def append_found(
@@ -160,19 +151,19 @@ class Table(Protocol):
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Append what a query finds; ``views`` are tables by the names that it has for them.
+        """Append a query's rows; ``views`` are tables by their names in the query.
 
         The other arguments are as for `merge`.
         """
 
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
-        """Commit a version with the rows of the newest one."""
+        """Commit a version that changes no row."""
 
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
-        """Delete rows; return how many. Without a condition all go, and no file is read."""
+        """Delete rows; return their number. Without a condition all go, and no file is read."""
 
     def is_readable(self) -> bool:
-        """Return whether all rows can be read: it reads them."""
+        """Return whether all rows can be read, by reading them."""
 
     def merge(
         self,
@@ -182,16 +173,15 @@ class Table(Protocol):
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Merge rows into the table by ``vbucket`` and ``key``; those with ``deleted`` go.
+        """Merge rows into the table by ``vbucket`` and ``key``; rows marked ``deleted`` go.
 
         Args:
-            rows: the table's columns, and ``deleted``; each key once. Or SQL for them, of views
-                and tables of `LakeStore.spark`.
-            statement: makes Spark's statement for that from SQL for the rows.
+            rows: the table's columns, and ``deleted``; each key once. Or SQL for them, of views and
+                tables of `LakeStore.spark`.
+            statement: makes Spark's MERGE from the rows' SQL.
             transaction: fences the commit.
-            metadata: what the commit says of itself (`dcp.lake.tables.history`).
-            settings: those of the session for this statement.
-
+            metadata: the commit's own words (`dcp.lake.tables.history`).
+            settings: of the session, for this statement.
         """
 
     def rewrite(
@@ -204,10 +194,10 @@ class Table(Protocol):
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Commit a version with the rows and columns that a query finds, and no others.
+        """Commit a version with exactly a query's rows and columns.
 
-        The table's properties stay, but for those that ``properties`` sets. ``comments`` are by
-        the columns' names. The other arguments are as for `merge`.
+        The table keeps its properties, except those in ``properties``. ``comments`` are by column.
+        The other arguments are as for `merge`.
         """
 
     def optimize(
@@ -215,18 +205,20 @@ class Table(Protocol):
     ) -> Mapping[str, int]:
         """Put the rows of small files into larger ones, sorted for the table's queries.
 
-        ``settings`` are those of the session for this statement. With ``whole`` all files are
-        written anew. Returns Delta's metrics, ``numFilesAdded`` and ``numFilesRemoved``.
+        ``settings`` apply to the session for this statement. ``whole`` writes all files anew.
+        Returns Delta's metrics, ``numFilesAdded`` and ``numFilesRemoved``.
         """
 
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
-        """Delete the files that no kept version needs; return how many those are.
+        """Delete the files that no kept version needs; return their number.
 
-        ``hours`` is how long a version is kept after the next one came; None: what the table's
-        property says. With ``dry_run`` nothing is deleted.
+        A version is kept for ``hours`` after the next one came; None: the table's property decides.
+        ``dry_run`` deletes nothing.
         """
 
     def register(self, name: str) -> None:
-        """Give the table a name in a schema of the session's own catalog, unless it is taken."""
+        """Give the table a name in a schema of the session's own catalog, unless the name
+        is taken.
+        """

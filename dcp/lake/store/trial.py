@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 _CONTENT: Final = b"dcplake tries this store\n"
 _CHANGED: Final = b"dcplake tried this store\n"
 _UNKNOWN: Final = "501 Not Implemented"
-"""What a server answers that does not know the condition."""
+"""The answer of a server that does not know the condition."""
 
 Trial = Callable[[], str]
-"""Tries something and returns, in words, what it found."""
+"""Tries something and returns its finding in words."""
 
 _safe: "Final[list[ObjectStore]]" = []
-"""Stores that refuse to overwrite; each is opened once in a process."""
+"""Stores that refused to overwrite: each is tried once in a process."""
 
 
 class StoreTrial:
-    """The trials of one store, below one folder. ``where`` names the store, for messages.
+    """The trials of one store, below one folder.
 
-    Each raises SetupError where the store does not answer or does not let us.
+    ``where`` names the store, for messages. Each trial raises SetupError if the store does not
+    answer or denies access.
     """
 
     def __init__(self, store: "ObjectStore", folder: str, where: str) -> None:
@@ -37,7 +38,7 @@ class StoreTrial:
         self._probe = f"{folder}/.{uuid4()}.dcplake-probe"
 
     def all(self) -> dict[str, Trial]:
-        """Return the trials by their names, in order; the last one removes the file."""
+        """Return the trials by name, in order; the last one removes the file."""
         return {
             "store list": self.list,
             "store write": self.write,
@@ -48,7 +49,7 @@ class StoreTrial:
         }
 
     def list(self) -> str:
-        """List the folder, the first page."""
+        """List the folder's first page."""
         import obstore
 
         with spark_errors(self._where):
@@ -57,7 +58,6 @@ class StoreTrial:
         return f"{self._where}: listed below lake.root, files: {len(found)}{more}"
 
     def write(self) -> str:
-        """Write the file, where there is none."""
         import obstore
 
         with spark_errors(self._where):
@@ -70,7 +70,6 @@ class StoreTrial:
         return f"wrote {self._probe}"
 
     def read(self) -> str:
-        """Read the file."""
         import obstore
 
         with spark_errors(self._where):
@@ -86,8 +85,7 @@ class StoreTrial:
         """Try to write the file again, which the store must refuse.
 
         Raises:
-            LakeError: it overwrites.
-
+            LakeError: the store overwrites.
         """
         import obstore
 
@@ -99,7 +97,7 @@ class StoreTrial:
         raise LakeError(f"{self._where}: {UNSAFE_STORE}")
 
     def swap(self) -> str:
-        """Replace the file as it was seen, which must work once; no commit relies on it."""
+        """Replace the file on condition that it is unchanged. No commit relies on this."""
         import obstore
 
         with spark_errors(self._where):
@@ -119,7 +117,6 @@ class StoreTrial:
         return "it swaps a file that was changed meanwhile; dcplake can do without"
 
     def delete(self) -> str:
-        """Remove the file."""
         import obstore
 
         with spark_errors(self._where):
@@ -128,7 +125,7 @@ class StoreTrial:
 
     @contextmanager
     def cleaned(self) -> Iterator[None]:
-        """Remove the file at the end, where a trial failed."""
+        """Remove the file if the block raises."""
         try:
             yield
         except BaseException:
@@ -138,12 +135,11 @@ class StoreTrial:
 
 
 def require_conditional_writes(store: "ObjectStore", trial: StoreTrial) -> None:
-    """Try that a store refuses to overwrite; each store is tried once in a process.
+    """Raise unless a store refuses to overwrite; tries each store once in a process.
 
     Raises:
-        SetupError: it does not answer, or does not let us.
-        LakeError: it overwrites, or does not know the condition.
-
+        SetupError: the store does not answer, or denies access.
+        LakeError: the store overwrites, or does not know the condition.
     """
     if any(each is store for each in _safe):
         return

@@ -14,14 +14,14 @@ _GATHERED_BYTES: Final = MEBIBYTE
 
 
 class Upload:
-    """Uploads what is written to `file`; where its block ends by an error, it is given up.
+    """Uploads the bytes that are written to `file`; gives the upload up if its block raises.
 
-    Then the store is told to forget the parts that it has. Holds `UPLOAD_PARTS` parts and less than
-    a part more, and what one write brings; of a large one, until its last part has left.
+    The store is then told to forget its parts. Holds `UPLOAD_PARTS` parts, less than a part more,
+    and the bytes of one write. A large write stays until its last part has left.
     """
 
     def __init__(self, store: "ObjectStore", path: str, part_bytes: int) -> None:
-        """Begin; nothing is asked of the store before the first part is full, or the end."""
+        """Asks nothing of the store before the first part is full, or the end."""
         import obstore
 
         self._writer = obstore.open_writer(
@@ -33,10 +33,10 @@ class Upload:
         self.file = pa.BufferedOutputStream(pa.PythonFile(self, "w"), _GATHERED_BYTES)
 
     def write(self, data: "bytes | pa.Buffer") -> int:
-        """Hand on bytes, as pyarrow calls it; waits where the store is slower.
+        """Hand on bytes, as pyarrow calls it; waits for a slow store.
 
-        What comes after the end, or a failure, is ignored: pyarrow writes what it has gathered
-        when it is closed, or freed.
+        Ignores bytes after the end or a failure: pyarrow writes its gathered bytes when it is
+        closed, or freed.
         """
         view = memoryview(data).cast("B")  # those of pyarrow are signed, which obstore refuses
         if not self._takes_more:
@@ -48,7 +48,7 @@ class Upload:
         return len(view)
 
     closed = False
-    """pyarrow asks; the end of the block is what counts."""
+    """pyarrow asks; only the end of the block counts."""
 
     def flush(self) -> None:
         """Do nothing: a part leaves when it is full."""
