@@ -13,16 +13,15 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 _SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
-"""Of `note_settings`."""
+"""The settings that `note_settings` keeps."""
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session is one of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def is_same(one: SparkSession, other: SparkSession) -> bool:
-    """Return whether both are one session of Spark, which several objects may stand for."""
+    """Return whether both objects stand for one session of Spark."""
     if one is other or is_connect(one) or is_connect(other):
         return one is other
     try:
@@ -32,15 +31,14 @@ def is_same(one: SparkSession, other: SparkSession) -> bool:
 
 
 def note_settings(spark: SparkSession) -> None:
-    """Keep the settings that a session has while no statement is under way, for those beside it."""
+    """Keep a session's settings, while no statement runs, for the sessions beside it."""
     _SETTINGS[spark] = dict(spark.conf.getAll)
 
 
 def session_beside(spark: SparkSession) -> SparkSession:
     """Return a new session with the noted settings of ``spark``, or else its present ones.
 
-    A running statement changes the present ones (`dcp.lake.tables.transaction`), so they are noted
-    before.
+    A running statement changes the present ones (`dcp.lake.tables.transaction`).
     """
     theirs: Any = spark  # Spark Connect has a class of its own
     beside: SparkSession = theirs.cloneSession() if is_connect(spark) else spark.newSession()
@@ -49,22 +47,21 @@ def session_beside(spark: SparkSession) -> SparkSession:
 
 
 class SessionBeside:
-    """Begins a session beside another one, when it is called for the first time."""
+    """Begins a session beside another one at its first call."""
 
     def __init__(self, start_spark: Callable[[], SparkSession]) -> None:
-        """``start_spark`` returns the other one."""
+        """``start_spark`` returns the other session."""
         self._start_spark = start_spark
         self.begun: SparkSession | None = None
 
     def __call__(self) -> SparkSession:
-        """Return the session."""
         if self.begun is None:
             self.begun = session_beside(self._start_spark())
         return self.begun
 
 
 def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
-    """Let go of what `session_beside` made, and let ``spark`` be the active session again."""
+    """End sessions that `session_beside` made, and make ``spark`` the active session again."""
     for session in sessions:
         if is_connect(session):  # at the process's end its client would ask a server that is gone
             client: Any = session.client
@@ -74,7 +71,7 @@ def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -
 
 
 def make_active(spark: SparkSession) -> None:
-    """Let a session be the active one of this thread."""
+    """Make a session the active one of this thread."""
     if not is_connect(spark):
         with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
             spark.createDataFrame([], "a INT")  # which is what makes a session the active one

@@ -26,28 +26,26 @@ from dcp.lake.spark.jars import delta_jars
 
 _OURS: Final = ("dcp", "dcp.schemas", "dcplake", "pyspark_dcp")
 _OF_THE_CLUSTER: Final = frozenset({"pyspark", "py4j"})
-"""Packages that Spark's own installation gives to its Python workers."""
+"""Spark's own installation gives these packages to its Python workers."""
 
 _Required = tuple[str, frozenset[str]]
-"""A package and the extras of it."""
+"""A package and its extras."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentArchive:
-    """Tells of an archive: its packages, and the path of the Python that its users must have."""
-
     packages: tuple[str, ...]
     python: Path
+    """Whoever unpacks the archive must have this Python at the same path."""
     size_bytes: int
 
 
 def write_environment_archive(path: Path) -> EnvironmentArchive:
-    """Write a tar file, compressed by gzip, of this Python's environment; whole or not at all.
+    """Write this Python's environment as a gzipped tar file; whole or not at all.
 
     Raises:
-        SetupError: a package is missing or has no list of its files, the jars cannot be brought, or
-            the file cannot be written.
-
+        SetupError: a package is missing or lists no files, the jars cannot be brought, or the file
+            cannot be written.
     """
     required: dict[_Required, Distribution] = {}
     _add_required(_installed("dcplake"), frozenset(), required)
@@ -103,7 +101,7 @@ def _installed(name: str) -> Distribution:
 def _add_required(
     package: Distribution, extras: frozenset[str], found: dict[_Required, Distribution]
 ) -> None:
-    """Add what a package requires here, with these extras of it, and what that requires."""
+    """Add all packages that a package requires here with these extras."""
     for each in map(Requirement, package.requires or ()):
         name, wanted = canonicalize_name(each.name), frozenset(each.extras)
         marker = each.marker
@@ -115,7 +113,6 @@ def _add_required(
 
 
 def _files_of(packages: Collection[Distribution]) -> Iterator[tuple[str, Path]]:
-    """Give the files of packages: their names in the folder of packages, and where they are."""
     for package in packages:
         if package.files is None:
             raise SetupError(
@@ -129,7 +126,7 @@ def _files_of(packages: Collection[Distribution]) -> Iterator[tuple[str, Path]]:
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """Give the files of dcplake as they are imported: an editable installation lists none."""
+    """Give dcplake's files by its imports: an editable installation lists none."""
     for name in _OURS:
         spec = find_spec(name)
         assert spec is not None and spec.origin is not None, name

@@ -29,7 +29,7 @@ from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
 
 _JVM_SECONDS: Final = 10.0
-"""How long a process takes to end after its connections were closed."""
+"""A JVM may take this long to end after its connections closed."""
 
 _COPY: Final = "put it back from a copy"
 _REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run makes the table again"
@@ -42,7 +42,7 @@ _REMEDIES: Final = {
     ("undone", False): _AUDIT,
     ("undone", True): _AUDIT,
 }
-"""By table (each replica's name begins with ``docs``), and whether it is its Delta log."""
+"""By table (each replica's name begins with ``docs``), and whether the file is of its Delta log."""
 
 _OVERWRITES: Final = (
     "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so that "
@@ -51,22 +51,22 @@ _OVERWRITES: Final = (
     "update its server; nothing was committed",
 )
 UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
-"""What was found of a store that overwrites, and what to do."""
+"""The finding about a store that overwrites, with its remedy."""
 
 _BY_OBSTORE: Final = r"Error performing [A-Z]+"
-"""How obstore and delta-rs begin to tell of a request that failed; the URL follows."""
+"""Begins the message of obstore and delta-rs for a failed request; the URL follows."""
 _BY_STORE: Final = rf"{_BY_OBSTORE}|^PermissionError|Permission denied \(os error 13\)"
-"""The same, and how it is told that the user may not read a folder of this machine."""
+"""The same, or the user may not read a folder of this machine."""
 _TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
-"""How delta-rs breaks such a line, in colours, where obstore has a colon."""
+"""delta-rs breaks a line so, in colours; obstore has a colon there."""
 _ITS_CODE: Final = r"[^<]*(?:<\?[^<]*)?<Error>\s*<Code>"
-"""What stands before the code of an error that S3 answers with."""
+"""Stands before the code of an S3 error."""
 _KNOWN_TO_SPARK: Final = re.compile(
     rf"redirect without LOCATION|{_ITS_CODE}AuthorizationHeaderMalformed"
 )
-"""How a store says that the bucket is in another region, which Spark's connector finds."""
+"""The store says that the bucket is in another region, which Spark's connector finds."""
 _CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
-"""How obstore tells of an error of ours, as it asked for keys."""
+"""obstore wraps an error of ours so, raised when it asked for keys."""
 
 _IN_PYTHON: Final = (
     r"(?:OSError|PermissionError): \[Errno \d+\] (?:[^\n]*\. Detail: \[errno \d+\] )?"  # pyarrow's
@@ -76,17 +76,16 @@ _IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """A known cause of a failure: the pattern of its text, and the error and remedy it maps to.
-
-    A group of the pattern is the file that it names. Without ``what_to_do`` the remedy follows from
-    the table, and from whether the file belongs to its Delta log.
-    """
+    """A known cause of a failure."""
 
     pattern: re.Pattern[str]
+    """Matches the failure's text. A group is the file that it names."""
     error: type[DcplakeError]
     found: str
     what_to_do: str = ""
+    """Without it the remedy follows from the table, and from `is_log`."""
     is_log: bool = False
+    """True if the file belongs to the table's Delta log."""
 
 
 _CAUSES: Final = (
@@ -272,14 +271,14 @@ _NO_CAUSE: Final = re.compile(
     r"\s|WARNING:|NOTE:|Picked up |Warning: |Error occurred during initialization of VM"
     r"|\d{4}-\d\d-\d\dT\S+ (?:WARN|INFO) "
 )
-"""Lines of a JVM's output that say nothing of why it ended."""
+"""Lines of a JVM's output that do not say why it ended."""
 
 
 def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return the error that a failure with a known cause means; None for any other.
+    """Return our error for a failure with a known cause; None for any other.
 
-    ``what`` was done, or where: the line begins with it. An error that a task
-    raised as `TaskError` is returned as that error.
+    The line begins with ``what``: the action, or its place. A task's `TaskError` becomes its
+    original error.
     """
     told = _told(failure)
     if (error := original_error(told) or _named_cause(told, what)) is not None:
@@ -300,10 +299,10 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 
 
 def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return the error that a failure of obstore or delta-rs means where the store caused it.
+    """Return our error for a failure of obstore or delta-rs that the store caused.
 
-    Then Spark would fail, too. None for any other: the table is such that only Spark can read it,
-    a file of it is damaged or gone, or Spark finds a way to the store. ``what``: see `known_error`.
+    Spark would fail, too. None for any other: only Spark can read the table, a file is damaged or
+    gone, or Spark finds a way to the store. ``what``: see `known_error`.
     """
     told = _TREE.sub(": ", f"{type(failure).__name__}: {failure}")
     if (carried := _CARRIED.search(told)) is not None:
@@ -331,7 +330,7 @@ def _named_cause(told: str, what: str) -> DcplakeError | None:
 
 
 def start_cause(failure: BaseException, log_file: Path) -> str:
-    """Return why Spark did not start: what its JVM printed last, where Python was told nothing."""
+    """Return the JVM's last words on why Spark did not start: Python was told nothing."""
     try:
         logged = log_file.read_text("utf-8", "replace")
     except OSError:
@@ -344,7 +343,7 @@ def start_cause(failure: BaseException, log_file: Path) -> str:
 
 
 def _printed_cause(logged: str) -> str:
-    """Return the line of a JVM's output that says why it ended: Java's innermost cause, if any."""
+    """Return the line that says why a JVM ended: Java's innermost cause, if any."""
     causes = re.findall(r'^(?:Caused by:|Exception in thread "main") (.*)$', logged, re.M)
     if causes:
         return str(causes[-1])
@@ -353,7 +352,7 @@ def _printed_cause(logged: str) -> str:
 
 
 def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return `known_error`, or the message of what else failed in one line; None for our bugs."""
+    """Return `known_error`, or another failure's message in one line; None for our bugs."""
     if (known := known_error(failure, what)) is not None or not _is_from_outside(failure):
         return known
     named = f"{what}: " if what else ""
@@ -364,7 +363,7 @@ def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | Non
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Let an error of ours be itself, and one of Spark's a line that begins with ``what``."""
+    """Pass on our errors; turn Spark's into one line that begins with ``what``."""
     try:
         yield
     except DcplakeError:
@@ -376,9 +375,9 @@ def spark_errors(what: str) -> Iterator[None]:
 
 
 def remedy(file: str, what: str, *, is_log: bool) -> str:
-    """Return what to do about a damaged file of a table, or of its Delta log.
+    """Return the remedy for a damaged file of a table, or of its Delta log.
 
-    The table is that of the file; without one, that which ``what`` ends with the name of.
+    The table is the file's. Without a file, ``what`` ends with the table's name.
     """
     folder, log, _ = file.partition("/_delta_log")
     named = folder if log else folder.rpartition("/")[0]
@@ -393,7 +392,7 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
 
 
 def _told(failure: BaseException) -> str:
-    """Return the texts of a failure and of its causes, Java's among them."""
+    """Return the texts of a failure and its causes, Java's included."""
     told = "\n".join(
         getattr(each, "_stackTrace", "") + "".join(traceback.format_exception_only(each))
         for each in _chain(failure)
@@ -408,7 +407,7 @@ def innermost(failure: BaseException) -> str:
 
 
 def _is_from_outside(failure: BaseException) -> bool:
-    """Return whether Spark, a disk, a store or delta-rs failed (whose own are of ``_internal``)."""
+    """Return whether Spark, a disk, a store or delta-rs (``_internal``) failed."""
     module = type(failure).__module__.partition(".")[0]
     is_theirs = module in ("pyspark", "py4j", "delta", "deltalake", "_internal", "obstore")
     return is_theirs or isinstance(failure, OSError)
@@ -426,15 +425,15 @@ _SHUTTING_DOWN: Final = re.compile(
     r"dagScheduler\(\)\" is null|dagScheduler\(\) is null|stopped SparkContext"
     r"|SparkContext was shut down|Shutdown in progress"
 )
-"""What a JVM answers while it ends: by a SIGTERM to the whole process group, say."""
+"""Answers of a JVM that ends: by a SIGTERM to the whole process group, say."""
 
 
 _TERMINATED: Final = (-signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes of a process that SIGTERM ended; a JVM ends itself then, with the second."""
+"""Exit codes after SIGTERM; a JVM ends itself then, with the second."""
 
 
 def _ended_jvm(failure: BaseException) -> int | None:
-    """Return the exit code of the JVM that this process started; None where it runs, or is
+    """Return the exit code of the JVM that this process started; None if it runs or is
     another's.
     """
     for process in _jvms:
@@ -457,6 +456,6 @@ def _signal_name(number: int) -> str:
 
 
 def _is_lost_connection(failure: BaseException) -> bool:
-    """Return whether the JVM may have ended: it did not answer (`Py4JJavaError` is an answer)."""
+    """Return whether the JVM may have ended: `Py4JJavaError` is an answer, so it has not."""
     answers = isinstance(failure, Py4JJavaError)
     return isinstance(failure, Py4JError | ConnectionError | EOFError) and not answers

@@ -17,7 +17,7 @@ def jars_folder() -> Path:
 def data_folder() -> Path:
     """Return ``share/dcplake`` of this Python environment, or else the user's cache folder.
 
-    A user without a home gets the former, though it cannot be written to.
+    A user without a home gets the former, even if it is read-only.
     """
     shared = Path(sys.prefix) / "share" / "dcplake"
     existing = next(folder for folder in (shared, *shared.parents) if folder.exists())
@@ -29,9 +29,9 @@ def data_folder() -> Path:
 
 
 def spark_home() -> Path | None:
-    """Return the Spark that came with the package pyspark, whatever ``SPARK_HOME`` names.
+    """Return the Spark of the package pyspark, whatever ``SPARK_HOME`` names.
 
-    None where pyspark is that of a Spark installed by itself, or is missing.
+    None if pyspark belongs to a separate Spark installation, or is missing.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:

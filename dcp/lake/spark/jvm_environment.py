@@ -34,7 +34,7 @@ _UTF8_LOCALE: Final = "C.UTF-8"
 _LANGUAGE_OPTIONS: Final = (
     "-Duser.language=en -Duser.country=US -Duser.timezone=UTC -Dfile.encoding=UTF-8"
 )
-"""Java takes them from the machine otherwise."""
+"""Java takes these from the machine otherwise."""
 
 _VARIABLES_OF_OPTIONS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Every Java reads these, also the one that parses Spark's command line.
@@ -48,18 +48,17 @@ _LIBRARY_FOLDERS: Final = (
     "io.netty.native.workdir",
     "commons.crypto.lib.tempdir",
 )
-"""Properties that say where Spark's libraries unpack their native parts."""
+"""Properties for the folders where Spark's libraries unpack their native parts."""
 
 _STYLE: Final = "java.time.format.DecimalStyle"
 """Java's class that knows the digits of the default locale."""
 
 
 def jvm_variables(master: str) -> dict[str, str | None]:
-    """Return the environment variables of a JVM of Spark that this process starts; None: unset.
+    """Return the environment variables of a JVM that this process starts; None: unset.
 
     Raises:
         SetupError: there is no Java that Spark runs on.
-
     """
     variables: dict[str, str | None] = {
         "JAVA_HOME": str(find_java_home()),
@@ -83,7 +82,7 @@ def jvm_variables(master: str) -> dict[str, str | None]:
 
 @contextmanager
 def environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Let processes that start meanwhile have these environment variables; None: not this one."""
+    """Give processes that start meanwhile these environment variables; None removes one."""
     before = {name: os.environ.get(name) for name in variables}
     _set(variables)
     try:
@@ -101,13 +100,12 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 
 def driver_java_options() -> str:
-    """Return options of a JVM on this machine: language, and folders that can be used.
+    """Return a local JVM's options: language, and folders that it can use.
 
-    Java looks for the home only in the list of users, and always puts temporary files into /tmp.
+    Java looks for the home only in the list of users, and puts temporary files into /tmp.
 
     Raises:
         SetupError: no folder for temporary files can be used.
-
     """
     home = home_folder() or private_folder()
     folders = {"java.io.tmpdir": temporary_folder(), "user.home": home}
@@ -120,7 +118,7 @@ def driver_java_options() -> str:
 
 
 def task_settings() -> dict[str, str]:
-    """Return the settings that give executors and Python tasks, here or elsewhere, the same."""
+    """Return settings for the same environment in executors and Python tasks, here or elsewhere."""
     return {
         "spark.executor.extraJavaOptions": _LANGUAGE_OPTIONS,
         "spark.executorEnv.LC_ALL": _UTF8_LOCALE,
@@ -131,20 +129,21 @@ def task_settings() -> dict[str, str]:
 
 
 def set_language(jvm: Any) -> None:
-    """Give a running JVM that is this program's alone the same language: spark-submit's, say."""
+    """Give a running JVM the same language; only if this program alone uses it (spark-submit's,
+    say).
+    """
     java = jvm.java.util
     java.Locale.setDefault(java.Locale.US)
     java.TimeZone.setDefault(java.TimeZone.getTimeZone("UTC"))
 
 
 def refuse_language(spark: "SparkSession", jvm: Any, folder: Path | None) -> None:
-    """Refuse a session whose JVM cannot name the files of a lake; ``folder``: of a local one.
+    """Refuse a session whose JVM cannot name a lake's files; ``folder`` is that of a local lake.
 
-    ``jvm`` is None under Spark Connect, which gives access to none.
+    ``jvm`` is None under Spark Connect.
 
     Raises:
-        ConfigError: its locale has other digits, or its names of files are not in UTF-8.
-
+        ConfigError: its locale has other digits, or its file names are not in UTF-8.
     """
     if jvm is None:
         [[style]] = spark.sql(f"SELECT java_method('{_STYLE}', 'ofDefaultLocale')").collect()

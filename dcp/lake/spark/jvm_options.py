@@ -12,7 +12,7 @@ from typing import Final
 from dcp.lake.spark.install_paths import data_folder
 
 MANY_CHANGES: Final = 1_000_000
-"""From so many changes on that a run has to bring, code that is compiled well pays."""
+"""From so many changes on, well compiled code pays for its compilation."""
 
 # C1 alone. It would get a code cache of 48 MB: Spark fills that, then compiles in circles.
 _QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m"
@@ -23,15 +23,14 @@ _NO_EARLY_COLLECTIONS: Final = "-XX:MetaspaceSize=256m"
 def class_archive_path() -> Path:
     """Return the path of Java's archive of Spark's loaded classes (AppCDS), if set-up made it.
 
-    A JVM with Spark and Delta loads some 18,000 classes before its first commit; with the archive
-    it finds them parsed and checked. One that it does not fit (another Java, other jars) does
-    without it, and says nothing.
+    A JVM with Spark and Delta loads some 18,000 classes before its first commit. The archive has
+    them parsed and checked. A JVM with another Java or other jars ignores it silently.
     """
     return data_folder() / "spark-classes.jsa"
 
 
 def jvm_options(*, is_long: bool) -> str:
-    """Return the options of a JVM; ``is_long``: it serves, or has much to do."""
+    """``is_long``: the JVM serves, or has much to do."""
     archive = class_archive_path()
     return " ".join(
         [

@@ -16,7 +16,7 @@ from dcp.errors import ConfigError
 from dcp.lake.spark.jvm_environment import environment
 
 SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
-"""The variable from which PySpark takes the arguments of ``spark-submit``; users set it, too."""
+"""PySpark takes the arguments of ``spark-submit`` from this variable; users set it, too."""
 
 _OPTION: Final = "--properties-file"
 _AS_IT_IS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/,")
@@ -24,15 +24,14 @@ _AS_IT_IS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 @contextmanager
 def launch_properties(settings: Mapping[str, str]) -> Iterator[None]:
-    """Let the JVM that PySpark starts meanwhile have ``settings``.
+    """Give ``settings`` to the JVM that PySpark starts meanwhile.
 
-    They win over the user's ``spark-defaults.conf``. A ``--conf`` of the user's wins over them in
-    what the JVM needs at its start; in the session they win.
+    They win over the user's ``spark-defaults.conf``. A user's ``--conf`` wins over them for what
+    the JVM needs at its start; in the session they win.
 
     Raises:
         ConfigError: the user's arguments name a file of their own; Spark reads only one.
         OSError: the file cannot be written.
-
     """
     theirs = os.environ.get(SUBMIT_ARGUMENTS)
     if any(word.partition("=")[0] == _OPTION for word in shlex.split(theirs or "")):
@@ -50,16 +49,16 @@ def launch_properties(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
-    """Return settings as ``java.util.Properties`` reads them."""
+    """Return settings in the format of ``java.util.Properties``."""
     return "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in settings.items())
 
 
 def escaped(text: str) -> str:
-    """Return a key or a value so: in ASCII, since Java reads such files as Latin-1."""
+    """Escape a key or a value into ASCII, since Java reads such files as Latin-1."""
     return "".join(each if each in _AS_IT_IS else _units(each) for each in text)
 
 
 def _units(character: str) -> str:
-    """Return a character as the one or two units that Java has for it."""
+    """Return a character as its one or two UTF-16 units."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))

@@ -16,17 +16,17 @@ _LOG_NAME: Final = "spark.log"
 _ERROR: Final = b" ERROR "
 
 _PLACES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (folders in them are made safely)
-"""Folders for temporary files that systems have, apart from the one that is chosen."""
+"""Other common folders for temporary files."""
 
 _SHORT_BYTES: Final = 40
-"""Of a folder for sockets: Spark adds 60 bytes, and the shortest limit (macOS) is 103."""
+"""Limit for a folder of sockets: Spark adds 60 bytes, and the shortest limit (macOS) is 103."""
 
 
 _logs: list[Path] = []
 
 
 def temporary_log_file() -> Path:
-    """Return a log file in a new folder, which goes at exit unless Spark logged an error."""
+    """Return a log file in a new folder; exit removes it unless Spark logged an error."""
     file = Path(tempfile.mkdtemp(prefix="dcplake-")) / _LOG_NAME
     atexit.register(_remove_log, file, os.getpid())
     _logs.append(file)
@@ -34,11 +34,10 @@ def temporary_log_file() -> Path:
 
 
 def temporary_folder() -> Path:
-    """Return the folder for temporary files: that of TMPDIR, or of the system.
+    """Return TMPDIR, or the system's folder.
 
     Raises:
-        SetupError: there is none that can be written to.
-
+        SetupError: none can be written to.
     """
     try:
         return Path(tempfile.gettempdir()).absolute()
@@ -50,13 +49,12 @@ def temporary_folder() -> Path:
 
 
 def sockets_folder() -> Path:
-    """Return a new folder that nobody else may enter; it goes at exit.
+    """Return a new private folder; exit removes it.
 
-    Names of sockets have some 100 characters at most, and folders for temporary files may be deep.
+    Names of sockets have some 100 characters at most, and temporary folders may be deep.
 
     Raises:
         SetupError: no folder with a short name can be written to.
-
     """
     return _new_folder(
         lambda place: len(os.fsencode(place)) <= _SHORT_BYTES,
@@ -65,13 +63,12 @@ def sockets_folder() -> Path:
 
 
 def libraries_folder() -> Path | None:
-    """Return a new folder for the native libraries that Java unpacks; it goes at exit.
+    """Return a new folder for Java's native libraries; exit removes it.
 
-    None where the folder for temporary files will do: it is not mounted ``noexec``.
+    None if the folder for temporary files will do: it is not mounted ``noexec``.
 
     Raises:
-        SetupError: programs cannot run from any folder for temporary files.
-
+        SetupError: no folder for temporary files lets programs run.
     """
     if _has_programs(temporary_folder()):
         return None
@@ -81,17 +78,16 @@ def libraries_folder() -> Path | None:
 
 
 def private_folder() -> Path:
-    """Return a new folder that nobody else may enter; it goes at exit.
+    """Return a new private folder; exit removes it.
 
     Raises:
         SetupError: no folder for temporary files can be written to.
-
     """
     return _new_folder(lambda _: True, "a folder that this user can write to")
 
 
 def _new_folder(fits: Callable[[Path], bool], wanted: str) -> Path:
-    """Make a folder in the first place that fits and can be written to."""
+    """Make a folder in the first place that fits and is writable."""
     temporary = temporary_folder()
     for place in (temporary, *map(Path, _PLACES), data_folder()):
         with suppress(OSError):
@@ -107,19 +103,19 @@ def _has_programs(place: Path) -> bool:
 
 
 def home_folder() -> Path | None:
-    """Return the user's home folder; None where it is not there, as for a user without a name."""
+    """Return the user's home folder; None if it does not exist."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home() raises where there is none)
     return home if home.is_absolute() and home.is_dir() else None
 
 
 def kept_log() -> Path | None:
-    """Keep Spark's log at exit, for a message that names it; None where dcplake chose no log."""
+    """Keep Spark's log at exit, for a message that names it; None if dcplake chose no log."""
     atexit.unregister(_remove_log)
     return _logs[-1] if _logs else None
 
 
 def remove_empty_warehouse_at_exit() -> None:
-    """Remove the ``spark-warehouse`` that Spark makes in the current folder, unless it is used.
+    """Let exit remove Spark's ``spark-warehouse`` from the current folder, unless it is used.
 
     The setting stays Spark's or the user's: a lake in a catalog schema may live there.
     """

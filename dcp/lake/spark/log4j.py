@@ -33,7 +33,6 @@ def write_log4j_properties(log_file: Path) -> Path:
 
     Raises:
         OSError: the folder cannot be written.
-
     """
     log_file = log_file.absolute()
     log_file.parent.mkdir(parents=True, exist_ok=True)

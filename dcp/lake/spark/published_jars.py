@@ -8,29 +8,28 @@ DELTA_VERSION: Final = "4.4.0"
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One jar: its Maven group, its artifact with its version, and its checksum."""
-
     group: str
     name: str
+    """The artifact with its version."""
     sha256: str
 
     @property
     def file_name(self) -> str:
-        """The name under which the jar is kept."""
         return f"{self.name}.jar"
 
     @property
     def download_name(self) -> str:
-        """The name that Ivy gives it."""
+        """Ivy's name for the file."""
         return f"{self.group}_{self.file_name}"
 
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Jars that are downloaded together: Maven's names of the packages, and what they bring."""
+    """Jars that are downloaded together."""
 
     title: str
     packages: tuple[str, ...]
+    """Maven's names of the packages."""
     excluded: tuple[str, ...]
     megabytes: int
     jars: tuple[Jar, ...]

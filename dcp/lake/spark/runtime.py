@@ -19,19 +19,16 @@ __all__ = ["Runtime", "delta_jars", "find_java_home", "prepare"]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Java and the jars that a Spark session needs."""
-
     java_home: Path
     java_version: str
     jars: tuple[Path, ...]
 
 
 def prepare() -> Runtime:
-    """Find Java, fetch the jars where they are missing, and say what there is.
+    """Find Java, and fetch missing jars.
 
     Raises:
-        SetupError: something is missing that cannot be fetched; says what to install.
-
+        SetupError: something is missing that cannot be fetched; names the remedy.
     """
     java_home = find_java_home()
     return Runtime(java_home, java_version(java_home), tuple(delta_jars()))

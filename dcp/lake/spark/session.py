@@ -58,7 +58,6 @@ DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 LOG_STORE: Final = "dcplake.S3LogStore"
-"""The class of `LOG_STORE_JAR`."""
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
@@ -74,13 +73,13 @@ _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 _POOL: Final = "spark.scheduler.pool"
 
 _started: list[SparkSession] = []
-"""Of `started_session`."""
+"""The session that `started_session` returns."""
 
 _starting: Final = threading.Event()
-"""Of `is_starting`."""
+"""Set while `is_starting`."""
 
 _JVM_SECONDS: Final = 10.0
-"""How long a JVM may take to end, with what it has to remove."""
+"""A JVM may take this long to end, since it removes files."""
 
 
 def build_session(
@@ -99,21 +98,20 @@ def build_session(
 
     Args:
         app_name: shown in Spark's UI and logs.
-        master: for example ``local[2]``, or ``sc://host:port``, a server of Spark Connect; None
-            means what spark-submit says, else all local cores.
-        driver_memory: the JVM's heap, as Spark writes it (``2g``). In local mode that is all of it.
-        log_file: where Spark's own output goes; None chooses a new file in the temporary folder.
-        extra: further Spark settings; they win over ours (the JVM's options, jars and extensions
-            are added to ours), and what spark-submit was given wins over both. Nothing wins over
+        master: for example ``local[2]``, or ``sc://host:port`` for Spark Connect; None:
+            spark-submit's, else all local cores.
+        driver_memory: the JVM's heap, as Spark writes it (``2g``); in local mode, all of it.
+        log_file: takes Spark's own output; None chooses a new temporary file.
+        extra: further Spark settings. They win over ours; the JVM's options, jars and extensions
+            are added to ours. Settings of spark-submit win over both, and nothing over
             `REQUIRED_SPARK`.
-        theirs: the session of a user; None means the active one, if there is one.
+        theirs: a user's session; None means the active one, if any.
         on_s3: whether tables are on S3, for which Spark needs more jars.
 
     Raises:
         SetupError: Java or the Delta jars are missing, Spark did not start (names its log), or a
             server of Spark Connect does not answer.
-        ConfigError: the session that exists lacks Delta, or its master is of an unknown kind.
-
+        ConfigError: the existing session lacks Delta, or its master is of an unknown kind.
     """
     import delta.exceptions  # noqa: F401  (registers Delta's typed errors)
 
@@ -145,7 +143,6 @@ def is_starting() -> bool:
 
 
 def _session_that_is_there() -> SparkSession | None:
-    """Return the active session; in a thread of Python that has none, the one of the process."""
     session = SparkSession.getActiveSession()
     if session is None:
         from pyspark import SparkContext
@@ -161,7 +158,7 @@ def _session_that_is_there() -> SparkSession | None:
 
 @contextmanager
 def active_session_kept() -> Iterator[None]:
-    """Make the session that is active now active again at the end."""
+    """Make the present active session active again at the end."""
     before = _session_that_is_there()
     try:
         yield
@@ -171,7 +168,7 @@ def active_session_kept() -> Iterator[None]:
 
 
 def session_of_user(theirs: SparkSession | None) -> SparkSession | None:
-    """Return ``theirs``, or the session that is there; None if `build_session` started it."""
+    """Return ``theirs``, or the existing session; None if `build_session` started it."""
     session = theirs or _session_that_is_there()
     return None if session is None or _is_started(session) else session
 
@@ -181,14 +178,14 @@ def _is_started(session: SparkSession) -> bool:
 
 
 def started_session() -> SparkSession | None:
-    """Return the session that `build_session` started last and nobody ended; it took over none."""
+    """Return the last session that `build_session` started, until somebody ends it."""
     return _started[0] if _started else None
 
 
 def end_session(session: SparkSession) -> None:
     """Stop a session that `build_session` started, and its JVM; another can be started then.
 
-    Where somebody stopped it already, and uses the JVM for a session of his own, nothing is done.
+    Does nothing if somebody stopped it already, and uses the JVM for his own session.
     """
     from pyspark import SparkContext
 
@@ -215,19 +212,19 @@ def end_session(session: SparkSession) -> None:
 
 
 def session_slots(spark: SparkSession) -> int:
-    """Return how many tasks of a session run at once; 0 where the cluster decides."""
+    """Return how many tasks of a session run at once; 0 if the cluster decides."""
     master = spark.conf.get("spark.master", "")
     return slots_of(master) if master else 0
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """Return the driver's JVM; None under Spark Connect, which gives access to none."""
+    """Return the driver's JVM; None under Spark Connect."""
     return None if is_connect(spark) else spark.sparkContext._jvm
 
 
 @contextmanager
 def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
-    """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
+    """Put this thread's jobs into a pool of Spark's fair scheduler meanwhile."""
     if is_connect(spark):  # there the server has the threads
         yield
         return
@@ -242,7 +239,7 @@ def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
-    """Return what must be set before Spark starts, besides the jars."""
+    """Return settings that Spark needs before its start, besides the jars."""
     settings = {
         _EXTENSIONS: DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
@@ -269,13 +266,12 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
 def jars_settings(
     is_there: Callable[[str], bool] = lambda _: False, *, on_s3: bool = False
 ) -> dict[str, str]:
-    """Return what brings the jars of Delta, and of S3, to the driver and to executors.
+    """Return settings that bring the jars of Delta, and of S3, to driver and executors.
 
-    ``is_there`` says of a class whether Spark has it already.
+    ``is_there`` says whether Spark has a class already.
 
     Raises:
         SetupError: jars are missing and cannot be brought.
-
     """
     jars = [] if is_there(DELTA_EXTENSION) else delta_jars()
     jars += [] if is_there(LOG_STORE) else [LOG_STORE_JAR]
@@ -284,9 +280,10 @@ def jars_settings(
 
 
 def log_store_settings(given: Callable[[str], str | None]) -> dict[str, str]:
-    """Return what lets the store itself refuse the second commit of a version on S3.
+    """Let the store itself refuse the second commit of a version on S3.
 
-    ``given`` says what the user set, who may have chosen a log store: Delta refuses two.
+    ``given`` returns the user's settings. The user may have chosen a log store, and Delta refuses
+    two.
     """
     if given(_LOG_STORE_OF_ALL):
         return {}
@@ -299,7 +296,6 @@ def log_store_of(spark: SparkSession, place: str) -> str:
 
     Raises:
         ConfigError: it is Delta's own, which may overwrite others' commits.
-
     """
     key = f"spark.delta.logStore.{urlsplit(place).scheme}.impl"
     if chosen := spark.conf.get(key, None) or spark.conf.get(_LOG_STORE_OF_ALL, None):
@@ -312,9 +308,9 @@ def log_store_of(spark: SparkSession, place: str) -> str:
 
 
 def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
-    """Try that the store of a folder refuses to overwrite; False where a server has the session.
+    """Try that the store of a folder refuses to overwrite; False if a server has the session.
 
-    Any exception of Spark means that it does not, or cannot be reached.
+    Any exception of Spark means that the store overwrites, or does not answer.
     """
     jvm = jvm_of(spark)
     if jvm is None:
@@ -325,9 +321,9 @@ def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
 
 
 def remove_empty_folder(spark: SparkSession, folder: str) -> None:
-    """Remove a folder of any store if nothing is in it; do nothing where a server has the session.
+    """Remove an empty folder of any store; does nothing if a server has the session.
 
-    Any exception of Spark means that something is in it, or that the store does not let us.
+    Any exception of Spark means that the folder is not empty, or that the store forbids it.
     """
     if (jvm := jvm_of(spark)) is not None:
         path = jvm.org.apache.hadoop.fs.Path(folder)
@@ -339,11 +335,10 @@ def _hadoop_configuration(spark: SparkSession) -> Any:
 
 
 def guarding_settings(master: str) -> dict[str, str]:
-    """Return what keeps strangers out of the processes of a session under this master.
+    """Return settings that keep strangers out of a session's processes.
 
-    Without it Spark's block manager serves task data to any client. Spark makes a secret of its own
-    for each session, but not under a standalone master: there it is that of the cluster, which its
-    owner sets.
+    Without them Spark's block manager serves task data to any client. Spark makes a secret for each
+    session. Under a standalone master the secret is the cluster's, and its owner sets it.
     """
     if master.startswith("spark://"):
         return {}
@@ -359,10 +354,10 @@ def guarding_settings(master: str) -> dict[str, str]:
 
 
 def lasting_settings(master: str) -> dict[str, str]:
-    """Return what keeps a session under this master alive on a machine that sleeps for a while.
+    """Return settings that keep a session alive on a machine that sleeps for a while.
 
-    Spark would give up the executor that it has not heard of. Local mode has no scheduler that
-    could take it back (found with Spark 4.2): the session would end for it.
+    Spark gives up a silent executor. In local mode (Spark 4.2) no scheduler takes it back, and the
+    session ends.
     """
     if not master.startswith("local"):
         return {}
@@ -370,9 +365,9 @@ def lasting_settings(master: str) -> dict[str, str]:
 
 
 def warehouse_settings() -> dict[str, str]:
-    """Return Spark's own folder of tables, the current one's, where Spark would not find it itself.
+    """Return Spark's default folder of tables if Spark itself would miss it.
 
-    It takes the path from its URI and decodes nothing: a space becomes a folder with ``%20``.
+    Spark takes the path from its URI and decodes nothing: a space becomes ``%20``.
     """
     folder = Path("spark-warehouse").absolute()
     if folder.as_uri() == f"file://{folder}":
@@ -381,7 +376,7 @@ def warehouse_settings() -> dict[str, str]:
 
 
 def python_of_tasks(configured: str | None, master: str) -> str:
-    """Return the Python that tasks run in: what ``spark.pyspark.python`` says, else this one.
+    """Return the Python of tasks: ``spark.pyspark.python``, else this one.
 
     On a cluster ``PYSPARK_PYTHON`` counts, too. With a local master it is ignored: images set it
     for other programs, to a Python that may lack dcplake.
@@ -391,7 +386,7 @@ def python_of_tasks(configured: str | None, master: str) -> str:
 
 
 def session_settings(slots: int) -> dict[str, str]:
-    """Return what a session works well with; all of it can be set at any time."""
+    """Return settings that can be set at any time."""
     cores = str(max(1, slots))
     return {
         "spark.sql.shuffle.partitions": cores,
@@ -441,7 +436,7 @@ def _start(
 
 
 def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
-    """Start Spark; what its JVM prints, warnings of Java itself too, goes to ``log_file``."""
+    """Start Spark; all output of its JVM goes to ``log_file``."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -515,7 +510,7 @@ def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
 
 
 def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings in which theirs win; of what is a list, both are there, nothing twice."""
+    """Merge settings: theirs win; lists are joined without duplicates."""
     joined = {}
     for key in (JAVA_OPTIONS, _EXECUTOR_JAVA_OPTIONS):
         if key in ours and key in theirs:
@@ -530,14 +525,14 @@ def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str,
 def _keep_quiet_at_the_end(context: "SparkContext") -> None:
     """Keep PySpark's accumulator server from printing a stack trace when the JVM ends.
 
-    The call that fails then reports the same, in one line.
+    The failing call reports the same in one line.
     """
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # of one object
 
 
 @contextmanager
 def _sigint_kept() -> Iterator[None]:
-    """Put the handler of SIGINT back: PySpark's own would cancel the round under way at once."""
+    """Put the handler of SIGINT back: PySpark's own would cancel the running round at once."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -552,7 +547,7 @@ def _has_class(jvm: Any, name: str) -> bool:
 
 
 def _add_to_class_path(jvm: Any, jars: str, submitted: str) -> None:
-    """Put jars on the driver's class path, too, where spark-submit puts only its own."""
+    """Put jars on the driver's class path, too; spark-submit puts only its own there."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     there = submitted.split(",")
     for jar in filter(None, jars.split(",")):
@@ -563,7 +558,7 @@ def _add_to_class_path(jvm: Any, jars: str, submitted: str) -> None:
 def _set_up(
     session: SparkSession, extra: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Set what a session may set: ours, then ``extra``; nothing of what it was ``given``."""
+    """Set our settings, then ``extra``; keep those that the session was ``given``."""
     extensions = session.conf.get(_EXTENSIONS, "") or ""
     if DELTA_EXTENSION not in extensions:
         raise ConfigError(

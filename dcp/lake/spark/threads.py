@@ -9,7 +9,7 @@ _Result = TypeVar("_Result")
 
 
 def in_thread(call: Callable[[], _Result]) -> "Future[_Result]":
-    """Begin a call; return the future of its result. A process that ends does not wait for it."""
+    """Begin a call in a daemon thread: a process that ends does not wait for it."""
     future: Future[_Result] = Future()
 
     def run() -> None:

@@ -29,9 +29,9 @@ DIGEST_SALT: Final = b"Mighty Aphrodite"  # part of the format
 
 
 def machine_certificates() -> list[bytes]:
-    """The machine's certificate authorities, DER-encoded; empty where no list of them is found.
+    """The machine's certificate authorities, DER-encoded; empty if no list is found.
 
-    ``SSL_CERT_FILE`` names the list, as it does for OpenSSL; else it is where the system keeps it.
+    ``SSL_CERT_FILE`` names the list, as for OpenSSL; else the system's list counts.
     """
     configured = os.environ.get("SSL_CERT_FILE")
     for bundle in (configured, *BUNDLES):
