@@ -13,12 +13,11 @@ from dcp.lake.config.store_options import CLOUDS
 
 
 def is_in_cloud(root: str) -> bool:
-    """Return whether a root is in a store of Google or Azure."""
     return urlsplit(root).scheme in CLOUDS
 
 
 def checked_cloud_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return options for the store of a root; raise ConfigError as `StoreOptions.checked`."""
+    """Return options by their plain names; raises as `StoreOptions.checked`."""
     return CLOUDS[urlsplit(root).scheme].checked(given)
 
 
@@ -27,11 +26,10 @@ def cloud_way(
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to a root, without secrets.
 
-    None where neither options nor the environment say anything: only Spark may know the way then.
+    None if neither options nor the environment say anything: only Spark may know the way then.
 
     Raises:
         ConfigError: as `checked_cloud_options`.
-
     """
     around = os.environ if environment is None else environment
     prefix = CLOUDS[urlsplit(root).scheme].prefix.upper()

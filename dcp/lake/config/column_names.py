@@ -4,12 +4,14 @@ import re
 from typing import Final
 
 _NO_COLUMN: Final = re.compile(r"[ ,;{}()=]")
-"""Characters that Parquet has in no column's name (Delta: "Column Mapping" would change them)."""
+"""Parquet allows these characters in no column's name (Delta's column mapping would
+change them).
+"""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def refusal_of(name: str) -> str | None:
-    """Return why a field's name cannot be that of a column; None where it can."""
+    """Return why a field's name cannot be a column's; None if it can."""
     if not name:
         return "the name is empty"
     if _CONTROL.search(name):
@@ -19,10 +21,10 @@ def refusal_of(name: str) -> str | None:
 
 
 def same_name_key(name: str) -> str:
-    """Return what is equal for all names that Spark takes for one, and for no others.
+    """Return the same key for exactly the names that Spark takes for one.
 
     Spark resolves names by Java's ``equalsIgnoreCase``, which folds each character to upper and
-    then to lower case; Delta compares ``toLowerCase``, too, which makes two characters of ``İ``.
+    then to lower case. Delta also compares ``toLowerCase``, which makes two characters of ``İ``.
     """
     if name.isascii():
         return name.lower()

@@ -42,7 +42,7 @@ _STEP: Final = re.compile(
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS: Final = 38
 MOST_LEVELS: Final = 50
-"""Steps of a path: Arrow sends types of no more than 64 levels."""
+"""Steps of a path: Arrow's types have no more than 64 levels."""
 
 SCALARS: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -53,20 +53,20 @@ SCALARS: Final[Mapping[str, pa.DataType]] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-"""The types of columns, as Spark calls them; there is also ``decimal(p,s)``."""
+"""Spark's names of column types; there is also ``decimal(p,s)``."""
 
 
 class ContractMode(StrEnum):
-    """The treatment of what a contract does not foresee."""
+    """The treatment of fields and values that a contract does not foresee."""
 
     EVOLVE = "evolve"
-    """New fields become columns, numbers widen; what does not fit then is a violation."""
+    """New fields become columns, numbers widen; other values that do not fit are violations."""
     FREEZE = "freeze"
     """A field without a column is a violation, and so is a value that does not fit."""
     QUARANTINE = "quarantine"
-    """A value that does not fit is a violation; other fields are in the document only."""
+    """A value that does not fit is a violation; other fields stay in the document only."""
     IGNORE = "ignore"
-    """What does not fit is null, and nothing is said of it."""
+    """A value that does not fit is null, without a report."""
 
     @property
     def tells_new_fields(self) -> bool:
@@ -83,12 +83,9 @@ class Wildcard(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldName:
-    """A step of a JSON path into a field of an object."""
-
     name: str
 
     def __str__(self) -> str:
-        """Return the step as a path has it."""
         plain = f".{self.name}"
         match = _STEP.fullmatch(plain)  # a field * is no wildcard
         return plain if match and match["name"] else f"['{self.name}']"
@@ -99,12 +96,15 @@ Step = FieldName | Wildcard
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The typed columns of one collection: ``document`` is the type of the column ``doc``."""
+    """The typed columns of one collection."""
 
     collection: str
+    """``scope.collection``."""
     mode: ContractMode
     document: pa.StructType
+    """The type of the column ``doc``."""
     where: str
+    """The file, for messages."""
 
 
 def require_collection(name: object, where: str) -> str:
@@ -112,7 +112,6 @@ def require_collection(name: object, where: str) -> str:
 
     Raises:
         ConfigError: it is none.
-
     """
     if isinstance(name, str) and _COLLECTION.fullmatch(name):
         return name
@@ -126,8 +125,7 @@ def load_contracts(folder: str) -> dict[str, Contract]:
     """Return the contracts of a folder, by collection (``scope.collection``).
 
     Raises:
-        ConfigError: there is no such folder, or a file in it is no contract; says what of which.
-
+        ConfigError: the folder is missing, or a file is no contract; names both.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -173,7 +171,6 @@ def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
 
     Raises:
         ConfigError: a path or a type is none, or two paths exclude each other.
-
     """
     parsed = [
         (_steps(path, where), _scalar(path, kind, where), path) for path, kind in columns.items()
@@ -228,7 +225,7 @@ _Leaf = tuple[Sequence[Step], pa.DataType, str]
 
 
 def _type(leaves: Sequence[_Leaf], where: str) -> pa.DataType:
-    """Return the type of the values at which some paths have arrived."""
+    """Return the type of the values at the end of some paths."""
     kinds = {_kind(steps) for steps, _, _ in leaves}
     if len(kinds) > 1 or (kinds == {"a value"} and len(leaves) > 1):
         raise ConfigError(

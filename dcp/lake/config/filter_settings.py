@@ -48,7 +48,7 @@ class FilterSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that names, expressions and time are such."""
+        """Check names, expressions and time."""
         Section.__post_init__(self)
         for setting in ("include_collections", "exclude_collections"):
             require_names(setting, getattr(self, setting))
@@ -57,7 +57,7 @@ class FilterSettings(Section):
         _ = self.since_ns
 
     def wants(self, names: Collection[str]) -> bool:
-        """Return whether a collection is wanted that goes by these names, its scope's and its."""
+        """Return whether a collection with these names, its scope's and its own, is wanted."""
         include, exclude = self.include_collections, self.exclude_collections
         is_included = not include or any(name in include for name in names)
         return is_included and not any(name in exclude for name in names)
@@ -72,8 +72,7 @@ class FilterSettings(Section):
         """The time in nanoseconds since 1970, as CAS values count; 0 without one.
 
         Raises:
-            ConfigError: it is none, has no zone, or is before 1970.
-
+            ConfigError: it is no time, has no zone, or is before 1970.
         """
         if not self.since or self.starts_now:
             return 0

@@ -119,10 +119,10 @@ class FlowControlSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that a batch and the bytes not yet acknowledged fit the window together.
+        """Check that a batch and the unacknowledged bytes fit the window together.
 
-        Where a window may be smaller than the one that is checked here, or is a stream's, a batch
-        is handed over earlier (``flush_bytes``).
+        A window may be smaller than the checked one, or a stream's. Then a batch is handed over
+        earlier (``flush_bytes``).
         """
         Section.__post_init__(self)
         self._check_policy()
@@ -163,10 +163,9 @@ class FlowControlSettings(Section):
         return 0 if self.window_policy == WindowPolicy.NONE else self.window_bytes
 
     def planned_window_bytes(self, connections: int) -> int:
-        """Return the window of each of so many connections that are there at once.
+        """Return the window of each of so many simultaneous connections.
 
-        Where the policy gives more to those that come first (``dynamic``), it is what the last
-        gets.
+        The policy ``dynamic`` gives more to the first ones; this is the last one's window.
         """
         window_bytes = window_of_each(self.policy_settings, self.window_quota_bytes, connections)
         if self.window_policy == WindowPolicy.RATIO:
@@ -187,10 +186,10 @@ class FlowControlSettings(Section):
         )
 
     def flush_bytes(self, window_bytes: int) -> int:
-        """Gathered bytes of one window at which a batch must be handed over, whatever it lacks.
+        """Return the gathered bytes of one window at which a batch must be handed over.
 
-        ``window_bytes`` is its size now, 0 where it is off. With a batch and what is not
-        acknowledged yet it still has room: no node ever waits for a batch that waits for it.
+        ``window_bytes`` is its size now, 0 if it is off. With a batch and the unacknowledged bytes
+        it still has room: no node ever waits for a batch that waits for it.
         """
         window_bytes = window_bytes or self.window_bytes
         released_bytes = int(window_bytes * self.ack_fraction)

@@ -10,7 +10,7 @@ _REMOTE_SCHEMES: Final = (*S3_SCHEMES, "gs", "az", "abfs", "abfss", "hdfs", "was
 
 
 def local_root(root: str) -> Path | None:
-    """Return the folder of a lake root on this machine; None where it is in another store."""
+    """Return the folder of a lake root on this machine; None if it is in another store."""
     parts = urlsplit(root)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -18,5 +18,4 @@ def local_root(root: str) -> Path | None:
 
 
 def is_on_s3(place: str) -> bool:
-    """Return whether a URI is one of S3."""
     return urlsplit(place).scheme in S3_SCHEMES

@@ -17,7 +17,7 @@ DOCUMENT_BYTES: Final = 20 * MEBIBYTE
 """The largest document of Couchbase (kv_engine ``max_item_size``)."""
 
 ROW_GROUP_BYTES: Final = 64 * MEBIBYTE
-"""What a Parquet writer gathers before it writes it out, as encoded."""
+"""A Parquet writer gathers so many encoded bytes before it writes them."""
 PAGE_BYTES: Final = MEBIBYTE
 CHECK_ROWS: Final = 4
 """After so many rows a Parquet writer looks whether page and row group are full.
@@ -26,23 +26,23 @@ Its own rule (every 100 to 10,000 rows, guessed from the rows so far) lets gigab
 when large documents follow small ones.
 """
 COLUMN_BATCH_BYTES: Final = 64 * MEBIBYTE
-"""What the vectorised Parquet reader may decode at once."""
+"""The vectorised Parquet reader may decode so many bytes at once."""
 COLUMN_BATCH_ROWS: Final = 4096
 """Spark's own number of rows in a column batch."""
 _ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
-"""As many as a round's batch has by default; one more document may follow."""
+"""A round's default batch has as many; one more document may follow."""
 _LEAST_BATCH_ROWS: Final = 64
-"""Below it reading row by row is as fast, and holds one document."""
+"""With fewer rows, reading row by row is as fast, and holds one document."""
 
 READ_BUFFER_BYTES: Final = 2 * MEBIBYTE
 
 UPLOAD_PART_BYTES: Final = 5 * MEBIBYTE
-"""A file goes to an object store in parts of that size or more: S3 takes no smaller ones."""
+"""The least part of an upload to an object store: S3 takes no smaller ones."""
 UPLOAD_PARTS: Final = 2
-"""How many of them are on their way at once."""
+"""So many parts travel at once."""
 
 _ROW_COPIES: Final = 5
-"""A row on its way through Spark's operators: each may keep a buffer of the largest row so far."""
+"""Spark's operators may each keep a buffer of the largest row so far."""
 _JVM_FIXED_HEAP_BYTES: Final = 320 * MEBIBYTE
 """Spark itself and Delta's log."""
 _WORKER_FIXED_BYTES: Final = 140 * MEBIBYTE
@@ -56,12 +56,12 @@ _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def worker_bytes(connections: int, window_bytes: int, batch_bytes: int) -> int:
-    """Return the most that the Python worker of one receiving task takes.
+    """Return the most memory that the Python worker of one receiving task takes.
 
-    For each connection: what the window lets pass and one message more, the message that is being
-    received and its copy while it grows, and the read buffer. Once: the batch that Spark is taking,
-    joined from its parts, and the same as an Arrow message. What goes to an object store is held
-    when nothing grows, and is less than two such messages.
+    Each connection holds its window and one message more, the incoming message and its copy while
+    it grows, and the read buffer. The worker holds once: the batch that Spark is taking, joined
+    from its parts, and the same as an Arrow message. Uploads hold less than two such messages, and
+    only when nothing grows.
     """
     connection = window_bytes + 3 * DOCUMENT_BYTES + READ_BUFFER_BYTES
     return _WORKER_FIXED_BYTES + connections * connection + 2 * (batch_bytes + DOCUMENT_BYTES)
@@ -73,7 +73,7 @@ def direct_memory_bytes(tasks: int, batch_bytes: int) -> int:
 
 
 def least_heap_bytes(tasks: int) -> int:
-    """Return the heap that ``tasks`` tasks need if each of them meets the largest documents.
+    """Return the heap that ``tasks`` tasks need if each meets the largest documents.
 
     A task writes a row group, or reads one: encoded, with one page decoded and one column batch.
     """
@@ -87,8 +87,7 @@ def heap_bytes(driver_memory: str, tasks: int) -> int:
     """Return the heap for ``tasks`` tasks at once, from the setting ``spark.driver_memory``.
 
     Raises:
-        ConfigError: it is less than the tasks can need.
-
+        ConfigError: the tasks can need more.
     """
     least = least_heap_bytes(tasks)
     if driver_memory == AUTO_MEMORY:
@@ -111,11 +110,10 @@ def direct_memory_options(tasks: int, batch_bytes: int) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """Return a size as Spark writes it (``1500m``, ``2g``) in bytes.
+    """Return the bytes of a size as Spark writes it (``1500m``, ``2g``).
 
     Raises:
         ConfigError: it is none.
-
     """
     match = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
     if match is None or int(match[1]) == 0:
@@ -124,7 +122,7 @@ def parse_memory(text: str) -> int:
 
 
 def reader_settings(largest_bytes: int) -> dict[str, str]:
-    """Return how to read Parquet files with documents of up to ``largest_bytes``.
+    """Return settings to read Parquet files with documents of up to ``largest_bytes``.
 
     The vectorised reader decodes a fixed number of rows at once, however large they are.
     """
@@ -136,7 +134,7 @@ def reader_settings(largest_bytes: int) -> dict[str, str]:
 
 
 def arrow_settings(largest_bytes: int) -> dict[str, str]:
-    """Return how to give tasks rows with documents of up to ``largest_bytes`` as Arrow batches."""
+    """Return settings to give tasks documents of up to ``largest_bytes`` as Arrow batches."""
     return {
         **reader_settings(largest_bytes),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(_ARROW_BATCH_BYTES),
@@ -145,7 +143,7 @@ def arrow_settings(largest_bytes: int) -> dict[str, str]:
 
 
 def writer_settings() -> dict[str, str]:
-    """Return what bounds a Parquet writer's memory; Hadoop settings that a session may set."""
+    """Return Hadoop settings that bound a Parquet writer's memory; a session may set them."""
     rows = str(CHECK_ROWS)
     return {
         "parquet.block.size": str(ROW_GROUP_BYTES),

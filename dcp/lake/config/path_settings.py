@@ -24,10 +24,7 @@ PATHS: Final = frozenset(
 
 
 def placed(name: str, value: str, folder: Path) -> str:
-    """Return the path of setting ``name`` as that of ``folder``, if it is relative.
-
-    Anything else is returned as it is.
-    """
+    """Return a setting's value, placed in ``folder`` if it is a relative path."""
     path = local_root(value)
     is_suite = name == "quality.gate" and value == INSTALLED_SUITE
     if path is None or not value or is_suite or value.startswith("file:"):
@@ -36,7 +33,7 @@ def placed(name: str, value: str, folder: Path) -> str:
 
 
 def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """Return values by the names of their settings (``section.key``), their paths as ``placed``."""
+    """Return values by setting (``section.key``), their paths as `placed`."""
     paths = {".".join(path) for path in PATHS}
     return {
         name: placed(name, value, folder) if name in paths and isinstance(value, str) else value
@@ -45,9 +42,9 @@ def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, o
 
 
 def require_no_lake_here(written: str, root: str, file: Path) -> None:
-    """Raise ConfigError where ``root`` is no lake, but its relative path is one from here.
+    """Raise ConfigError if ``root`` is no lake, but its relative path from here is one.
 
-    Else a run would read the bucket into a second lake, and a report would know of none.
+    Else a run would read the bucket into a second lake, and a report would miss the first.
     """
     here = Path.cwd() / written
     if (

@@ -11,16 +11,17 @@ RETRIES: Final = "max_retries"
 PATIENCE: Final = MappingProxyType(
     {"connect_timeout": "5s", "timeout": "30s", RETRIES: "8", "retry_timeout": "60s"}
 )
-"""For a connection, for an answer, and with how many further attempts until when, each after twice
-the time of the last one at most. The waits are drawn at random, so that the attempts are over in
-five to thirty seconds: a store that is busy for less delays a command. A run outlasts one that is
-gone for longer (`dcp.lake.run.driver`).
+"""Limits for a connection and an answer; then the number of retries and their time in all.
+
+Each retry waits up to twice as long as the last one. Waits are drawn at random, so all attempts end
+in five to thirty seconds: a store that is busy for less delays a command. A run outlasts a longer
+outage (`dcp.lake.run.driver`).
 """
 _NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
 
 
 def checked_patience(options: Mapping[str, str]) -> None:
-    """Raise ConfigError where such an option is no number."""
+    """Raise ConfigError if such an option is no number."""
     for name in PATIENCE.keys() & options.keys():
         if not re.fullmatch(_NUMBERS[name == RETRIES], options[name]):
             expected = "a number" if name == RETRIES else 'a number of seconds, as "30s"'

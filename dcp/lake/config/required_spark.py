@@ -6,8 +6,10 @@ Pure: `dcp.lake.spark.session` sets them in every session in which dcplake works
 from typing import Final
 
 PARQUET_IN_LIST: Final = 200
-"""Longest IN list that Parquet's reader may get. It becomes a chain of ORs that is serialised
-recursively: at 1,000 it overflowed the stack of a task, which ends the whole JVM."""
+"""The longest IN list for Parquet's reader, which serialises it recursively as a chain of ORs.
+
+At 1,000 it overflowed the stack of a task, which ends the whole JVM.
+"""
 
 REQUIRED_SPARK: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -41,4 +43,3 @@ REQUIRED_SPARK: Final = {
     # A version is needed until the rollback horizon has passed since it was superseded.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
 }
-"""By their names."""

@@ -13,8 +13,8 @@ def read_secret(path: Path, setting: str) -> str:
     """Return the first line of the file that a setting names.
 
     Raises:
-        SecretError: it cannot be read; without its path, which may be the secret by a mistake.
-
+        SecretError: it cannot be read. The message omits the path, which may be the secret by
+            mistake.
     """
     try:
         text = path.expanduser().read_text("utf-8")
@@ -25,11 +25,10 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def read_account(folder: Path) -> tuple[str, str]:
-    """Return user and password of a folder with these two files, both of one state of it.
+    """Return user and password from a folder with these two files, both of one state of it.
 
     Raises:
         SecretError: one cannot be read, or is empty.
-
     """
     place = folder.expanduser()
     newest = place / _NEWEST

@@ -24,10 +24,10 @@ def key(  # noqa: PLR0913 -- a fact each
     may_be_secret: bool = False,
     is_path: bool = False,
 ) -> Any:
-    """Return the field of a setting: its default, and what it is, in words and bounds.
+    """Return the field of a setting: its default, meaning and bounds.
 
-    A value that may be secret, if only by a mistake, is shown in no message and no repr. In a
-    configuration file a path is relative to the file's folder.
+    No message and no repr shows a value that may be secret, if only by mistake. In a configuration
+    file a path is relative to the file's folder.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "most": most, "choices": choices, "is_path": is_path}
@@ -43,7 +43,6 @@ class Section:
     """Base of the sections: checks each value's type, range and choice."""
 
     def __post_init__(self) -> None:
-        """Check all values."""
         for each in fields(self):
             _check(each.name, getattr(self, each.name), each.default, each.metadata)
 
@@ -86,7 +85,7 @@ def _filled(item: object) -> bool:
 
 
 def describe_found(value: object, facts: Mapping[str, Any]) -> str:
-    """Say in words what a setting was given; of what may be secret only types, and keys."""
+    """Name a setting's value and type; of a possible secret only types and keys."""
     if not facts["may_be_secret"]:
         meant = bytes_meant(str(value)) if facts["unit"] == "bytes" else ""
         return f"{value!r} ({type(value).__name__}){meant}"
@@ -97,7 +96,7 @@ def describe_found(value: object, facts: Mapping[str, Any]) -> str:
 
 
 def describe_expected(default: object, facts: Mapping[str, Any]) -> str:
-    """Say in words which values a setting takes: its type, range or choices, and unit."""
+    """Name the values that a setting takes: its type, range or choices, and unit."""
     if facts["choices"]:
         return "one of " + ", ".join(f'"{choice}"' for choice in facts["choices"])
     if isinstance(default, bool):

@@ -103,7 +103,7 @@ class SourceSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that the seeds are addresses, the tag is one, and who signs in is said once."""
+        """Check the seeds, the tag, and that only one setting says who signs in."""
         Section.__post_init__(self)
         try:
             encrypts = self.connection_string().tls
@@ -123,20 +123,18 @@ class SourceSettings(Section):
             )
 
     def connection_string(self) -> ConnectionString:
-        """Return what the seeds say.
+        """Parse the seeds.
 
         Raises:
             ConfigError: they cannot be understood.
-
         """
         return ConnectionString.parse(self.seeds, tls=self.tls)
 
     def group_tag(self) -> int | None:
-        """Return the tag; None where there is none.
+        """Return the tag; None if there is none.
 
         Raises:
             ConfigError: it is no number of 64 bits.
-
         """
         if not self.receiver_group_tag:
             return None
@@ -150,14 +148,13 @@ class SourceSettings(Section):
         )
 
     def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
-        """Return who signs in, as files and environment say now.
+        """Return user and password, as files and environment say now.
 
-        PLAIN is allowed where nobody can listen, or by the settings. ``environment`` is that of
-        this process unless another is given.
+        PLAIN is allowed if nobody can listen, or by the settings. ``environment`` defaults to this
+        process's.
 
         Raises:
             ConfigError: no user is named; else as for ``password``.
-
         """
         if self.credentials_folder:
             username, password = read_account(Path(self.credentials_folder))
@@ -175,12 +172,11 @@ class SourceSettings(Section):
         return Credentials(username, Secret(password), mechanisms)
 
     def password(self, environment: Mapping[str, str] | None = None) -> str:
-        """Read the password where the settings say it is, in the process that asks.
+        """Read the password from its file or variable, in the process that asks.
 
         Raises:
             SecretError: the file cannot be read, or is empty although a user is named.
             ConfigError: a user is named, and the environment variable is not set or is empty.
-
         """
         if self.password_file:
             first_line = read_secret(Path(self.password_file), "source.password_file")
@@ -308,7 +304,7 @@ class LakeSettings(Section):
 
     @property
     def on_s3(self) -> bool:
-        """True if the tables are on S3; of a catalog's, the options say so."""
+        """True if the tables are on S3; for a catalog's tables the options decide."""
         return bool(self.storage_options) if self.schema else is_on_s3(self.root)
 
 
@@ -371,7 +367,7 @@ class PolicySettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that names and choices of single collections are such."""
+        """Check names and choices of single collections."""
         Section.__post_init__(self)
         require_names("dropped_collections", self.dropped_collections)
         for name, policy in self.dropped_collections.items():
@@ -382,7 +378,7 @@ class PolicySettings(Section):
                 )
 
     def dropped_of(self, names: Sequence[str]) -> str:
-        """Return the choice for a collection that goes by these names, its scope's and its."""
+        """Return the choice for a collection with these names, its scope's and its own."""
         found = [
             self.dropped_collections[name] for name in names if name in self.dropped_collections
         ]
@@ -395,7 +391,7 @@ class PolicySettings(Section):
 
 
 INSTALLED_SUITE: Final = "installed"
-"""The value of ``quality.gate`` that stands for the installed suite; others are files."""
+"""Stands for the installed suite in ``quality.gate``; other values are files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +424,7 @@ class SparkSettings(Section):
     conf: Mapping[str, str] = key({}, "Further Spark configuration.", may_be_secret=True)
 
     def __post_init__(self) -> None:
-        """Check that the master is one, and the heap a size."""
+        """Check the master and the heap's size."""
         Section.__post_init__(self)
         slots_of(self.master)
         if "spark.master" in self.conf:

@@ -30,7 +30,7 @@ _HEAD_OF_CHOSEN: Final = """\
 
 
 def document() -> str:
-    """Return the whole file of all settings."""
+    """Return a file of all settings."""
     lines: list[str] = [_HEAD]
     for name, section in SECTIONS.items():
         lines += _section_lines(name, section)
@@ -73,7 +73,7 @@ def _comment(key: "Field[Any]") -> list[str]:
 
 
 def toml_value(value: object) -> str:
-    """Return a value as TOML has it, in printable characters."""
+    """Return a value in TOML, in printable characters."""
     if isinstance(value, Mapping):
         pairs = (f"{toml_value(name)} = {toml_value(part)}" for name, part in value.items())
         return f"{{{', '.join(pairs)}}}"

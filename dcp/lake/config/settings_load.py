@@ -26,13 +26,13 @@ PREFIX: Final = "DCPLAKE_"
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value as it was given, and the words that say where."""
+    """A value, and the place that gave it, in words."""
 
     value: object
     where: str
     is_text: bool = False
     written: str = ""
-    """A path as the file has it, or as its default is."""
+    """A path as the file has it, or its default."""
 
 
 def load_settings(
@@ -110,7 +110,7 @@ def _section_of_variable(name: str) -> str | None:
 
 
 def _refuse_misspelt_section(name: str) -> None:
-    """Raise ConfigError for a variable that means a section; others may begin like ours."""
+    """Raise ConfigError for a variable that seems to mean a section."""
     if not name.startswith(PREFIX):
         return
     words = name[len(PREFIX) :].lower().split("_")
@@ -185,7 +185,7 @@ def _typed(section: str, key: "Field[Any]", entry: _Given) -> object:
 
 
 def _from_text(text: str, default: object) -> object | None:
-    """Read a text as a value of the default's type; None where it is no such value."""
+    """Read a text as a value of the default's type; None if it is no such value."""
     if isinstance(default, bool):
         return {"true": True, "false": False}.get(text.strip().lower())
     if isinstance(default, int | float):

@@ -7,18 +7,17 @@ from typing import Final
 from dcp.errors import ConfigError
 
 TASK_ATTEMPTS: Final = 4
-"""How often a task may be tried: a killed Python worker costs one attempt, not the round."""
+"""A task may be tried so often: a killed Python worker costs one attempt, not the round."""
 
 _LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9][0-9]{0,4})(\s*,\s*[1-9][0-9]{0,4})?\])?")
 _CLUSTER: Final = re.compile(r"yarn|[a-z0-9-]+://.+", re.DOTALL)
 
 
 def slots_of(master: str) -> int:
-    """Return how many tasks run at once under a local master; 0 where the cluster decides.
+    """Return how many tasks run at once under a local master; 0 if the cluster decides.
 
     Raises:
         ConfigError: it is no master, or of a kind that we cannot size (``local-cluster[…]``).
-
     """
     if (local := _LOCAL.fullmatch(master)) is not None:
         return os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)

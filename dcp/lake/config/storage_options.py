@@ -19,17 +19,17 @@ from dcp.lake.config.secret_files import read_secret
 from dcp.lake.config.store_options import IN_FILES, S3
 
 KEYS: Final = S3.in_files
-"""Key, secret and token that say who asks; all but the first are secrets."""
+"""Key, secret and token of the caller; all but the first are secrets."""
 
 _VARIABLES: Final = (
     ("region", ("AWS_REGION", "AWS_DEFAULT_REGION")),
     ("endpoint", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
     ("virtual_hosted_style_request", ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",)),
 )
-"""Credentials of the environment are found by Spark and by the AWS SDK."""
+"""Spark and the AWS SDK find credentials of the environment by themselves."""
 
 _PLACES: Final = f"an option, or one of {', '.join(dict(_VARIABLES)['endpoint'])}"
-"""Where an endpoint comes from."""
+"""The sources of an endpoint, for messages."""
 
 _S3A: Final = "spark.hadoop.fs.s3a."
 _S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -39,7 +39,7 @@ _PROVIDERS: Final = (
     f"{_AUTH}.SimpleAWSCredentialsProvider",
     "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
 )
-"""Keys that were given, else the usual chain: environment, web identity, profile, role."""
+"""Given keys first, then the usual chain: environment, web identity, profile, role."""
 
 _CONNECTOR: Final = tuple(f"spark.hadoop.fs.{scheme}." for scheme in S3_SCHEMES)
 _WAY: Final = (
@@ -56,13 +56,13 @@ _WAY: Final = (
     "server-side-encryption",
     "session.token",
 )
-"""How settings of the connector begin that say the way to a store, and who asks."""
+"""Beginnings of connector settings that name the way to a store, or the caller."""
 
 _NO_ROLE: Final = ("role_arn", "sso_session", "sso_start_url", "credential_process")
 """Keys of a profile that has no credentials of its own."""
 
 _REGION_ELSEWHERE: Final = "us-east-1"
-"""A store that is not Amazon's has none, but signatures need one; delta-rs takes the same."""
+"""Only Amazon's stores have a region, but signatures need one; delta-rs takes the same."""
 
 
 def checked_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -70,9 +70,8 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
 
     Raises:
         ConfigError: as `StoreOptions.checked`; or a key lacks its secret, or the endpoint is no
-            URL, or unencrypted, and nothing allows that. Says no value, which may be a secret by a
-            mistake.
-
+            URL, or unencrypted without permission. The message shows no value, which may be a
+            secret by mistake.
     """
     found = S3.checked(given)
     _require_plain_endpoint(found)
@@ -97,12 +96,11 @@ def s3a_settings(
 ) -> dict[str, str]:
     """Return Spark's settings for the store of these options; reads the files with secrets.
 
-    ``root`` is in that store; empty where the catalog knows.
+    ``root`` is in that store; empty if the catalog knows.
 
     Raises:
         ConfigError: as `checked_options`.
         SecretError: a file with a secret cannot be read, or is empty.
-
     """
     around = os.environ if environment is None else environment
     options = _read(_with_environment(given, around))
@@ -133,12 +131,11 @@ def options_of_delta_rs(
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to the store, without secrets.
 
-    They may travel to tasks; whoever opens the store takes them `with_secrets`. None where only
-    Spark knows the way: settings of its connector say it, or a profile of AWS that has no keys.
+    They may travel to tasks; whoever opens the store takes them `with_secrets`. None if only Spark
+    knows the way: by its connector's settings, or an AWS profile without keys.
 
     Raises:
         ConfigError: as `checked_options`.
-
     """
     around = os.environ if environment is None else environment
     if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
@@ -164,14 +161,12 @@ def options_of_delta_rs(
 def with_secrets(
     root: str, options: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the same with the keys that this machine has: of files, environment or profile.
+    """Return the options with this machine's keys: of files, environment or profile.
 
-    Without any of them delta-rs and obstore ask for a web identity, or the machine's role, which
-    they renew by themselves.
+    Without keys delta-rs and obstore ask for a web identity, or the machine's role, and renew it.
 
     Raises:
         SecretError: a file with a secret cannot be read, or is empty.
-
     """
     around = os.environ if environment is None else environment
     found = _read(options)
@@ -187,13 +182,13 @@ def with_secrets(
 
 
 def _names_keys(options: Mapping[str, str], around: Mapping[str, str]) -> bool:
-    """Return whether options or the environment name a key: profiles count for nothing then."""
+    """Return whether options or the environment name a key: profiles do not count then."""
     named = KEYS[0] in options or f"{KEYS[0]}_file" in options
     return named or bool(around.get(f"AWS_{KEYS[0].upper()}"))
 
 
 def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
-    """Return keys and region of the AWS profile; None where it is one without keys."""
+    """Return keys and region of the AWS profile; None if the profile has no keys."""
     if around.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}
     home = Path(around.get("HOME", "~")).expanduser() / ".aws"
@@ -217,7 +212,6 @@ def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
-    """Return options with what the environment says beside them."""
     options = checked_options(given)
     for name, variables in _VARIABLES:
         value = next(filter(None, map(around.get, variables)), None)
@@ -228,7 +222,6 @@ def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> di
 
 
 def _read(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options with what their files hold."""
     found = dict(options)
     for name in IN_FILES:
         if (file := found.pop(f"{name}_file", None)) is not None:
@@ -245,7 +238,7 @@ def _secret_in(file: str, name: str) -> str:
 
 
 def _require_plain_endpoint(options: Mapping[str, str]) -> None:
-    """Raise ConfigError where the endpoint, of options or environment, is more than a URL."""
+    """Raise ConfigError if the endpoint, of options or environment, is more than a URL."""
     if "endpoint" not in options:
         return
     place = urlsplit(options["endpoint"])

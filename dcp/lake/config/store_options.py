@@ -17,10 +17,8 @@ from dcp.suggestions import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """The options of one kind of store."""
-
     prefix: str
-    """Begins the names of variables of the environment."""
+    """Begins the names of environment variables."""
     secrets: tuple[str, ...]
     """Options that only a file gives."""
     texts: tuple[str, ...]
@@ -35,12 +33,10 @@ class StoreOptions:
 
     @property
     def in_files(self) -> tuple[str, ...]:
-        """The options that a file may give."""
         return (*self.also_in_files, *self.secrets)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names."""
         files = (f"{name}_file" for name in self.in_files)
         return (*self.paths, *files, *self.texts, *self.switches, *PATIENCE)
 
@@ -50,7 +46,6 @@ class StoreOptions:
         Raises:
             ConfigError: a name is unknown or given twice, a secret is not in a file, a path is
                 relative, a switch is neither true nor false, or a time is no number.
-
         """
         found: dict[str, str] = {}
         for written, value in given.items():
@@ -69,7 +64,7 @@ class StoreOptions:
         return self.other_names.get(name, name)
 
     def _refuse(self, name: str, written: str, value: str) -> None:
-        """Raise ConfigError where an option is wrong by itself."""
+        """Raise ConfigError if an option is wrong by itself."""
         if name in self.secrets:
             variable = (self.prefix + name.removeprefix(self.prefix)).upper()
             raise ConfigError(
@@ -133,7 +128,7 @@ AZURE: Final = StoreOptions(
 )
 
 CLOUDS: Final = MappingProxyType({"gs": GOOGLE, "az": AZURE, "abfs": AZURE, "abfss": AZURE})
-"""The stores of Google and Azure by the scheme of a URL."""
+"""The stores of Google and Azure by URL scheme."""
 
 IN_FILES: Final = (*S3.in_files, *GOOGLE.in_files, *AZURE.in_files)
-"""The options of all stores that a file may give."""
+"""Files may give these options, of all stores."""

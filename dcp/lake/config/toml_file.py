@@ -12,11 +12,10 @@ _SETTING: Final = re.compile(r"\s*(?P<key>[^=#]*?)\s*=\s*(?P<value>.*)")
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return the content of a file, which is called ``what``.
+    """Return a file's content; messages call the file ``what``.
 
     Raises:
         ConfigError: it cannot be read, or is no TOML.
-
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -32,9 +31,9 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def _hint(text: str, message: str) -> str:
-    """Return a hint for a line whose text lacks quotes or has backslashes; empty for other lines.
+    """Return a hint for a line that lacks quotes or has backslashes; empty for other lines.
 
-    A value may be a secret, so none is shown.
+    Shows no value, which may be a secret.
     """
     # TOML knows one end of a line; others that Python knows are characters of a line.
     lines = text.split("\n")

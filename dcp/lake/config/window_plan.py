@@ -13,21 +13,20 @@ from dcp.lake.config.memory import READ_BUFFER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """One window for each of ``connections``; 0 bytes: no flow control.
-
-    ``held_bytes`` is what a connection holds at most, but for one message: its window; without flow
-    control what it has when we stop reading it, and the read that comes to it.
-    """
+    """One window for each of ``connections``."""
 
     policy: str
     quota_bytes: int
     connections: int
     window_bytes: int
+    """0: no flow control."""
     held_bytes: int
+    """The most that a connection holds, but for one message: its window. Without flow control: the
+    bytes it has when we stop reading, and the next read.
+    """
 
     @classmethod
     def of(cls, flow: FlowControlSettings, connections: int) -> "WindowPlan":
-        """Return the windows of so many connections of an executor."""
         connections = max(1, connections)
         window_bytes = flow.planned_window_bytes(connections)
         held_bytes = window_bytes or flow.window_bytes + READ_BUFFER_BYTES
@@ -36,7 +35,6 @@ class WindowPlan:
 
     @property
     def windows_bytes(self) -> int:
-        """All windows together."""
         return self.connections * self.window_bytes
 
     def __str__(self) -> str:
