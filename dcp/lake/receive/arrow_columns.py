@@ -22,13 +22,12 @@ def u64_column(values: NDArray[np.uint64]) -> pa.Array:
 def integer_column(
     values: NDArray[Any], kind: pa.DataType, present: NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Return integers of the Arrow type ``kind``; null where ``present`` is false."""
+    """Return integers of the Arrow type ``kind``; null if ``present`` is false."""
     mask = None if present is None or present.all() else ~present
     return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, mask=mask)
 
 
 def constant_column(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
-    """Return ``rows`` times the same value."""
     return pa.repeat(pa.scalar(value, kind), rows)
 
 

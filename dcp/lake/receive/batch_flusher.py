@@ -27,12 +27,10 @@ from dcp.protocol.window import CONNECTION, Window
 
 
 class BatchFlusher:
-    """The collected rows of one task, with the receipts of their deliveries."""
-
     def __init__(
         self, flow: FlowControlSettings, batches: BatchBuilder, clock: Callable[[], float]
     ) -> None:
-        """Begin with nothing; the caller adds rows to ``batches``."""
+        """The caller adds rows to ``batches``."""
         self._flow = flow
         self._batches = batches
         self._clock = clock
@@ -49,17 +47,17 @@ class BatchFlusher:
 
     @property
     def taken_bytes(self) -> int:
-        """The bytes that the task took in so far, of all connections that it had."""
+        """The bytes that the task took in so far, over all its connections."""
         connections = tuple(self._connections)  # at once: asked by the board's thread, too
         return sum(window.taken for window in connections)
 
     @property
     def due_at(self) -> float:
-        """The time at which the held rows must be flushed at the latest."""
+        """The held rows must be flushed by this time."""
         return self._began_at + self._flow.batch_seconds
 
     def add(self, delivery: Delivery) -> None:
-        """Add a delivery; the caller adds its rows, and its events are not kept."""
+        """Add a delivery's receipt; the caller adds its rows."""
         if delivery.receipt is None:
             return
         if self.is_empty:
@@ -71,7 +69,6 @@ class BatchFlusher:
                 self._connections.add(window)
 
     def is_due(self) -> bool:
-        """Return whether the held rows must be flushed now."""
         return not self.is_empty and (
             self._batches.rows == 0
             or self._batches.rows >= self._flow.batch_rows
@@ -88,7 +85,9 @@ class BatchFlusher:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield all held batches; asking for the next batch says that the last one was taken."""
+        """Yield all held batches; the request for the next batch says that Spark took the
+        last one.
+        """
         receipts, self._receipts = self._receipts, []
         self._gathered.clear()
         for receipt in receipts:
@@ -101,9 +100,9 @@ class BatchFlusher:
             receipt.release()
 
     def stats(self, target_bytes: int) -> tuple[StageStats, ...]:
-        """Return how the task's own stages stand, from any thread.
+        """Return the task's own stages, from any thread.
 
-        Batches that Spark has not taken yet, and what the round may bring.
+        They are the batches that Spark has not taken yet, and the round's budget of bytes.
         """
         return (
             StageStats("batches", 1, int(self._is_offered)),

@@ -52,21 +52,21 @@ _EVENT_COLUMNS: Final = (
 )
 
 _Rows = Mapping[str, Sequence[pa.Array]]
-"""Columns of ``changes``, each in parts that follow one another; what is missing is null."""
+"""Columns of ``changes``, each in consecutive parts; a missing column is null."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Documents of one delivery as sent, with the epoch and branch of each at that time.
-
-    ``value_bytes`` is what their values take when they are decoded.
-    """
+    """Documents of one delivery as sent."""
 
     columns: DataColumns
     epochs: NDArray[np.int32]
+    """The epoch of each document when it came."""
     uuids: NDArray[np.uint64]
+    """The branch of each document when it came."""
     has_layers: bool
     value_bytes: int
+    """The size of the decoded values."""
 
     @classmethod
     def of(
@@ -77,7 +77,7 @@ class _Part:
         return cls(columns, epochs, uuids, layered, value_bytes)
 
     def pieces(self, most_bytes: int) -> "Iterator[_Part]":
-        """Yield it in pieces of so many bytes at most, or of one document."""
+        """Yield it in pieces of at most so many bytes, or of one document."""
         if not self.has_layers or self.value_bytes <= most_bytes:
             yield self
             return
@@ -111,11 +111,11 @@ class BatchBuilder:
         self._parts: list[_Part] = []
         self._events: list[dict[str, Any]] = []
         self.rows = 0
-        """Rows that wait here."""
+        """Waiting rows."""
         self.counts = VbucketCounts()
 
     def add_documents(self, columns: DataColumns) -> None:
-        """Add documents; they are of the branches that are known now."""
+        """Add documents of the branches that are known now."""
         epochs = self._branches.epochs(columns.vbucket)
         uuids = self._branches.uuids(columns.vbucket, columns.seqno)
         self._parts.append(_Part.of(columns, epochs, uuids))
@@ -147,7 +147,8 @@ class BatchBuilder:
     def _runs(self) -> deque[list[_Part]]:
         """Group the parts that are to be joined; the last run may be empty.
 
-        Where there are values to decode a run has a batch's bytes at most, else what was gathered.
+        A run with values to decode has at most a batch's bytes. Without any, it has all gathered
+        parts.
         """
         is_decoded = any(part.has_layers for part in self._parts)
         runs: deque[list[_Part]] = deque([[]])
@@ -212,7 +213,7 @@ class BatchBuilder:
         }
 
     def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
-        """Decode the documents of a run: all at once, or none where there is nothing to decode."""
+        """Decode the documents of a run: all at once, or none if no value needs it."""
         columns = [part.columns for part in parts]
         if any(part.has_layers for part in parts):
             columns = [DataColumns.joined(columns)]
@@ -228,7 +229,7 @@ class BatchBuilder:
 
 
 def _values(columns: DataColumns) -> pa.BinaryArray:
-    """Null instead of an empty value, except in mutations, where it is the document."""
+    """Null instead of an empty value, except in mutations: there it is the document."""
     is_mutation = columns.opcode == Opcode.DCP_MUTATION
     if is_mutation.all():
         return columns.value
@@ -237,7 +238,7 @@ def _values(columns: DataColumns) -> pa.BinaryArray:
 
 
 def _joined(column: pa.Field, groups: Sequence[_Rows], rows: Sequence[int]) -> pa.Array:
-    """Return a column of all groups, the one copy that is made of its values."""
+    """Return a column of all groups; the only copy of its values."""
     if not any(column.name in group for group in groups):
         return pa.nulls(sum(rows), column.type)
     parts: list[pa.Array] = []

@@ -20,25 +20,20 @@ class BranchLookup:
         self._newest_seqno = np.zeros(U16_MAX + 1, np.uint64)
 
     def set_epoch(self, vbucket: int, epoch: int) -> None:
-        """Note the epoch that rows of ``vbucket`` belong to."""
         self._epoch[vbucket] = epoch
 
     def set_log(self, vbucket: int, log: FailoverLog) -> None:
-        """Note the failover log that came with the accepted stream of ``vbucket``."""
         self._logs[vbucket] = log
         self._newest_uuid[vbucket] = log.entries[0].vb_uuid
         self._newest_seqno[vbucket] = log.entries[0].seqno
 
     def epoch(self, vbucket: int) -> int:
-        """Return the epoch of ``vbucket``."""
         return int(self._epoch[vbucket])
 
     def epochs(self, vbuckets: NDArray[np.uint16]) -> NDArray[np.int32]:
-        """Return the epoch of each row."""
         return self._epoch[vbuckets]
 
     def uuid(self, vbucket: int, seqno: int) -> int:
-        """Return the branch that holds ``seqno`` of ``vbucket``."""
         return self._logs[vbucket].uuid_at(seqno)
 
     def uuids(self, vbuckets: NDArray[np.uint16], seqnos: NDArray[np.uint64]) -> NDArray[np.uint64]:

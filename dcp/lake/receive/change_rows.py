@@ -23,8 +23,6 @@ from dcp.types import FailoverLog
 
 
 class ChangeRows:
-    """Puts the events of one task's streams into a batch, with epoch and branch."""
-
     def __init__(
         self,
         streams: Iterable[StreamPlan],
@@ -42,11 +40,11 @@ class ChangeRows:
                 branches.set_log(stream.vbucket, stream.state.failover_log)
 
     def accepted(self, vbucket: int, log: FailoverLog) -> None:
-        """Take the failover log that a stream was accepted with: it tells its rows' branches."""
+        """Take the failover log that came with an accepted stream: it names its rows' branches."""
         self._branches.set_log(vbucket, log)
 
     def add(self, event: Event) -> None:
-        """Add the row of an event that is none of documents; nothing where it has none."""
+        """Add an event's row, if it has one; documents come another way."""
         match event:
             case SnapshotStarted():
                 self._batches.add_event(
@@ -70,7 +68,6 @@ class ChangeRows:
                 )
 
     def add_rollback(self, vbucket: int, order: RollbackOrder) -> None:
-        """Add a rollback that a node ordered."""
         self._batches.add_event(RowKind.ROLLBACK, vbucket, rollback=plain(order))
 
     def _at_seqno(self, kind: RowKind, vbucket: int, seqno: int, **values: Any) -> None:

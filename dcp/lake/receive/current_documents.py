@@ -23,15 +23,15 @@ DOCUMENTS: Final = pa.schema(
         *map(CHANGES.field, ("datatype", "xattrs", "key_bytes", "value")),
     ]
 )
-"""One row per living document: ``document`` is its text where it is JSON, ``value`` its bytes."""
+"""One row per living document: ``document`` is its text if it is JSON, ``value`` its bytes."""
 
 _PLACE: Final = ["vbucket", "collection_id"]
 
 
 def current_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the documents that all of ``changes`` leave.
+    """Yield the documents that remain after all ``changes``.
 
-    Until the last one the changes wait on disk; their keys and seqnos stay in memory.
+    The changes wait on disk until the last one comes; their keys and seqnos stay in memory.
     """
     with TemporaryFile(prefix="dcplake-read-") as file:
         heads = []
@@ -51,7 +51,7 @@ def current_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _is_current(heads: pa.Table) -> NDArray[np.bool_]:
-    """Return for each row if it stores the newest state of its key, not flushed or dropped."""
+    """Return for each row whether it has its key's newest state, not flushed or dropped."""
     seqnos = pc.cast(heads["seqno"], pa.uint64()).fill_null(0).to_numpy()
     rows = heads.drop_columns("seqno").to_pandas().assign(seqno=seqnos)
     ends = rows[rows["kind"].eq(RowKind.SYSTEM_EVENT) & rows["collection_id"].notna()]
@@ -73,7 +73,7 @@ def _documents(stored: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _text(value: bytes | None, datatype: int) -> str | None:
-    """Return a document as text where it is JSON, which the server may not have found out."""
+    """Return a document as text if it is JSON, even if the server has not recognised it."""
     if not value or datatype > Datatype.JSON:
         return None
     try:

@@ -30,19 +30,17 @@ _KNOWN: Final = np.uint8(ALL_DATATYPE_BITS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredDocuments:
-    """Documents with ``value`` and ``datatype`` of their bodies, and two columns of ``changes``.
-
-    ``xattrs`` is one JSON object as text, null where a value has no xattr section. ``detail`` says
-    why a value is as it was sent, null where it is not.
-    """
+    """Documents with ``value`` and ``datatype`` of their bodies, and two columns of ``changes``."""
 
     columns: DataColumns
     xattrs: pa.StringArray
+    """One JSON object as text; null if a value has no xattr section."""
     detail: pa.StringArray
+    """The reason why a value stays as sent; else null."""
 
     @property
     def document_bytes(self) -> NDArray[np.int64]:
-        """The size of each: of its frame, or of value and xattrs where they have become larger."""
+        """The size of each: of its frame, or of value and xattrs if they are larger."""
         lengths = _lengths(self.columns.value)
         if self.xattrs.null_count < len(self.xattrs):
             lengths += _lengths(self.xattrs)
@@ -51,12 +49,12 @@ class StoredDocuments:
 
 
 def layered_rows(columns: DataColumns) -> Mask:
-    """Return which values are not as they will be stored, by their datatypes."""
+    """Return which values need decoding, by their datatypes."""
     return columns.datatype > _JSON  # its only bit that says nothing of how it is sent
 
 
 def inflated_bytes(columns: DataColumns) -> NDArray[np.int64]:
-    """Return the length of each value without Snappy, by what it says itself."""
+    """Return the length of each value without Snappy, by the value's own header."""
     told = inflated_lengths(columns.value)
     is_told = (columns.datatype & _SNAPPY > 0) & (told >= 0)
     return np.where(is_told, told, _lengths(columns.value))
@@ -65,7 +63,7 @@ def inflated_bytes(columns: DataColumns) -> NDArray[np.int64]:
 def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> StoredDocuments:
     """Inflate values and split off their xattrs.
 
-    Without ``system_xattrs`` those whose names begin with ``_``, and ``txn``, are left out.
+    Without ``system_xattrs`` it leaves out ``txn`` and names that begin with ``_``.
     """
     nothing = pa.nulls(len(columns), pa.string())
     if not layered_rows(columns).any():
@@ -92,7 +90,7 @@ def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> Sto
 def _one_by_one(
     sent: DataColumns, stored: StoredDocuments, rows: Mask, system_xattrs: bool
 ) -> StoredDocuments:
-    """Return the documents with some rows, at least one, decoded from what was sent."""
+    """Return the documents with some rows, at least one, decoded from ``sent``."""
     datatype = stored.columns.datatype
     xattrs: list[str | None] = []
     bodies: list[bytes] = []
@@ -146,7 +144,7 @@ def _is_null(column: pa.Array) -> Mask:
 
 
 def _replaced(column: pa.Array, rows: Mask, replacements: pa.Array) -> pa.Array:
-    """Return ``column`` with one replacement after the other in ``rows``, at least one."""
+    """Return ``column`` with consecutive replacements in ``rows``, at least one."""
     if rows.all():
         return replacements
     return pc.replace_with_mask(column, pa.array(rows), replacements)

@@ -22,26 +22,24 @@ class DroppedPolicy(StrEnum):
     KEEP = "keep"
     """They stay as they were; the drop ends no documents."""
     SOFT = "soft"
-    """They stay, and the event says that they are marked, and since when."""
+    """They stay; the event says that they are marked, and since when."""
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedPolicies:
-    """The policies of a bucket's collections: ``default``, and by id those that have their own.
-
-    ``met`` are the names of the settings that a scope or collection was found for.
-    """
+    """The policies of a bucket's collections."""
 
     default: DroppedPolicy = DroppedPolicy.DELETE
     by_collection: Mapping[int, DroppedPolicy] = field(default_factory=dict)
+    """Collections with a policy of their own, by id."""
     met: frozenset[str] = frozenset()
+    """Names of the settings for which a scope or collection was found."""
 
     def of(self, collection_id: int) -> DroppedPolicy:
-        """Return the policy of a collection."""
         return self.by_collection.get(collection_id, self.default)
 
     def knowing(self, rules: PolicySettings, collections: Collections) -> "DroppedPolicies":
-        """Return these, and those of some more collections."""
+        """Return these policies with those of more collections."""
         own = rules.dropped_collections.keys()
         found = {
             each.collection_id: DroppedPolicy(rules.dropped_of(each.names))
@@ -52,11 +50,10 @@ class DroppedPolicies:
         return DroppedPolicies(self.default, {**self.by_collection, **found}, self.met | met)
 
     def refuse_unknown(self, rules: PolicySettings, collections: Collections) -> None:
-        """Refuse a name that no scope or collection has or had, since a drop would go by another.
+        """Refuse a name that no scope or collection has or had: a drop would miss its policy.
 
         Raises:
-            ConfigError: there is one. ``collections`` are those that there are now.
-
+            ConfigError: there is such a name. ``collections`` are the present ones.
         """
         names = collections.names
         for name in sorted(rules.dropped_collections.keys() - self.met):

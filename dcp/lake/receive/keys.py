@@ -20,7 +20,6 @@ _ESCAPE_BYTES: Final = ESCAPE_PREFIX.encode()
 
 
 def key_string(key: bytes) -> str:
-    """Return the STRING form of one key."""
     if not key.startswith(_ESCAPE_BYTES):
         try:
             return key.decode()
@@ -32,8 +31,8 @@ def key_string(key: bytes) -> str:
 def key_columns(keys: pa.BinaryArray) -> tuple[pa.StringArray, pa.BinaryArray]:
     """Return (``key``, ``key_bytes``) for an array of keys without nulls.
 
-    ``key_bytes`` is null where ``key`` is the key itself. An array in which nothing is escaped,
-    the usual one, costs one pass of validation and no copy.
+    ``key_bytes`` is null if ``key`` is the key itself. The usual array, without escaped keys, costs
+    one pass of validation and no copy.
     """
     escaped_alike = pc.any(pc.starts_with(keys, pattern=_ESCAPE_BYTES)).as_py()
     if not escaped_alike:

@@ -60,11 +60,7 @@ from dcp.wire.columns import DataColumns
 
 
 class TaskReceiver:
-    """Streams the vbuckets of one task until each has its outcome.
-
-    Deliveries come in, their rows are gathered, batches go out; what a vbucket's part came to is
-    its `StreamResult`.
-    """
+    """Streams the vbuckets of one task until each has its outcome, its `StreamResult`."""
 
     def __init__(
         self,
@@ -74,11 +70,10 @@ class TaskReceiver:
         access: SourceAccess,
         name: str,
     ) -> None:
-        """Prepare; nothing is asked of the source yet.
+        """Asks nothing of the source yet.
 
         Raises:
             TaskError: the password is not here.
-
         """
         self._plan = plan
         self._round = round_number
@@ -116,24 +111,22 @@ class TaskReceiver:
 
         Raises:
             TaskError: as for ``stream``.
-
         """
         yield from self.stream()
         yield from self._closing_rows()
 
     @property
     def done(self) -> StreamProgress:
-        """The progress of its vbuckets: seqnos are those that its plan knew of."""
+        """The progress of its vbuckets, in seqnos that its plan knew of."""
         results = self.results.values()
         seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in results)
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that the streams bring, without status and position rows.
+        """Yield the streams' rows, without status and position rows.
 
         Raises:
             TaskError: user, password or bucket were refused, as `Consumer.next` says.
-
         """
         try:
             yield from self._stream()
@@ -170,18 +163,17 @@ class TaskReceiver:
         yield from self._hand_over()
 
     def _is_used_up(self) -> bool:
-        """Return whether the task has used up its budget of bytes or seconds."""
         enough = self._flusher.taken_bytes >= self._budget.target_bytes
         return enough or monotonic() >= self._policy.ends_at
 
     def _is_too_fast(self) -> bool:
-        """Return whether a backfill took more than its rate since the task began."""
+        """Return whether a backfill exceeded its rate since the task began."""
         if self._rate is None:
             return False
         return self._flusher.taken_bytes > self._rate * (monotonic() - self._policy.began_at)
 
     def _end_by_budget(self) -> None:
-        """End all that the budget may end; what is read on goes on alone."""
+        """End the streams that the budget may end; the others read on."""
         still_open = [self.results[vbucket] for vbucket in sorted(self._open)]
         over = [result for result in still_open if not result.reads_on]
         closes = len(over) < len(self._open)  # otherwise the connections end with the task
@@ -219,7 +211,7 @@ class TaskReceiver:
                 self._end(self.results[vbucket], Outcome.REACHED)
 
     def _learn(self, event: Event, node: NodeAddress) -> None:
-        """Note what an event tells of streams, nodes and collections, before rows are taken."""
+        """Note an event's news of streams, nodes and collections, before rows are taken."""
         match event:
             case StreamOpened() if event.vbucket in self._open:
                 self._opened(event, node)
@@ -248,7 +240,6 @@ class TaskReceiver:
         self._rows.accepted(event.vbucket, event.failover_log)
 
     def _take_event(self, event: Event) -> None:
-        """Take an event of a vbucket that is open."""
         match event:
             case RollbackOrdered():
                 self._roll_back(event)
@@ -286,7 +277,7 @@ class TaskReceiver:
         *,
         closes: bool = True,
     ) -> None:
-        """End a vbucket's part where it stands; of its stream, if one is open, nothing follows."""
+        """End a vbucket's part at its present position; an open stream brings nothing more."""
         result.end(outcome, reason, detail)
         self._open.discard(result.plan.vbucket)
         if closes:
@@ -304,7 +295,7 @@ class TaskReceiver:
     # What goes to Spark
 
     def _hand_over(self) -> Iterator[pa.RecordBatch]:
-        """Give Spark all that is here."""
+        """Give Spark all collected rows."""
         for rows in self._flusher.flush():
             yield rows
             self._policy.resumed_reading(monotonic())
@@ -339,7 +330,7 @@ class TaskReceiver:
     # What others see
 
     def _state(self) -> TaskState:
-        """Return how the task stands; called by another thread."""
+        """Return the task's state; another thread calls this."""
         streams: dict[NodeAddress, list[int]] = {}
         still_open = list(self._open)
         for vbucket in still_open:

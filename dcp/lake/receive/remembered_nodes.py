@@ -18,12 +18,10 @@ from dcp.seeds import AUTO_NETWORK, ConnectionString
 
 @dataclass(frozen=True, slots=True)
 class RememberedNodes:
-    """The nodes of a lake's bucket in the newest map that a driver of the lake met.
-
-    ``connection_string`` has the network and the encryption of their addresses.
-    """
+    """The nodes of a lake's bucket in the newest map that a driver of the lake met."""
 
     connection_string: str
+    """Names network and encryption of their addresses."""
     identity: LakeIdentity
 
     @classmethod
@@ -32,7 +30,7 @@ class RememberedNodes:
         return cls(lake.nodes, lake.identity) if lake.nodes else None
 
     def connection_settings(self, settings: ConnectionSettings) -> ConnectionSettings | None:
-        """Return how to connect to them; None where settings want other addresses."""
+        """Return settings that connect to them; None if ``settings`` want other addresses."""
         parsed = ConnectionString.parse([self.connection_string])
         is_same_kind = parsed.tls == (settings.tls is not None)
         if not is_same_kind or settings.network not in (AUTO_NETWORK, parsed.network):
@@ -40,11 +38,10 @@ class RememberedNodes:
         return replace(settings, network=parsed.network)
 
     def require_same_bucket(self, found: ClusterMap) -> None:
-        """Refuse the answer of a node that is not of the lake's cluster.
+        """Refuse the answer of a node of another cluster.
 
         Raises:
-            NodeUnavailableError: it has another bucket.
-
+            NodeUnavailableError: the node has another bucket.
         """
         theirs = replace(
             self.identity,
@@ -80,7 +77,7 @@ def _read(store: SparkStore, bucket: str) -> RememberedNodes | None:
 
 
 def remembered_text(found: ClusterMap, *, tls: bool) -> str:
-    """Return the nodes of a map as a lake remembers them; empty where it has none."""
+    """Return the nodes of a map as a lake remembers them; empty if it has none."""
     if not found.addresses:
         return ""
     nodes = ",".join(map(str, sorted(set(found.addresses))))

@@ -51,26 +51,23 @@ _CHANGES: Final = "changes"
 
 
 class DcpSource(DataSource):
-    """The format ``dcp``."""
-
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
         """Return the columns: `DOCUMENTS`, or those of ``changes``.
 
-        Raises:
-            ConfigError: an unknown option, or a value of the wrong type: here, since Spark asks for
-                the columns when the format is loaded, and for a reader only when it reads.
+        Spark asks for them when the format is loaded, and for a reader only later, so options are
+        checked here.
 
+        Raises:
+            ConfigError: an unknown option, or a value of the wrong type.
         """
         read_options(self.options)
         return spark_ddl(DOCUMENTS if _wants_documents(self.options) else CHANGES)
 
     def reader(self, schema: "StructType") -> "DcpReader":
-        """Return the reader for the options given."""
         del schema
         settings = read_options(self.options)
         wants_documents = _wants_documents(self.options)
@@ -80,7 +77,7 @@ class DcpSource(DataSource):
 
 @dataclass(frozen=True)
 class TaskPartition(InputPartition):
-    """One task's vbuckets; no secret is in it."""
+    """One task's vbuckets, without secrets."""
 
     task: TaskPlan
 
@@ -94,11 +91,10 @@ class DcpReader(DataSourceReader):
         self._wants_documents = wants_documents
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the cluster what it holds now, and share it out.
+        """Plan the reading of all that the cluster holds now.
 
         Raises:
             NodeUnavailableError: some vbuckets cannot be read.
-
         """
         cluster = query_cluster(self._access)
         rounds = self._settings.round
@@ -118,7 +114,6 @@ class DcpReader(DataSourceReader):
 
         Raises:
             NodeUnavailableError: a vbucket ended before its target.
-
         """
         assert isinstance(partition, TaskPartition)
         changes = self._changes(partition.task)
@@ -150,7 +145,6 @@ def read_options(options: Mapping[str, str]) -> Settings:
 
     Raises:
         ConfigError: an unknown option, or a value of the wrong type.
-
     """
     of_source = {key.name for key in fields(SourceSettings)}
     overrides: dict[str, object] = {}

@@ -23,9 +23,9 @@ from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 
 SEEDS: Final = "source.seeds"
-"""What users know the seeds of a lake by."""
+"""Users know the seeds of a lake by this name."""
 Remembered = Callable[[], RememberedNodes | None]
-"""Tells the nodes that the lake remembers, if there are any."""
+"""Returns the nodes that the lake remembers, if any."""
 FindSeeds = Callable[[Sequence[str], ConnectionSettings, Credentials], FoundSeeds]
 AskNode = Callable[
     [NodeAddress, ConnectionSettings, Credentials, RememberedNodes | None], SeedAnswer
@@ -36,27 +36,28 @@ AskNode = Callable[
 class SourceAccess:
     """The connection settings that a task needs besides its plan.
 
-    The password is not among them: the task reads it where it runs, since Spark serves task data.
-    ``seeds`` are as the settings have them: the driver finds nodes by them, tasks by their plan.
+    The password is not among them: the task reads it on its own machine, since Spark serves task
+    data.
     """
 
     seeds: tuple[str, ...]
+    """As the settings have them: the driver finds nodes by them, tasks by their plan."""
     consumer: ConsumerSettings
     source: SourceSettings
     flow_control: FlowControlSettings
     quiet_seconds: float
     dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
     live: LivePlace | None = None
-    """The folder of the tasks' live files; None: there are none."""
+    """The folder of the tasks' live files; None: they write none."""
 
     def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
-        """Return the same for one bucket: what was made anew under its name is refused."""
+        """Return the same for one bucket; refuses a new bucket of the same name."""
         connection = replace(self.consumer.connection, bucket_uuid=bucket_uuid)
         return replace(self, consumer=replace(self.consumer, connection=connection))
 
 
 def source_access(settings: Settings, *, change_streams: bool = True) -> SourceAccess:
-    """Return what driver and tasks need to connect; ``change_streams`` asks for all versions."""
+    """``change_streams`` asks for all versions."""
     source = settings.source
     return SourceAccess(
         seeds=source.seeds,
@@ -76,7 +77,6 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
 
 
 def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> ConnectionSettings:
-    """Return how one connection is made and kept."""
     place = source.connection_string()
     return ConnectionSettings(
         bucket=source.bucket,
@@ -123,7 +123,6 @@ def ask_node(
 
     Raises:
         ConfigError, SourceError, RemoteProtocolError: as `dcp.client.probe.ask_seed`.
-
     """
     found, manifest = ask_seed(node, settings, credentials, on_step)
     if known is not None:
@@ -138,21 +137,20 @@ def ask_cluster(
     find: FindSeeds = find_seeds,
     ask: AskNode = ask_node,
 ) -> SeedAnswer:
-    """Return the first answer of the seeds; where none answers, of nodes that the lake remembers.
+    """Return the first answer of the seeds, else of nodes that the lake remembers.
 
     Args:
         access: has the seeds.
-        remembered: is called only where no seed answers.
-        find: finds the nodes that seeds, or nodes that are remembered, stand for.
+        remembered: is called only if no seed answers.
+        find: finds the nodes that seeds, or remembered nodes, stand for.
         ask: asks one of those nodes.
 
     Raises:
         ConfigError: the password cannot be found.
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
-        NodeUnavailableError: no seed answers, nor does a node that is remembered.
-        LakeError: no seed answers with the bucket, and ``remembered`` tells of another one.
-
+        NodeUnavailableError: no seed answers, nor does a remembered node.
+        LakeError: no seed answers with the bucket, and ``remembered`` names another one.
     """
     settings, credentials = access.consumer.connection, access.source.credentials()
 

@@ -35,23 +35,21 @@ from dcp.lake.tables.round_record import Outcome
 from dcp.wire.vocabulary import SnapshotFlag
 
 LONGEST_WAIT_SECONDS: Final = 0.25
-"""The longest that a task waits for a delivery; so late a deadline of ours may be noticed."""
+"""A task waits at most so long for a delivery; a deadline may be noticed so late."""
 
 
 _SHORT_ROUNDS: Final = 3
-"""After so many rounds that brought nothing of a vbucket it is named, however short they were."""
+"""After so many rounds without news a vbucket is named, however short they were."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskBudget:
-    """The most that one task may receive: bytes and seconds."""
-
     target_bytes: int
     target_seconds: float
 
 
 UNLIMITED: Final = TaskBudget(target_bytes=2**62, target_seconds=7 * 86400.0)
-"""For readings that are all or nothing: they end with their targets, or with what goes wrong."""
+"""For readings that are all or nothing: they end with their targets, or with a failure."""
 
 
 class ConsumerStreams(Protocol):
@@ -64,16 +62,14 @@ class ConsumerStreams(Protocol):
         """Return why a vbucket has no stream; empty only while its stream is open."""
 
     def part_heard(self, node: NodeAddress) -> tuple[int, float] | None:
-        """Return the vbucket whose message last came from the node in parts, and when."""
+        """Return the vbucket whose message last came from the node in parts, and the time."""
 
     def request_high_seqnos(self, node: NodeAddress) -> bool:
-        """Ask for the node's high seqnos; False where there is no connection to ask over."""
+        """Ask for the node's high seqnos; False without a connection to ask over."""
 
 
 @dataclass(frozen=True, slots=True)
 class VbucketStop:
-    """The end of a vbucket's stream in this round, and the reason."""
-
     vbucket: int
     outcome: Outcome
     reason: str = ""
@@ -82,33 +78,33 @@ class VbucketStop:
 
 @dataclass(slots=True)
 class _Stream:
-    """An open stream, and what it brought; times are of the time that we listened."""
+    """An open stream, and its news; times count only while we listened."""
 
     opened_at: float
     heard_at: float
     has_moved: bool = False
     is_from_disk: bool = False
-    """Whether the newest snapshot is."""
+    """True if the newest snapshot is."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """A node, and what it told; times are of the time that we listened."""
+    """A node, and its answers; times count only while we listened."""
 
     asked_at: float = -inf
     unanswered_since: float = inf
     answered_at: float = -inf
     high_seqnos: Mapping[int, int] | None = None
     disk_heard_at: float = -inf
-    """When it last sent anything from its disk."""
+    """The last time it sent anything from its disk."""
     part_heard: tuple[int, float] | None = None
 
 
 class StopPolicy:
-    """Decides for one task; ``now`` is ``time.monotonic``, given by the caller."""
+    """Decides for one task; the caller gives ``now``, of ``time.monotonic``."""
 
     def __init__(self, budget: TaskBudget, quiet_seconds: float, deadline_seconds: float) -> None:
-        """Prepare; the node of a silent vbucket will be asked after ``quiet_seconds``."""
+        """The node of a silent vbucket is asked after ``quiet_seconds``."""
         self.began_at = self.ends_at = inf
         self._budget = budget
         self._ask_after_seconds = min(
@@ -130,7 +126,7 @@ class StopPolicy:
         self._reads_since = now
 
     def listened(self, now: float) -> None:
-        """Note that a wait for a delivery is over; what it brought is noted after."""
+        """Note that a wait for a delivery is over; its news is noted after."""
         waited_seconds = now - self._reads_since
         self._listened_seconds += min(waited_seconds, LONGEST_WAIT_SECONDS)
         self._reads_since = now
@@ -140,26 +136,24 @@ class StopPolicy:
         self._reads_since = now
 
     def opened(self, node: NodeAddress, vbucket: int) -> None:
-        """Note that a node opened a vbucket's stream."""
         self._nodes.setdefault(node, _Node())
         self._streams[vbucket] = _Stream(self._listened_seconds, self._listened_seconds)
 
     def snapshot_started(self, vbucket: int, flags: int) -> None:
-        """Note a snapshot marker."""
         stream = self._streams.get(vbucket)
         if stream is not None:
             stream.heard_at = self._listened_seconds
             stream.is_from_disk = bool(flags & SnapshotFlag.DISK)
 
     def moved(self, node: NodeAddress, vbuckets: Iterable[int]) -> None:
-        """Note the vbuckets that a delivery of a node brought further."""
+        """Note the vbuckets that a node's delivery advanced."""
         for vbucket in vbuckets:
             if vbucket in self._streams:
                 self._streams[vbucket].has_moved = True
                 self._hear(node, vbucket)
 
     def answered(self, node: NodeAddress, seqnos: Mapping[int, int]) -> None:
-        """Note the high seqnos that a node told."""
+        """Note a node's high seqnos."""
         told = self._nodes[node]
         told.answered_at, told.high_seqnos = self._listened_seconds, seqnos
         told.unanswered_since = inf
@@ -182,10 +176,10 @@ class StopPolicy:
     def out_of_budget(
         self, results: Iterable[StreamResult], streams: ConsumerStreams, round_number: int
     ) -> Iterator[VbucketStop]:
-        """Yield the end of what is still open when the budget is used up.
+        """Yield the end of each open vbucket when the budget is used up.
 
-        What the round did not bring further has a reason, if it was silent for long enough to tell,
-        or has brought nothing for several rounds.
+        A vbucket that the round did not advance gets a reason, if its silence was long enough, or
+        it brought nothing for several rounds.
         """
         for result in results:
             vbucket = result.plan.vbucket
@@ -202,10 +196,9 @@ class StopPolicy:
     def stops(
         self, results: Iterable[StreamResult], streams: ConsumerStreams
     ) -> Iterator[VbucketStop]:
-        """Yield the vbuckets that end now; ask the nodes of those that are silent what they
-        have.
+        """Yield the vbuckets that end now; ask the nodes of silent ones for their high seqnos.
 
-        It may be asked after each delivery: it looks now and then, and after an answer.
+        May be called after each delivery: it looks now and then, and after an answer.
         """
         if self._listened_seconds < self._judges_at:
             return
@@ -241,7 +234,7 @@ class StopPolicy:
         )
 
     def _told(self, result: StreamResult) -> Mapping[int, int] | None:
-        """Return the high seqnos that the node told, if it did since the stream opened."""
+        """Return the node's high seqnos, if it told them since the stream opened."""
         assert result.node is not None, "it has a stream"
         node = self._nodes[result.node]
         if node.answered_at < self._streams[result.plan.vbucket].opened_at:
@@ -252,9 +245,8 @@ class StopPolicy:
         return self._listened_seconds - self._streams[vbucket].heard_at
 
     def _waits_for_turn(self, result: StreamResult) -> bool:
-        """Return whether the node may be reading its disk for others, this vbucket still to come.
-
-        See the module's text.
+        """Return whether the node may be reading its disk for others first. See the
+        module's text.
         """
         assert result.node is not None, "it has a stream"
         is_inside = not result.position.is_complete
@@ -281,7 +273,7 @@ class StopPolicy:
         return "waiting for snapshot end", f"{nothing} {snapshot}, and {holds}"
 
     def _ask(self, node: NodeAddress, streams: ConsumerStreams) -> None:
-        """Ask again only when the time to answer is over: answers may wait behind data."""
+        """Ask again only after the time to answer: answers may wait behind data."""
         asked = self._nodes[node]
         since_seconds = self._listened_seconds - asked.asked_at
         if since_seconds >= self._ask_after_seconds and streams.request_high_seqnos(node):

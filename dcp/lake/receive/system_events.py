@@ -21,8 +21,8 @@ def collection_of(event: SystemEventReceived) -> int | None:
 def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicies) -> int | None:
     """Return the collection whose documents at lower seqnos of the vbucket are gone; or None.
 
-    A flush arrives as the begin of a collection that exists, so every begin counts; of a new one
-    there are no older documents.
+    A flush arrives as the begin of an existing collection, so every begin counts; a new one has no
+    older documents.
     """
     if _policy_of(event, dropped) in (DroppedPolicy.KEEP, DroppedPolicy.SOFT):
         return None
@@ -30,16 +30,16 @@ def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicies) -> 
 
 
 def _policy_of(event: SystemEventReceived, dropped: DroppedPolicies) -> DroppedPolicy | None:
-    """Return the policy that a drop falls under; None for other events."""
+    """Return a drop's policy; None for other events."""
     if isinstance(event.meaning, CollectionEnded):
         return dropped.of(event.meaning.collection_id)
     return None
 
 
 def system_event_text(event: SystemEventReceived, dropped: DroppedPolicies, now: datetime) -> str:
-    """Return the event as JSON: its name, its ids where we know its layout, its bytes as sent.
+    """Return the event as JSON: its name, ids if we know its layout, and bytes as sent.
 
-    ``marked_at`` is ``now`` where it drops a collection softly: from then on its rows are marked.
+    A soft drop gets ``marked_at``, which is ``now``: from then on its rows are marked.
     """
     told: dict[str, Any] = {
         "event": _name(event.event),

@@ -18,11 +18,10 @@ _HERE: Final = (
 
 
 def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
-    """Return a task's consumer; nothing is asked of the source yet.
+    """Return a task's consumer; asks nothing of the source yet.
 
     Raises:
         ConfigError: the password is not here.
-
     """
     settings, backfill = access.consumer, plan.backfill
     window_bytes = plan.windows.window_bytes

@@ -28,7 +28,7 @@ class VbucketCounts:
     ) -> None:
         """Count documents, at least one; the last two are the columns of ``changes``.
 
-        ``document_bytes`` are their sizes as they are stored, for who reads them later.
+        ``document_bytes`` are their stored sizes, for later readers.
         """
         # A vbucket's documents mostly follow one another: sums of such runs are soon made.
         starts = np.flatnonzero(np.diff(vbuckets, prepend=~vbuckets[:1]))
@@ -42,7 +42,6 @@ class VbucketCounts:
                 np.add.at(counts, vbuckets[is_set], 1)
 
     def fill(self, result: StreamResult) -> None:
-        """Put the counts of a vbucket into its result."""
         vbucket = result.plan.vbucket
         result.rows = int(self.rows[vbucket])
         result.frame_bytes = int(self.frame_bytes[vbucket])

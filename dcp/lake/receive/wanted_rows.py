@@ -41,7 +41,8 @@ class WantedRows:
         self._scopes = dict(wanted.scopes)
         self._is_wanted = dict(wanted.is_wanted)
         self._first_end = np.zeros(U16_MAX + 1, np.uint64)
-        """By vbucket, where its first snapshot ends, if it holds each key once; 0 else, and later.
+        """By vbucket, the end of its first snapshot, if that holds each key once; 0 else, and
+        later.
 
         ``U64_MAX`` until that is known.
         """
@@ -51,7 +52,7 @@ class WantedRows:
                 self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 
     def documents(self, columns: DataColumns) -> DataColumns:
-        """Return the documents that are wanted, in their order."""
+        """Return the wanted documents, in their order."""
         if self._is_everything:
             return columns
         passes = self._passes(columns)
@@ -67,7 +68,7 @@ class WantedRows:
         self._start[vbucket] = seqno
 
     def learn(self, event: SnapshotStarted | SystemEventReceived) -> None:
-        """Learn of what begins, before the documents of the same delivery."""
+        """Learn of a new snapshot or collection, before the documents of the same delivery."""
         if isinstance(event, SnapshotStarted):
             if event.flags & REPEATING:
                 self._first_end[event.vbucket] = 0
@@ -86,12 +87,11 @@ class WantedRows:
             self._is_wanted[meaning.collection_id] = self._rules.wants(begun.names)
 
     def wants(self, event: SystemEventReceived) -> bool:
-        """Return whether an event is of a collection that is wanted, or of none."""
+        """Return whether an event is of a wanted collection, or of none."""
         collection_id = collection_of(event)
         return collection_id is None or self._is_wanted.get(collection_id, True)
 
     def _passes(self, columns: DataColumns) -> NDArray[np.bool_]:
-        """Return which documents pass by their collections and keys."""
         rules = self._rules
         unwanted = [each for each, is_wanted in self._is_wanted.items() if not is_wanted]
         passes = ~np.isin(columns.collection_id, unwanted)
