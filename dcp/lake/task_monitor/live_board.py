@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 30.0
 ABANDONED_SECONDS: Final = 3600.0
-"""A file of another machine, or that cannot be read, is nobody's: much later than no news."""
+"""After so long a file is removed even if another machine wrote it, or it cannot be read."""
 _SUFFIX: Final = ".task.json"
 _UNFINISHED: Final = ".task.new"
 _LARGEST_BYTES: Final = 4 * 2**20
@@ -44,14 +44,13 @@ class BoardWriter:
     """Writes one task's file until it is closed."""
 
     def __init__(self, folder: Path, name: str, stats: Callable[[], TaskStats]) -> None:
-        """Prepare; ``stats`` is called by the writer's thread."""
+        """The writer's thread calls ``stats``."""
         self._file = folder / f"{name}-{os.getpid()}{_SUFFIX}"
         self._stats = stats
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._main, name="dcp-live-board", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def close(self) -> None:
@@ -81,7 +80,10 @@ class BoardWriter:
 def live_board(
     place: LivePlace | None, name: str, stats: Callable[[], TaskStats]
 ) -> Iterator[None]:
-    """Show a task on its lake's board while it runs; None, or a folder that cannot be: nowhere."""
+    """Show a task on its lake's board while it runs.
+
+    Without a place, or if the folder cannot be made, it shows nothing.
+    """
     writer = None
     if place is not None:
         try:
@@ -101,7 +103,7 @@ def live_board(
 
 
 def read_board(place: LivePlace) -> list[TaskStats]:
-    """Return what the tasks of a lake see now, by name.
+    """Return the newest statistics of a lake's tasks, by name.
 
     Raises:
         ConfigError: the folder is not private.
@@ -113,7 +115,7 @@ def read_board(place: LivePlace) -> list[TaskStats]:
 
 
 def _sweep(folder: Path) -> list[TaskStats]:
-    """Return what is news in a folder, and remove the files of tasks that are gone or silent."""
+    """Return a folder's news, and remove the files of ended or silent tasks."""
     files = sorted(folder.glob(f"*{_SUFFIX}"))
     unfinished = list(folder.glob(f"*{_UNFINISHED}"))
     if not files and not unfinished:
@@ -135,7 +137,7 @@ def _sweep(folder: Path) -> list[TaskStats]:
 
 
 def _time_of(folder: Path) -> float:
-    """Return what a file has that is changed now; our own time where we may not write."""
+    """Return the folder's present time, by its file system; our own if we may not write."""
     try:
         with tempfile.TemporaryFile(dir=folder, prefix="now-", suffix=_UNFINISHED) as probe:
             return os.fstat(probe.fileno()).st_mtime
@@ -144,7 +146,7 @@ def _time_of(folder: Path) -> float:
 
 
 def _read(file: Path, now: float) -> tuple[TaskStats | None, float]:
-    """Return what a file says, None if that is no look, and its age."""
+    """Return a file's content, None if it is no statistics, and its age."""
     with file.open("rb") as opened:
         age_seconds = now - os.fstat(opened.fileno()).st_mtime
         try:

@@ -46,7 +46,7 @@ _METRICS: Final[Metrics] = {
 
 
 def exposition(all_stats: Iterable[TaskStats]) -> str:
-    """Return the metrics of all tasks; of two looks with one label the newer one's."""
+    """Return the metrics of all tasks; of two with one label the newer one's."""
     newest: dict[str, TaskStats] = {}
     for stats in sorted(all_stats, key=lambda stats: stats.at):
         newest[stats.label] = stats

@@ -17,14 +17,14 @@ from dcp.lake.config.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class LivePlace:
-    """The folder, as it is found on the machine that asks; an empty ``shared`` means its own."""
+    """The folder of a lake's live files, on the machine that asks."""
 
     lake: str
     shared: str = ""
+    """Empty: the machine's own folder."""
 
     @classmethod
     def of(cls, settings: Settings) -> "LivePlace":
-        """Return the place of the lake that the settings name."""
         root = settings.lake.schema or settings.lake.root
         if not settings.lake.schema and "://" not in root:
             root = str(Path(root).expanduser().resolve())
@@ -34,16 +34,16 @@ class LivePlace:
 
     @property
     def folder(self) -> Path:
-        """The folder, whether it is there or not."""
+        """The folder, which need not exist."""
         if self.shared:
             return Path(self.shared).expanduser() / f"dcplake-live-{self.lake}"
         return Path(tempfile.gettempdir()) / f"dcplake-live-{os.getuid()}" / self.lake
 
     def make(self) -> Path:
-        """Return the folder, made if it is not there.
+        """Return the folder; makes a missing one.
 
         Raises:
-            ConfigError: another user made it, and could read or change what is in it.
+            ConfigError: another user made it, and could read or change its files.
             OSError: it cannot be made.
         """
         if self.shared:

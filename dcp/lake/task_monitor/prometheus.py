@@ -13,11 +13,11 @@ from prometheus_client.samples import Sample
 from dcp.printable import printable_lines
 
 Metrics = Mapping[str, tuple[str, str]]
-"""Name of a metric -> its type (gauge, counter) and what it means."""
+"""Name of a metric -> its type (gauge, counter) and meaning."""
 
 
 class _Families(Collector):
-    """The samples under their metrics, in the order in which those are declared."""
+    """The samples under their metrics, in declared order."""
 
     def __init__(self, samples: Iterable[Sample], metrics: Metrics) -> None:
         self._of = {
@@ -36,6 +36,6 @@ def exposition_of(samples: Iterable[Sample], metrics: Metrics) -> str:
     """Return all samples under their metrics, in the order of ``metrics``.
 
     Raises:
-        KeyError: a sample of a metric that is not declared.
+        KeyError: a sample's metric is not declared.
     """
     return generate_latest(_Families(samples, metrics)).decode()

@@ -28,7 +28,7 @@ FORMAT: Final = 2
 READING_SECONDS: Final = 1.0
 _LONGEST_TEXT: Final = 300
 _OF_ONE_RUN: Final = re.compile(r"[0-9a-f]{8}|r\d+")
-"""What of a task's name is a lake's id or a round's number."""
+"""Parts of a task's name that change: a lake's id and a round's number."""
 
 GATES: Final[Mapping[str, str]] = {
     "spark": "Spark takes the batch",
@@ -36,7 +36,7 @@ GATES: Final[Mapping[str, str]] = {
     "handover": "Python makes rows of what it received",
     "acknowledgement": "what was freed is not acknowledged yet",
 }
-"""Names of stages as gates, from the last to the first, and what then happens."""
+"""Stages as gates, from the last to the first, with the reason for the wait."""
 
 SLOWEST: Final[Mapping[str, str]] = {
     "spark": "Spark was the slowest",
@@ -44,44 +44,35 @@ SLOWEST: Final[Mapping[str, str]] = {
     "handover": "Python was the slowest",
     "acknowledgement": "acknowledgements were on their way",
 }
-"""The same afterwards."""
+"""The same reasons, in the past tense."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One connection of the task. ``window`` is None without flow control, or while there is none.
-
-    ``received_bytes``, ``released_bytes`` and ``acknowledged_bytes`` only grow.
-    ``stream_windows`` counts the streams that have windows of their own, and those that are full.
-    """
+    """One connection of the task."""
 
     node: str
     name: str
     waits_for: str
     gate: str = ""
     window: WindowStats | None = None
+    """None without flow control, or before there is a window."""
     stages: tuple[StageStats, ...] = ()
     received_bytes: int = 0
+    """Only grows, as do the next two."""
     released_bytes: int = 0
     acknowledged_bytes: int = 0
     acks: int = 0
     bytes_per_second: float = 0.0
     stream_window_bytes: int = 0
     stream_windows: int = 0
+    """Streams with windows of their own."""
     full_stream_windows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStats(Record):
-    """One task. ``seconds`` is how long it runs; rates are of the last moments.
-
-    ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
-    ``windows`` are those that the driver planned for the executor. ``resident_bytes`` is the
-    process's memory, ``bound_bytes`` the most that it takes by the formula of docs/memory.md; 0:
-    not known. ``undecodable_values`` are as they were sent.
-
-    More than 15 attributes: one is one figure.
-    """
+    """One task. More than 15 attributes: one is one figure."""
 
     task: str
     round: int
@@ -89,19 +80,26 @@ class TaskStats(Record):
     pid: int
     at: float
     seconds: float = 0.0
+    """The time since its start."""
     vbuckets: int = 0
     open_vbuckets: int = 0
     rows: int = 0
     bytes: int = 0
     rows_per_second: float = 0.0
+    """Of the last moments, as are the other rates."""
     bytes_per_second: float = 0.0
     connections: tuple[Connection, ...] = ()
     stages: tuple[StageStats, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By stage: how long, in all, full windows waited for it."""
     windows: WindowPlan | None = None
+    """The driver planned these for the executor."""
     resident_bytes: int = 0
+    """The process's memory; 0: not known."""
     bound_bytes: int = 0
+    """The most memory by the formula of docs/memory.md; 0: not known."""
     undecodable_values: int = 0
+    """Values that were kept as sent."""
     format: int = FORMAT
 
     @property
@@ -112,12 +110,12 @@ class TaskStats(Record):
 
     @property
     def top_gate(self) -> str:
-        """The stage that full windows waited for most; empty where none did."""
+        """The stage that full windows waited for most; empty if none waited."""
         return max(self.gate_seconds, key=lambda gate: self.gate_seconds[gate], default="")
 
     @property
     def window_full_share(self) -> float:
-        """The part of the time in which a window was full, of all windows together."""
+        """The part of the time in which a window was full, averaged over all windows."""
         windows = [each.window for each in self.connections if each.window is not None]
         if not windows or self.seconds <= 0:
             return 0.0
@@ -126,7 +124,7 @@ class TaskStats(Record):
 
     @classmethod
     def from_json(cls, found: object) -> "TaskStats":
-        """Read what ``to_json`` wrote.
+        """Read a result of ``to_json``.
 
         Raises:
             ValueError: it is something else.
@@ -141,8 +139,6 @@ class TaskStats(Record):
 
 @dataclass(frozen=True, slots=True)
 class NodeStreams:
-    """Counts of a task's vbuckets at one node: open ones, and those inside a snapshot."""
-
     streaming: int = 0
     in_snapshot: int = 0
 
@@ -150,9 +146,8 @@ class NodeStreams:
 def connection_of(
     stats: ConnectionStats, behind: Iterable[StageStats], streams: NodeStreams, batch_bytes: int = 0
 ) -> Connection:
-    """Return how a connection stands; ``behind`` are the task's stages, shared by all of them.
-
-    ``batch_bytes`` is what a batch may hold; 0: not known.
+    """``behind`` are the stages that all of the task's connections share. ``batch_bytes`` limits a
+    batch; 0: not known.
     """
     own = (
         StageStats("frame", stats.longest_bytes, stats.unfinished_bytes),
@@ -182,7 +177,7 @@ def connection_of(
 
 
 def gating_stage(stages: Iterable[StageStats]) -> str:
-    """Return the last stage that holds anything: the one that the others wait for."""
+    """Return the last stage that holds anything: the others wait for it."""
     used = {stage.name for stage in stages if stage.in_use}
     if "batches" in used:  # perhaps one of another connection, or without bytes
         return "spark"

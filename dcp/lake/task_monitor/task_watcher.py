@@ -21,8 +21,6 @@ from dcp.lake.task_monitor.task_stats import Connection, NodeStreams, TaskStats,
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """The state of a task, as it reports it."""
-
     vbuckets: int
     open_vbuckets: int
     rows: int
@@ -37,10 +35,8 @@ class TaskState:
 
 
 class TaskWatcher:
-    """Looks at one task again and again."""
-
     def __init__(self, task: str, round_number: int, state: Callable[[], TaskState]) -> None:
-        """Begin; ``state`` must be cheap and change nothing."""
+        """``state`` must be cheap and change nothing."""
         self._task = task
         self._round = round_number
         self._state = state
@@ -52,7 +48,7 @@ class TaskWatcher:
         self._lock = threading.Lock()
 
     def stats(self) -> TaskStats:
-        """Look now; from any thread."""
+        """Take a sample, from any thread."""
         with self._lock:
             return self._stats()
 
@@ -99,5 +95,5 @@ class TaskWatcher:
         )
 
     def _new_bytes(self, connection: Connection) -> int:
-        """Return what a connection has received since the last look."""
+        """Return the bytes that a connection has received since the last sample."""
         return connection.received_bytes - self._bytes_of.get(connection.name, 0)
