@@ -8,11 +8,10 @@ from dcp.lake.quality.quality_report import QualityReport
 
 
 def write_data_docs(report: QualityReport, folder: Path) -> Path:
-    """Write the page of a check, ``<table>-<version>.html``, and return where it is.
+    """Write a check's page, ``<table>-<version>.html``, and return its path.
 
     Raises:
         SetupError: it cannot be written.
-
     """
     page = folder / f"{report.table}-{report.version}.html"
     try:

@@ -24,9 +24,9 @@ _LOG = logging.getLogger(__name__)
 class QualityGate:
     """Checks the rows of each apply before its MERGE; without a suite it lets all pass.
 
-    The rows wait in ``changes``; with a later round, which may bring better ones, they are looked
-    at again. Whenever other expectations are broken than the time before, that is kept in the
-    lake's table ``quality``, and told in the log.
+    Held rows wait in ``changes``. A later round may bring better ones, so its apply checks again.
+    The table ``quality`` and the log get a report whenever other expectations break than the time
+    before.
     """
 
     def __init__(self, suite: QualitySuite | None) -> None:
@@ -35,19 +35,18 @@ class QualityGate:
 
     @classmethod
     def of_setting(cls, gate: str) -> "QualityGate":
-        """Return the gate that ``quality.gate`` asks for; where it is empty, one without a suite.
+        """Return the gate for a value of ``quality.gate``; an empty one has no suite.
 
         Raises:
             ConfigError: there is no such suite, or it cannot be read.
             SetupError: Great Expectations is missing.
-
         """
         if not gate:
             return cls(None)
         return cls(load_suite(None if gate == INSTALLED_SUITE else Path(gate)))
 
     def may_publish(self, lake: LakeTables, plan: ApplyPlan) -> bool:
-        """Return whether a plan may be carried out: no expectation finds an error in its rows."""
+        """Return whether no expectation finds an error in a plan's rows."""
         if self._suite is None:
             return True
         report = check_plan(lake, plan, self._suite)
@@ -65,15 +64,14 @@ class QualityGate:
         """Refuse to call a run done while an apply is held back.
 
         Raises:
-            QualityError: names the tables and what their rows break.
-
+            QualityError: names the tables and the broken expectations.
         """
         if self._held:
             raise QualityError("\n".join(_told(each) for each in self._held.values()))
 
 
 def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
-    """Return what a suite finds in the rows that an apply inserts or updates."""
+    """Check the rows that an apply inserts or updates."""
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
     from dcp.lake.quality.quality import ReplicaVersion, check_version, complete_positions
 

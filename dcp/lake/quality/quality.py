@@ -36,31 +36,30 @@ from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])
 _CACHED_BYTES: Final = 256 * MEBIBYTE
-"""More rows are read from the table once more for each statement; in files they are smaller."""
+"""Larger sets of rows are read from the table for each statement; in files they are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
-    """One version of a replica table, with what the log says about it.
-
-    ``rows_sql`` is a query, ``scope`` says which rows those are. ``complete`` has each vbucket's
-    complete seqno. ``since`` is the check that this one goes on from: rows up to the seqno that
-    ``unchanged`` has of their vbucket were the same then, and are left out.
-    ``facts`` are those about the table that a suite may use (`TABLE_FACTS`), if there is one;
-    ``row_bytes`` is the mean size of a row, where that is known.
-    """
+    """The rows to check, of one version of a replica table."""
 
     table: str
     version: int
     applied_round: int
     vbucket_count: int
     rows_sql: str
+    """A query for the rows."""
     complete: Mapping[int, int]
+    """By vbucket, its complete seqno."""
     scope: CheckScope = CheckScope.WHOLE
     since: PassedCheck | None = None
+    """This check goes on from that one."""
     unchanged: Mapping[int, int] = field(default_factory=dict)
+    """By vbucket: rows up to this seqno were the same in `since`, and are left out."""
     facts: Mapping[str, Any] | None = None
+    """Facts about the table for a suite (`TABLE_FACTS`), if there is one."""
     row_bytes: float = inf
+    """The mean size of a row, if known."""
 
 
 def check_replica(
@@ -70,15 +69,14 @@ def check_replica(
     *,
     whole_table: bool = False,
 ) -> QualityReport:
-    """Return what ``suite`` (the installed one by default) finds in a replica's newest version.
+    """Check a replica's newest version with ``suite``, by default the installed one.
 
-    Checked are the rows that changed since the newest version that passed it; all of them where
-    there is none, or with ``whole_table``.
+    Checks the rows that changed since the newest version that passed it. Checks all rows if there
+    is none, or with ``whole_table``.
 
     Raises:
         LakeError: there is no such table, or it lacks columns of a replica.
         ConfigError: a column of the suite is no valid SQL over the table.
-
     """
     suite = suite or load_suite()
     version = newest_version(lake, table, suite, whole_table=whole_table)
@@ -88,11 +86,10 @@ def check_replica(
 def newest_version(
     lake: LakeTables, table: str, suite: QualitySuite, *, whole_table: bool = False
 ) -> ReplicaVersion:
-    """Return the newest version of a replica; whoever made it, so that nobody's rows are missed.
+    """Return the newest version of a replica, whoever made it.
 
     Raises:
         LakeError: there is no such table in the lake.
-
     """
     replica = next((each for each in replicas_in(lake) if each.name == table), None)
     if replica is None:
@@ -141,7 +138,7 @@ def _facts(
 def complete_positions(lake: LakeTables, held: HeldVersion) -> dict[int, tuple[int, int]]:
     """Return each vbucket's epoch and complete seqno in a version of a replica.
 
-    None of a round whose positions were cleaned: then all rows count as changed.
+    A round whose positions were cleaned has none: then all rows count as changed.
     """
     states = {number: states_left(lake, number) for number in {held.round, *held.stale.values()}}
     return {
@@ -155,9 +152,9 @@ def complete_positions(lake: LakeTables, held: HeldVersion) -> dict[int, tuple[i
 def unchanged_seqnos(
     now: Mapping[int, tuple[int, int]], then: Mapping[int, tuple[int, int]]
 ) -> dict[int, int]:
-    """Return the vbuckets whose rows a later version has as well, and up to which seqno.
+    """Return the seqnos up to which a later version has the same rows, by vbucket.
 
-    By their epochs and complete seqnos in both.
+    ``now`` and ``then`` hold each vbucket's epoch and complete seqno.
     """
     return {
         vbucket: seqno
@@ -169,12 +166,11 @@ def unchanged_seqnos(
 def check_version(
     spark: SparkSession, replica: ReplicaVersion, suite: QualitySuite
 ) -> QualityReport:
-    """Return what ``suite`` finds in the rows of ``replica``.
+    """Check the rows of ``replica`` with ``suite``.
 
     Raises:
         LakeError: the rows lack columns of a replica.
         ConfigError: a column of the suite is no valid SQL over the rows.
-
     """
     rows = spark.sql(replica.rows_sql)
     if missing := [column.name for column in REPLICA if column.name not in rows.columns]:
@@ -206,7 +202,7 @@ def check_version(
 
 @contextmanager
 def _cached(frame: DataFrame) -> Iterator[None]:
-    """Let Spark keep rows: each statement about them would look for them, and join them, anew."""
+    """Let Spark keep rows: else each statement would look for them, and join them, anew."""
     frame.persist()
     try:
         yield
@@ -235,12 +231,12 @@ def _with_suite_columns(
     suite: QualitySuite,
     checked_at: datetime,
 ) -> DataFrame:
-    """Add what a suite's SQL may use beside the replica's columns, then the suite's own columns.
+    """Add the further columns for a suite's SQL, then the suite's own columns.
 
-    ``vbucket_count`` is how many vbuckets the bucket has, ``complete_seqno`` the vbucket's complete
-    seqno at the applied round, null where there is none, ``checked_at`` the time of the check.
+    ``vbucket_count`` is the bucket's number of vbuckets. ``complete_seqno`` is the vbucket's at the
+    applied round, or null. ``checked_at`` is the time of the check.
 
-    An expression that gives NULL counts as false: Great Expectations would pass over it.
+    NULL counts as false: Great Expectations would pass over it.
     """
     # A literal: both passes over the rows see the same time.
     time_sql = f"timestamp_micros({int(checked_at.timestamp() * 1_000_000)})"

@@ -35,7 +35,6 @@ IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
 SAMPLES_AT_MOST: Final = 5
 
 _SEVERITIES: Final = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
-"""Great Expectations' words for ours."""
 
 _WHETHER: Final[Mapping[str, Any]] = {"result_format": "BOOLEAN_ONLY"}
 _WHAT: Final[Mapping[str, Any]] = {"result_format": "SUMMARY"}
@@ -48,20 +47,21 @@ _WHICH: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The outcome of each expectation, in the suite's order, and Great Expectations' own result."""
+    """The outcome of each expectation, in the suite's order."""
 
     results: tuple[ExpectationResult, ...]
     validation: Any
+    """Great Expectations' own result."""
 
 
 def run_suite(
     rows: DataFrame, suite: QualitySuite, facts: Mapping[str, Any] | None = None
 ) -> Evaluation:
-    """Return what a suite finds in ``rows``, and in ``facts`` about the table.
+    """Run a suite over ``rows``, and over ``facts`` about the table.
 
     ``rows`` must hold the suite's columns already. Without facts the expectations about them are
-    left out. An expectation that cannot be computed is reported as a result with a problem; it
-    never counts as held.
+    left out. An expectation that cannot be computed gives a result with a problem, and never counts
+    as held.
     """
     with _quiet():
         rows = _with_utc(rows)
@@ -82,7 +82,7 @@ def run_suite(
 def _with_utc(rows: DataFrame) -> DataFrame:
     """Return the rows with times without a zone, in UTC.
 
-    Great Expectations collects values, and PySpark brings times with a zone in that of the machine.
+    Great Expectations collects values, and PySpark returns times in the machine's zone.
     """
     return rows.select(
         *(
@@ -95,7 +95,7 @@ def _with_utc(rows: DataFrame) -> DataFrame:
 
 
 def data_docs_page(validation: Any) -> str:
-    """Return the page of Great Expectations' Data Docs for a result, as HTML."""
+    """Return a result as a page of Great Expectations' Data Docs, in HTML."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
 
@@ -156,7 +156,7 @@ def _validate(
 
 
 def _whole(name: str, outcomes: Sequence[Any]) -> Any:
-    """Return the result of the whole suite, as Great Expectations has it."""
+    """Return the result of the whole suite, in Great Expectations' form."""
     from great_expectations.core import ExpectationSuiteValidationResult
 
     held = sum(bool(each.success) for each in outcomes)
@@ -214,13 +214,13 @@ def _problem(exception_info: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> object:
-    """A sample's value as JSON can carry it: DECIMAL columns hold whole numbers."""
+    """A sample's value for JSON: DECIMAL columns hold whole numbers."""
     return int(value) if isinstance(value, Decimal) else value
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library's own log lines away from the application's handlers, its analytics off."""
+    """Keep the library's log lines from the application's handlers, and its analytics off."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logger = logging.getLogger("great_expectations")
     silent, propagate = logging.NullHandler(), logger.propagate

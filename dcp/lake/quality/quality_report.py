@@ -11,9 +11,7 @@ from dcp.lake.quality.quality_suite import Severity
 
 
 class CheckScope(StrEnum):
-    """The rows that a check looked at: of a version those that changed since one, or all; or
-    those that an apply is about to publish.
-    """
+    """The checked rows: a version's changed rows, all of them, or those of a coming apply."""
 
     CHANGED = "changed rows"
     WHOLE = "whole table"
@@ -22,19 +20,20 @@ class CheckScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectationResult:
-    """One expectation's outcome.
-
-    ``violations`` counts the rows that break it; ``samples`` are a few of them, by their
-    identifying columns. Where it is None there are no rows to count: ``seen`` is what an
-    expectation about the table as a whole found instead, or ``problem`` says why it could not run.
-    """
+    """One expectation's outcome."""
 
     name: str
     says: str
     violations: int | None
+    """How many rows break it; None for an expectation about the table, or one that could
+    not run.
+    """
     samples: tuple[Mapping[str, Any], ...] = ()
+    """A few of the rows that break it, by their identifying columns."""
     problem: str = ""
+    """The reason why it could not run."""
     seen: str = ""
+    """The finding of an expectation about the table."""
     severity: Severity = Severity.ERROR
     columns: tuple[str, ...] = ()
 
@@ -67,12 +66,7 @@ class ExpectationResult:
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """One suite over rows of one version of one replica table.
-
-    ``rows`` are those that were checked, ``table_rows`` all of the version. ``since_version`` is
-    the version that a check of changed rows goes on from. ``validation`` is Great Expectations' own
-    result, for Data Docs.
-    """
+    """One suite over rows of one version of one replica table."""
 
     run: str
     checked_at: datetime
@@ -83,10 +77,14 @@ class QualityReport:
     applied_round: int
     scope: CheckScope
     rows: int
+    """Checked rows."""
     results: tuple[ExpectationResult, ...]
     table_rows: int | None = None
+    """All rows of the version."""
     since_version: int | None = None
+    """A check of changed rows goes on from this version."""
     validation: Any = field(default=None, repr=False, compare=False)
+    """Great Expectations' own result, for Data Docs."""
 
     @property
     def failed(self) -> tuple[ExpectationResult, ...]:
@@ -102,7 +100,7 @@ class QualityReport:
         return "\n".join([self._summary(), *(f"  {result}" for result in self.results)])
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON values; seqnos are exact integers."""
+        """Seqnos are exact integers."""
         return {
             "run": self.run,
             "table": self.table,

@@ -15,15 +15,17 @@ _PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round",
 
 @dataclass(frozen=True, slots=True)
 class PassedCheck:
-    """A check of a table that passed: the version, the round that it held, and all its rows."""
+    """A check of a table that passed."""
 
     version: int
     round: int
+    """The version held this round."""
     table_rows: int
+    """All rows of the version."""
 
 
 def write_results(lake: LakeTables, report: QualityReport) -> None:
-    """Append what a check found: a row for each expectation."""
+    """Append a row for each expectation."""
     table = ensure_ledger(lake, QUALITY_TABLE)
     metadata = {"lake": lake.identity.lake_id, "quality": report.run, "table": report.table}
     rows = results_table(report, lake.table(report.table).table_id())

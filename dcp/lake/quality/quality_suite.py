@@ -26,13 +26,13 @@ from dcp.wire.json_tree import json_tree
 REPLICA_SUITE: Final = "replica_suite"
 
 ROW_FACTS: Final = ("vbucket_count", "complete_seqno", "checked_at")
-"""The columns that a suite may use beside those of a replica and its own."""
+"""A suite may use these columns beside a replica's and its own."""
 
 TABLE_FACTS: Final = ("rows", "previous_rows", "rows_change_percent", "age_seconds")
-"""The columns of expectations about a table as a whole: one row, null where a fact is not known.
+"""The columns of expectations about a table as a whole: one row, null if a fact is unknown.
 
-The rows of the version that is checked; of the version that the check goes on from; how many
-percent more the first is; and the age of the newest apply at the time of the check.
+The checked version's rows, and those of the version that the check goes on from. The growth from
+the latter to the former, in percent. The age of the newest apply at the time of the check.
 """
 
 
@@ -40,7 +40,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class Severity(StrEnum):
-    """The weight of an expectation: one that is a ``warning`` is reported, and fails nothing."""
+    """The weight of an expectation: a ``warning`` is reported, and fails nothing."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -55,24 +55,26 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectationSpec:
-    """One expectation: its Great Expectations type and arguments, and what reports call it."""
+    """One expectation."""
 
     name: str
+    """Reports call it by this."""
     says: str
+    """The rule in words."""
     type: str
+    """Great Expectations' type."""
     kwargs: Mapping[str, Any]
     severity: Severity = Severity.ERROR
     about: Subject = Subject.ROWS
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it looks at."""
         single = (self.kwargs.get(name) for name in ("column", "column_A", "column_B"))
         found = (*single, *self.kwargs.get("column_list", ()))
         return tuple(name for name in found if isinstance(name, str))
 
     def __post_init__(self) -> None:
-        """Check that there is such a type, and that it takes these arguments."""
+        """Check the type, and its arguments."""
         try:
             from great_expectations.compatibility.pydantic import ValidationError
             from great_expectations.expectations import registry
@@ -107,7 +109,7 @@ class ExpectationSpec:
 
 
 def _inexact(given: object, taken: object) -> Iterator[int]:
-    """Yield the whole numbers of an argument that it was not taken with exactly."""
+    """Yield the whole numbers of an argument that Great Expectations did not take exactly."""
     if isinstance(given, list) and isinstance(taken, Collection):
         if not all(each in taken for each in given):
             yield from (each for each in given if isinstance(each, int) and each not in taken)
@@ -116,7 +118,7 @@ def _inexact(given: object, taken: object) -> Iterator[int]:
 
 
 def _told(error: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection[str]) -> str:
-    """Return what is wrong with one argument, or with all of them together."""
+    """Return the fault of one argument, or of all together."""
     name = str(error["loc"][0])
     if error["type"] == "value_error.missing":
         return f"{name}: found none, expected one"
@@ -129,15 +131,14 @@ def _told(error: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection
 
 @dataclass(frozen=True, slots=True)
 class QualitySuite:
-    """A suite: expectations, and the SQL of the columns that it adds to the table's own.
-
-    ``place`` is the file that it was read from, for messages.
-    """
+    """A suite of expectations."""
 
     name: str
     columns: Mapping[str, str]
+    """By added column, its SQL."""
     expectations: tuple[ExpectationSpec, ...]
     place: str = ""
+    """The suite's file, for messages."""
 
     def __post_init__(self) -> None:
         names = [expectation.name for expectation in self.expectations]
@@ -151,7 +152,7 @@ class QualitySuite:
 
     @property
     def digest(self) -> str:
-        """A hash of the rules: suites that have the same find the same."""
+        """A hash of the rules: suites with the same digest find the same."""
         rules = [
             [each.name, each.type, dict(each.kwargs), each.severity, each.about]
             for each in self.expectations
@@ -160,7 +161,6 @@ class QualitySuite:
         return sha256(content.encode()).hexdigest()[:16]
 
     def about(self, subject: Subject) -> tuple[ExpectationSpec, ...]:
-        """Return the expectations about rows, or those about the table."""
         return tuple(each for each in self.expectations if each.about is subject)
 
 
@@ -168,8 +168,7 @@ def load_suite(source: Path | None = None) -> QualitySuite:
     """Return the suite in the file ``source``, or the installed one for replica tables.
 
     Raises:
-        ConfigError: the file cannot be read or is no such suite; names what and where.
-
+        ConfigError: the file cannot be read or is no suite; names the fault and its place.
     """
     resource = files("dcp.schemas") / f"{REPLICA_SUITE}.json" if source is None else source
     try:
@@ -186,8 +185,7 @@ def parse_suite(content: object, place: str = "") -> QualitySuite:
     """Return the suite that ``content``, decoded JSON, describes.
 
     Raises:
-        ConfigError: a part is missing, of the wrong type, or names what is not there.
-
+        ConfigError: a part is missing, of the wrong type, or names an unknown thing.
     """
     columns = _member(_member(content, "meta", dict, {}), "columns", dict, {})
     for name, expression in columns.items():
@@ -235,7 +233,6 @@ def _parse_expectation(
 
 
 def _choice(meta: object, name: str, default: _Choice) -> _Choice:
-    """Return one of the values of an enumeration."""
     found = _member(meta, name, str, str(default))
     try:
         return type(default)(found)
