@@ -62,21 +62,20 @@ def verify(
     observer: VerifyObserver | None = None,
     spark: "SparkSession | None" = None,
 ) -> VerifyReport:
-    """Compare the lake's replicas with the bucket; all of its metadata is read.
+    """Compare the lake's replicas with the bucket; reads all of its metadata.
 
     Args:
         settings: all of them.
-        vbuckets: which to compare; None means all.
-        keys: how many keys that differ are listed (all are counted).
+        vbuckets: those to compare; None means all.
+        keys: how many differing keys are listed (all are counted).
         observer: hears of each look.
         spark: the session to use; None builds or takes over one.
 
     Raises:
-        ConfigError: a vbucket that the bucket does not have, or a filter that a run refuses.
+        ConfigError: the bucket lacks a vbucket, or a run refuses the filter.
         AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
         LakeError: there is no lake, or it holds another bucket.
         DcplakeError: Spark failed.
-
     """
     begin = monotonic()
     access = metadata_access(source_access(settings))
@@ -124,7 +123,9 @@ def verify(
 
 
 def _ordered_back(position: LakePosition) -> list[LeftOut]:
-    """Return the vbuckets whose rollback was ordered and not followed yet: the source has less."""
+    """Return the vbuckets with an ordered rollback that no run followed yet: the source
+    has less.
+    """
     return [
         LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
         for state in position.states.values()
@@ -139,7 +140,7 @@ def _look(
     keys: int,
     kept: Mapping[int, frozenset[int]],
 ) -> tuple[tuple[TableCompared, ...], KeysCompared]:
-    """Take the first look, and the others where it found something."""
+    """Take the first look, and the others if it found differences."""
     pins = pin_replicas(reader.lake, replicas, chosen, kept, reader.document_filter)
     reader.leave_out(unpinned_vbuckets(pins))
     rows = reader.read("comparing", chosen, lambda source: source_digests(source, pins).collect())
@@ -170,7 +171,7 @@ class Digest:
 
 
 Digests = Mapping[tuple[int, int], Digest]
-"""By collection and vbucket; without those that hold nothing. One of -1 documents equals none."""
+"""By collection and vbucket, without empty ones. One of -1 documents equals none."""
 
 
 def digests_of(rows: Iterable[Any]) -> Digests:

@@ -75,7 +75,7 @@ COMPARED: Final = (
 
 
 def replica_rows(lake: "LakeTables", pins: Sequence[Pin], vbuckets: Collection[int]) -> "DataFrame":
-    """Return the rows of the pinned versions in some vbuckets; there is at least one pin."""
+    """Return the rows of the pinned versions, at least one, in some vbuckets."""
     narrowed = len(vbuckets) < lake.identity.vbucket_count
     where = f"WHERE vbucket IN ({integer_list(sorted(vbuckets))})" if narrowed else ""
     parts = [
@@ -89,7 +89,7 @@ def replica_rows(lake: "LakeTables", pins: Sequence[Pin], vbuckets: Collection[i
 
 
 def replica_digests(replica: "DataFrame") -> "DataFrame":
-    """Return the digest of each vbucket of each collection, as the replicas have it."""
+    """Return the replicas' digests, by vbucket and collection."""
     from pyspark.sql import functions as f
 
     digest = [f.expr(sql).alias(name) for name, sql in _DIGEST.items()]
@@ -97,10 +97,10 @@ def replica_digests(replica: "DataFrame") -> "DataFrame":
 
 
 def source_digests(source: "DataFrame", pins: Sequence[Pin]) -> "DataFrame":
-    """Return the digests of what the source holds up to the pins, and how each stream ended.
+    """Return the source's digests up to the pins, and how each stream ended.
 
-    A key that changed while it was streamed counts twice; then the digest differs, and the key by
-    key comparison finds that all is well.
+    A key that changed while it was streamed counts twice. Then the digest differs, and the key by
+    key comparison finds no difference.
     """
     from pyspark.sql import functions as f
 
@@ -122,11 +122,10 @@ def differences(
     """Return the keys that differ, and how each stream ended (``kind`` is then 'ending').
 
     Args:
-        source: rows of whole vbuckets, which hold the newest state of each key.
+        source: rows of whole vbuckets, with the newest state of each key.
         replica: rows of the same vbuckets.
-        pins: up to which seqnos they are compared.
-        seen: an earlier answer: keys that are not in it are left out.
-
+        pins: limit the compared seqnos.
+        seen: an earlier answer, which limits the keys.
     """
     from pyspark.sql import functions as f
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeysCompared:
-    """The result of a key comparison: suspects, differences by kind, and the first of them."""
+    """The result of a key comparison: suspects, differences by kind, and the first
+    differing keys.
+    """
 
     suspects: int
     counts: dict[str, int]
@@ -38,8 +40,6 @@ ALL_EQUAL = KeysCompared(0, dict.fromkeys(KINDS, 0), ())
 
 
 class KeyComparison:
-    """Compares keys of some replicas with the source."""
-
     def __init__(
         self,
         reader: SourceReader,
@@ -52,7 +52,7 @@ class KeyComparison:
         self._names = {each.collection_id: each.name for each in replicas}
 
     def compare(self, pins: Sequence[Pin], vbuckets: frozenset[int], keys: int) -> KeysCompared:
-        """Return what differs in some vbuckets at both looks; list ``keys`` of it at most."""
+        """Return the differences in some vbuckets at both looks; list at most ``keys`` of them."""
         with self._kept(lambda source: self._compared(source, pins, vbuckets), vbuckets) as seen:
             suspects = self._settle(seen, pins)
             again = self._reader.readable(suspects)
@@ -86,7 +86,9 @@ class KeyComparison:
     def _kept(
         self, question: Callable[["DataFrame"], "DataFrame"], vbuckets: frozenset[int]
     ) -> "Iterator[DataFrame]":
-        """Ask once, and keep the answer, which may be larger than the driver, until it is read."""
+        """Ask once, and let Spark keep the answer, which may be larger than the driver, until it is
+        read.
+        """
 
         def ask(source: "DataFrame") -> "DataFrame":
             answer = question(source).persist()
@@ -101,7 +103,7 @@ class KeyComparison:
             answer.unpersist()
 
     def _settle(self, answer: "DataFrame", pins: Sequence[Pin]) -> dict[int, int]:
-        """Return the keys that differ, counted by vbucket; note the vbuckets that tell nothing."""
+        """Count the differing keys by vbucket; note the vbuckets that cannot be compared."""
         endings = [
             read(StreamEnding, json.loads(row["ending"]))
             for row in answer.where("ending IS NOT NULL").collect()
@@ -140,10 +142,10 @@ class KeyComparison:
 def undecidable(
     lacking: Collection[tuple[int, int]], endings: Sequence[StreamEnding], pins: Sequence[Pin]
 ) -> list[LeftOut]:
-    """Return the vbuckets where a key that the source lacks may just have been deleted.
+    """Return the vbuckets in which a deletion may explain why the source lacks a key.
 
     ``lacking`` are collection and vbucket of such keys. A deletion above the complete seqno would
-    be on its way, and drop the key from the answer; but the source forgets deletions in time.
+    be on its way, and drop the key from the answer. But the source forgets deletions in time.
     """
     purged = {each.vbucket: each.purge_seqno for each in endings}
     return [

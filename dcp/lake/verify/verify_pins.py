@@ -22,25 +22,24 @@ from dcp.printable import number_ranges
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One replica at ``version``; ``complete`` has the complete seqno of each vbucket to compare.
-
-    ``unpinned`` are the vbuckets of which that version holds no complete state.
-    """
+    """One replica at ``version``."""
 
     replica: ReplicaTable
     version: int
     round: int
     complete: Mapping[int, int]
+    """The complete seqno of each vbucket to compare."""
     unpinned: tuple[int, ...] = ()
+    """The version holds no complete state of these vbuckets."""
 
 
 def pinned_seqnos(
     lake: LakeTables, replica: ReplicaStatus, document_filter: DocumentFilter
 ) -> dict[int, int]:
-    """Return up to which seqno each vbucket of a replica's version is what the source held.
+    """Return the seqno up to which each vbucket of a replica's version equals the source.
 
-    A vbucket that is left out is not compared, and is reported as such. One is that was read with
-    another filter than this, which the source is seen through.
+    A missing vbucket is reported as not compared. It is missing, for one, if it was read with
+    another filter: this one decides which documents of the source count.
     """
     if replica.round == 0:  # before the first apply nothing is promised
         return dict.fromkeys(range(lake.identity.vbucket_count), 0)
@@ -62,7 +61,7 @@ def pin_replicas(
 ) -> tuple[Pin, ...]:
     """Return the newest version of each replica, with the seqnos of these vbuckets.
 
-    ``kept`` are those, by collection, that hold rows which the source has dropped: left out.
+    Vbuckets in ``kept``, by collection, hold rows that the source has dropped, and are left out.
     """
     return tuple(
         _pin(
@@ -93,7 +92,7 @@ def _pin(
 
 
 def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:
-    """Return the vbuckets that cannot be compared, with the table that has no state of them."""
+    """Return the vbuckets that cannot be compared, with the table that lacks their state."""
     return [
         LeftOut(
             vbucket,
@@ -107,11 +106,10 @@ def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:
 
 
 def chosen_vbuckets(wanted: Collection[int] | None, vbucket_count: int) -> frozenset[int]:
-    """Return the vbuckets to compare; all of them where none are named.
+    """Return the vbuckets to compare; all of them if ``wanted`` is None.
 
     Raises:
-        ConfigError: a vbucket that the bucket does not have.
-
+        ConfigError: the bucket lacks a vbucket.
     """
     every = frozenset(range(vbucket_count))
     if wanted is None:

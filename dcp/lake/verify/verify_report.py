@@ -10,23 +10,22 @@ from dcp.lake.tables.records import Record, plain
 from dcp.printable import Shown, number_ranges
 
 DEFAULT_KEYS: Final = 20
-"""How many keys that differ are listed."""
+"""So many differing keys are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCompared:
-    """One replica table: the version that was compared first, and its document count."""
+    """One replica table."""
 
     table: str
     version: int
+    """The version of the first look."""
     round: int
     documents: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """A key's newest state on one side."""
-
     seqno: int
     cas: int
     deleted: bool = False
@@ -38,7 +37,7 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True)
 class Difference(Record):
-    """A key that differs; a side that does not know of it is None."""
+    """A differing key; a side that lacks it is None."""
 
     table: str
     vbucket: int
@@ -56,40 +55,39 @@ class Difference(Record):
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Shown):
-    """The result of a verification: compared tables, differing keys, and vbuckets not compared.
-
-    ``counts`` has all keys that differ, by kind; ``keys`` the first of them. ``suspects`` are those
-    that differed at the first look. ``dropped`` and ``kept`` are tables of collections that the
-    bucket has no more: the former must be empty, and are compared; the latter keep what they had
-    in the vbuckets that received the drop under another policy than ``delete``.
-    """
+    """The result of a verification."""
 
     place: str
     lake_id: Annotated[str, "lake"]
     tables: tuple[TableCompared, ...]
     vbuckets: int
     suspects: int
+    """Keys that differed at the first look."""
     counts: Annotated[Mapping[str, int], "differing_by_kind"]
+    """All differing keys, by kind."""
     keys: tuple[Difference, ...]
+    """The first differing keys."""
     not_compared: tuple[LeftOut, ...]
     dropped: Annotated[tuple[str, ...], "dropped_collections"]
+    """Tables of dropped collections, which must be empty; they are compared."""
     kept: Annotated[Mapping[str, frozenset[int]], "kept_collections"]
+    """Tables of dropped collections under another policy than ``delete``, with the vbuckets that
+    received the drop. They keep their rows there.
+    """
     seconds: float
 
     @property
     def differing(self) -> int:
-        """The number of keys that differ."""
         return sum(self.counts.values())
 
     @property
     def result(self) -> str:
-        """The result in one word."""
         if self.differing:
             return "different"
         return "incomplete" if self.not_compared else "equal"
 
     def error(self) -> DcplakeError | None:
-        """Return what the caller shall end with; None where all is equal."""
+        """Return the error that ends the command; None if all is equal."""
         if self.differing:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
             return VerifyError(f"found {self.differing:,} keys that differ ({kinds}), expected 0")
@@ -103,7 +101,7 @@ class VerifyReport(Shown):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object; seqnos and CAS are exact integers."""
+        """Seqnos and CAS are exact integers."""
         return {
             **plain(self),
             "result": self.result,

@@ -30,7 +30,7 @@ class VerifyObserver:
     def reading(
         self, look: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
     ) -> None:
-        """Hear that streams begin; ``progress`` tells how far they are, where that is known."""
+        """Hear that streams begin; ``progress``, if known, tells how far they are."""
 
     def ended(self) -> None:
         """Hear that the look is over, however it ended."""
@@ -39,7 +39,7 @@ class VerifyObserver:
 class SourceReader:
     """Streams vbuckets from their beginning, as often as it is asked to.
 
-    ``not_compared`` has the vbuckets of which nothing can be said, with the first reason.
+    ``not_compared`` has the vbuckets that cannot be compared, with the first reason.
     """
 
     def __init__(
@@ -51,9 +51,8 @@ class SourceReader:
         position: LakePosition,
         observer: VerifyObserver,
     ) -> None:
-        """``look`` looks at the cluster.
-
-        ``position`` is the lake's: by it vbuckets start, and documents are wanted.
+        """``look`` asks the cluster. ``position``, the lake's, gives the vbuckets' starts and the
+        filter.
         """
         self.lake = lake
         self.document_filter = position.document_filter
@@ -78,7 +77,6 @@ class SourceReader:
         Raises:
             AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read.
             DcplakeError: Spark failed.
-
         """
         cluster = self._look()
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
@@ -97,7 +95,7 @@ class SourceReader:
                 self._observer.ended()
 
     def leave_out(self, vbuckets: Collection[LeftOut]) -> None:
-        """Note vbuckets of which nothing can be said."""
+        """Note vbuckets that cannot be compared."""
         for left in vbuckets:
             self.not_compared.setdefault(left.vbucket, left)
 
@@ -107,13 +105,13 @@ class SourceReader:
         self.leave_out([LeftOut(each.vbucket, each.reason, each.detail) for each in failed])
 
     def readable(self, vbuckets: Collection[int]) -> frozenset[int]:
-        """Return those of the vbuckets of which something can be said."""
+        """Return those of the vbuckets that can still be compared."""
         return frozenset(vbuckets) - self.not_compared.keys()
 
     def _plan(self, cluster: ClusterView, vbuckets: frozenset[int]) -> tuple[TaskPlan, ...]:
         """Spread the streams over tasks; note the vbuckets that have no node to stream from.
 
-        What the source holds nothing of needs no stream.
+        Vbuckets without documents at the source need no stream.
         """
         targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
         lake_id = self.lake.identity.lake_id

@@ -46,19 +46,16 @@ _ITEM_KINDS: Final = pa.array(ITEM_KINDS)
 
 @dataclass(frozen=True, slots=True)
 class StreamEnding:
-    """The outcome of a vbucket's stream in a verification.
-
-    ``reason`` is empty where its target was reached, or the node proved that there is no more.
-    """
+    """The outcome of a vbucket's stream in a verification."""
 
     vbucket: int
     reason: str = ""
+    """Empty if the target was reached, or the node proved that it has no more."""
     detail: str = ""
     purge_seqno: int = 0
 
     @classmethod
     def of(cls, result: StreamResult) -> "StreamEnding":
-        """Return the ending of a stream that has its outcome."""
         purge_seqno = result.purge_seqno or 0
         if result.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
             return cls(result.plan.vbucket, purge_seqno=purge_seqno)
@@ -103,7 +100,7 @@ def read_function(
 
 
 def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return what is compared of the document rows of a batch of ``changes``."""
+    """Return the compared columns of the document rows of a batch of ``changes``."""
     is_item = pc.is_in(changes.column("kind"), _ITEM_KINDS)
     is_end = pc.and_(
         pc.equal(changes.column("kind"), RowKind.SYSTEM_EVENT),
@@ -121,6 +118,6 @@ def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def ending_rows(endings: Sequence[StreamEnding]) -> pa.RecordBatch:
-    """Return the rows that say how streams ended."""
+    """Return the rows that tell how streams ended."""
     rows = [{"vbucket": each.vbucket, "ending": json.dumps(plain(each))} for each in endings]
     return pa.RecordBatch.from_pylist(rows, schema=SOURCE_ROWS)
