@@ -36,7 +36,7 @@ def clean(work: MaintenanceWork) -> Iterator[StepReport]:
 
 
 def cleaning_of(work: MaintenanceWork) -> CleaningPlan | CleaningDeferred:
-    """Return what may be removed by now; nothing is written."""
+    """Plan the removal; writes nothing."""
     start = work.kept.start(work.now)
     if not work.replicas:
         return CleaningDeferred("there is no replica table")

@@ -37,18 +37,18 @@ class CleaningBound:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """The rows to remove: documents up to ``to_round`` and ``bounds``; older positions.
-
-    ``bounds`` are by vbucket, for all of them; ``replicas`` are those whose rows may go.
-    """
+    """The rows to remove: documents, positions and statuses."""
 
     to_round: int
+    """Documents of later rounds stay."""
     keep_positions_from: int
+    """Position and status rows of earlier rounds go."""
     bounds: tuple[CleaningBound, ...]
+    """By vbucket, for all of them."""
     replicas: tuple[ReplicaTable, ...]
+    """Their documents may go."""
 
     def documents_sql(self) -> str:
-        """Return the condition for the document rows that may go."""
         seqnos = ", ".join(u64(bound.seqno) for bound in self.bounds)
         epochs = integer_list(bound.epoch for bound in self.bounds)
         collections = integer_list(replica.collection_id for replica in self.replicas)
@@ -60,22 +60,17 @@ class CleaningPlan:
         )
 
     def positions_sql(self) -> str:
-        """Return the condition for the position and status rows that may go."""
         return f"round < {self.keep_positions_from} AND {is_kind(RowKind.POSITION, RowKind.STATUS)}"
 
     def condition_sql(self) -> str:
-        """Return the condition for all rows that may go."""
         return f"({self.documents_sql()}) OR ({self.positions_sql()})"
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningDeferred:
-    """The reason why nothing may be removed."""
-
     reason: str
 
     def __str__(self) -> str:
-        """Say it."""
         return f"nothing is removed: {self.reason}"
 
 
@@ -90,10 +85,9 @@ def versions_within(
     Args:
         replica: the table.
         lineage: all that its history knows.
-        horizon_start: when the horizon begins.
-        indexed: what the log's index tells of the table, oldest first, for what the history has
-            forgotten.
-
+        horizon_start: the begin of the horizon.
+        indexed: the table's rows in the log's index, oldest first; they reach farther back than the
+            history.
     """
     first = version_at(lineage.commits, horizon_start)
     if first is None:
@@ -129,7 +123,7 @@ def plan_cleaning(
     versions: Mapping[ReplicaTable, Sequence[AppliedVersion]],
     states: Mapping[int, Mapping[int, VbucketProgress]],
 ) -> CleaningPlan | CleaningDeferred:
-    """Return what may go, given by replica what its versions within the horizon stand at.
+    """Return the rows that may go; ``versions`` are the applies within the horizon, by replica.
 
     ``states`` are the states of every vbucket, by round, for `rounds_to_judge`.
     """

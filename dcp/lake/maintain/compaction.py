@@ -22,7 +22,7 @@ from dcp.lake.tables.tables import LEDGERS, MICROSECOND_TIMESTAMPS, LakeTables
 _INT96: Final = "an earlier dcplake stored timestamps as INT96, which readers take for other years"
 
 _MANY_FILES: Final = 64
-"""A table that only grows is compacted when it has so many files."""
+"""A table that only grows is compacted at so many files."""
 
 
 def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
@@ -51,8 +51,8 @@ def _optimize(work: MaintenanceWork, table: str) -> StepReport:
 def _may_hold_int96(work: MaintenanceWork, table: str) -> bool:
     """Return whether a replica has files from before `MICROSECOND_TIMESTAMPS`.
 
-    ``changes`` has no timestamps. Those of the ledgers are when a row was written: every reader
-    takes INT96 of such years for the same times.
+    ``changes`` has no timestamps. The ledgers' timestamps tell when a row was written: every reader
+    understands INT96 of such years.
     """
     if table not in {replica.name for replica in work.replicas}:
         return False
@@ -68,8 +68,7 @@ def optimize_table(
 ) -> StepReport:
     """Put the rows of a table's small files into larger ones, sorted for its queries.
 
-    ``settings`` are those of the session for this statement. With ``full`` all files are
-    written anew.
+    ``settings`` apply to the session for this statement. ``full`` writes all files anew.
     """
     metadata = maintenance_metadata(lake, "optimize")
     metrics = lake.table(table).optimize(metadata, settings or {}, whole=full)

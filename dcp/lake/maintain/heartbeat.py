@@ -24,12 +24,11 @@ def newest_commit_time(lake: LakeTables, table: str) -> datetime:
 def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
     """Give a replica, or ``changes`` for None, a new version with the same rows; return if it did.
 
-    It does not where another commit came in the same moment, which serves as well; nor where
-    somebody else changed the rows, which must not be forgotten with that commit.
+    It makes none if another commit came at the same moment: that serves as well. Nor does it after
+    a foreign change of rows, since a heartbeat would hide that commit.
 
     Raises:
         LakeError: somebody else changed rows of ``changes``.
-
     """
     told: dict[str, Any] = {}
     if replica is None:

@@ -19,15 +19,16 @@ from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 
 _LOOK_BACK: Final = 500
-"""Commits of a replica that are searched for a VACUUM that kept too little.
+"""So many commits of a replica are searched for a VACUUM that kept too little.
 
-Old versions of ``changes`` are of no use to anybody: its VACUUMs do no harm."""
+Nobody needs old versions of ``changes``: its VACUUMs do no harm.
+"""
 
 _LOG = logging.getLogger(__name__)
 
 
 def look_back(lake: LakeTables) -> int:
-    """Return how many commits of a replica are searched for a VACUUM that kept too little.
+    """Return how many commits of a replica to search for a VACUUM that kept too little.
 
     In an object store each costs a request, and Delta writes none for a VACUUM on S3.
     """
@@ -47,8 +48,7 @@ class HorizonGuard:
         """Keep the horizon of ``changes``, and at first of all tables; return if it got a beat.
 
         Raises:
-            LakeError: somebody changed rows of ``changes``, or put it back to an older state.
-
+            LakeError: somebody changed rows of ``changes``, or restored an older state.
         """
         if not self._newest:
             self._first_look()
@@ -57,7 +57,8 @@ class HorizonGuard:
     def look_at(self, replica: ReplicaTable, lake: LakeTables) -> bool:
         """Keep the horizon of a replica; return whether it got a beat.
 
-        For the thread that applies to it, in its session: a beat says which apply the rows are of.
+        The thread that applies to the replica calls this in its session: a beat names the rows'
+        apply.
         """
         return self._beat(lake, replica)
 

@@ -36,24 +36,23 @@ def maintain(
     spark: "SparkSession | None" = None,
     told: Callable[[StepReport], object] = lambda _: None,
 ) -> list[StepReport]:
-    """Maintain the lake of these settings, with its lock held; ``told`` hears of each step at once.
+    """Maintain the lake of these settings, with its lock held.
 
-    The horizon is the larger one of ``lake.horizon_hours`` and of what the newest run kept: only a
+    The horizon is the larger one of ``lake.horizon_hours`` and of the newest run's horizon: only a
     run makes it shorter.
 
     Args:
-        settings: all of them; only those of the lake and of Spark matter.
-        steps: which of `STEPS` to do, in their order; None means all.
+        settings: only those of the lake and of Spark matter.
+        steps: some of `STEPS`, in their order; None means all.
         retain_hours: keep more than the horizon.
-        dry_run: whether to write nothing, and only say what would be done.
+        dry_run: write nothing, and only report the plan.
         spark: the session to use; None builds or takes over one.
         told: called after each step on each table.
 
     Raises:
-        ConfigError: ``retain_hours`` is below the horizon; it says what that would cost.
+        ConfigError: ``retain_hours`` is below the horizon; names the cost.
         LakeError: there is no lake, or somebody else changed the log.
         FencedError: a driver works on the lake.
-
     """
     with opened_lake(settings, spark, writer="" if dry_run else "dcplake maintain") as lake:
         horizon = max(
@@ -77,13 +76,12 @@ def work_on(
     now: datetime | None = None,
     dry_run: bool = False,
 ) -> MaintenanceWork:
-    """Return the work on a lake with a horizon of any length, if it keeps to it.
+    """Return the work on a lake with a horizon of any length.
 
     VACUUM alone goes by the real time, whatever ``now`` says.
 
     Raises:
-        ConfigError: ``retain_hours`` is below the horizon; it says what that would cost.
-
+        ConfigError: ``retain_hours`` is below the horizon; names the cost.
     """
     kept_seconds = horizon.seconds if retain_hours is None else retain_hours * HOUR_SECONDS
     now = now or datetime.now(UTC)
@@ -100,11 +98,10 @@ def work_on(
 
 
 def run_steps(work: MaintenanceWork, steps: Sequence[str] | None = None) -> Iterator[StepReport]:
-    """Do the steps one after the other; yield what each did to each table.
+    """Do the steps one after the other; yield a report for each step and table.
 
     Raises:
         LakeError: somebody else changed the log; nothing was done.
-
     """
     lake = work.lake
     commits = history(lake.changes)
@@ -117,7 +114,7 @@ def run_steps(work: MaintenanceWork, steps: Sequence[str] | None = None) -> Iter
 
 
 def _retention(work: MaintenanceWork) -> Iterator[StepReport]:
-    """Put the table properties right: VACUUM and log cleanup go by them."""
+    """Correct the table properties: VACUUM and log cleanup go by them."""
     if work.dry_run:
         for table, wrong in wrong_properties(work.lake, work.replicas, work.horizon).items():
             told = f"would set {', '.join(wrong)} to the horizon of {work.horizon}"
@@ -148,7 +145,7 @@ STEPS: Final[Mapping[str, Callable[[MaintenanceWork], Iterator[StepReport]]]] = 
     "optimize": optimize,
     "vacuum": vacuum,
 }
-"""What maintenance can do, in the order in which it does it."""
+"""All steps of maintenance, in their order."""
 
 
 def _refusal(

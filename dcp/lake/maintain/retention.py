@@ -12,10 +12,9 @@ _LOG = logging.getLogger(__name__)
 def keep_retention(
     lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
 ) -> dict[str, str]:
-    """Make Delta keep ``changes`` and the replicas for the horizon; return by table what changed.
+    """Make Delta keep ``changes`` and the replicas for the horizon; return the changes by table.
 
-    Somebody may have changed the properties, or the setting is another one since the last run. The
-    change is logged, too.
+    Somebody may have changed the properties, or the setting, since the last run. Logs changes, too.
     """
     told = {}
     for table, wrong in wrong_properties(lake, replicas, horizon).items():
@@ -32,7 +31,7 @@ def keep_retention(
 def wrong_properties(
     lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
 ) -> dict[str, dict[str, str]]:
-    """Return by table which properties do not fit the horizon, with what was found."""
+    """Return the properties that do not fit the horizon, by table, with their found values."""
     found = {}
     for table in ("changes", *(replica.name for replica in replicas)):
         properties = _properties(lake, table)
@@ -45,7 +44,7 @@ def wrong_properties(
 
 
 def recorded_horizon(lake: LakeTables) -> Horizon:
-    """Return the horizon that the newest run kept, whatever the table properties say by now."""
+    """Return the horizon that the newest run kept, whatever the table properties say."""
     properties = _properties(lake, "changes")
     if (seconds := properties.get(RECORDED)) is not None:
         return Horizon(float(seconds))

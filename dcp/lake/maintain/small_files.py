@@ -17,14 +17,14 @@ from dcp.lake.tables.tables import LakeTables
 _LOG = logging.getLogger(__name__)
 
 COMMITS: Final = 64
-"""Commits of a table between two compactions."""
 
 MOST_BYTES: Final = 256 * MEBIBYTE
-"""A larger table whose files were never put in order is left to `dcplake maintain`: the first
-OPTIMIZE of a table rewrites it whole."""
+"""Larger tables whose files were never sorted are left to `dcplake maintain`: the first OPTIMIZE of
+a table rewrites it whole.
+"""
 
 _LOOK_BACK: Final = (COMMITS // 2, COMMITS, 4 * COMMITS)
-"""In so many of the newest commits an OPTIMIZE is looked for: others may come between."""
+"""So many of the newest commits are searched for an OPTIMIZE: others may come between."""
 
 
 class SmallFiles:
@@ -34,7 +34,7 @@ class SmallFiles:
         self._due: dict[str, int] = {}  # by table, the version from which on it may be time
 
     def compact(self, lake: LakeTables, table: str) -> None:
-        """Compact a table if it is time to; what another driver does meanwhile comes first."""
+        """Compact a table if it is due; another driver's simultaneous commit wins."""
         newest = history(lake.table(table), 1)[0].version
         if newest < self._due.get(table, COMMITS):
             return
