@@ -57,10 +57,10 @@ class RememberedNodes:
 
 
 def remembered_nodes(store: SparkStore, bucket: str) -> Callable[[], RememberedNodes | None]:
-    """Return what reads the nodes that the lake of a store remembers, where somebody asks.
+    """Return a function that reads the nodes that the lake of a store remembers.
 
-    That gives None also where the lake cannot be read, and raises LakeError where it holds a bucket
-    of another name than ``bucket``.
+    It returns None also if the lake cannot be read. It raises LakeError if the lake holds another
+    bucket.
     """
     return partial(_read, store, bucket)
 
