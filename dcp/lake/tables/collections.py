@@ -14,15 +14,13 @@ from dcp.wire.json_tree import json_tree
 
 @dataclass(frozen=True, slots=True)
 class ManifestCollection:
-    """A collection of a manifest, and its scope."""
-
     scope: str
     collection_id: int
     collection: str
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names it goes by: its scope's, which has others too, and its own."""
+        """The names it goes by: its scope's, which others share, and its own."""
         return self.scope, f"{self.scope}.{self.collection}"
 
 
@@ -35,22 +33,20 @@ class Collections:
 
     @property
     def names(self) -> set[str]:
-        """The names of all scopes and collections, as settings have them."""
+        """All scopes and collections, by the names in settings."""
         return {name for each in self.all for name in each.names} | set(self.scopes.values())
 
 
 _DEFAULT_ALONE: Final = Collections(
     {0: "_default"}, (ManifestCollection("_default", DOCS.collection_id, "_default"),)
 )
-"""The collections of a bucket on a server that knows none."""
 
 
 def collections_of(manifest: bytes | None) -> Collections:
     """Return the scopes and collections of a manifest; None: the server knows none.
 
     Raises:
-        RemoteProtocolError: the manifest is not what a server sends.
-
+        RemoteProtocolError: no server sends such a manifest.
     """
     if manifest is None:
         return _DEFAULT_ALONE
@@ -75,9 +71,8 @@ def collections_of(manifest: bytes | None) -> Collections:
 
 
 def collections_in(lake: LakeTables) -> Collections:
-    """Return the collections that a lake made tables of, also those that are gone.
-
-    They are in no manifest any more.
+    """Return the collections that a lake made tables of, also dropped ones, which no
+    manifest has.
     """
     found = []
     for replica in known_replicas(lake):
@@ -87,11 +82,10 @@ def collections_in(lake: LakeTables) -> Collections:
 
 
 def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
-    """Return the replica tables of a collections manifest; the default one comes first and always.
+    """Return a manifest's replica tables; the default one comes first and always.
 
     Raises:
-        RemoteProtocolError: the manifest is not what a server sends.
-
+        RemoteProtocolError: no server sends such a manifest.
     """
     found = (
         replica_of(each.scope, each.collection, each.collection_id)

@@ -27,25 +27,24 @@ _FINGERPRINT_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class DocumentFilter:
-    """The documents that a lake wants.
-
-    ``is_wanted`` says it of each collection of the bucket, by id; ``scopes`` has the names of
-    scopes by id. ``fingerprint`` is None where nothing is filtered.
-    """
+    """The documents that a lake wants."""
 
     rules: FilterSettings
     scopes: Mapping[int, str] = field(default_factory=dict)
+    """Names of scopes by id."""
     is_wanted: Mapping[int, bool] = field(default_factory=dict)
+    """By a collection's id."""
     fingerprint: str | None = None
+    """None without a filter."""
 
     def has_table(self, replica: ReplicaTable) -> bool:
-        """Return whether a lake has this table: ``docs`` always, others where they are wanted."""
+        """Return whether a lake has this table: ``docs`` always, others if they are wanted."""
         return replica == DOCS or self.is_wanted.get(replica.collection_id, True)
 
     def has_read(self, state: VbucketProgress) -> bool:
-        """Return whether what was read of a vbucket passed this filter, if anything was read.
+        """Return whether all rows that were read of a vbucket passed this filter.
 
-        Where it starts is a part of a filter too.
+        The filter includes where a vbucket starts.
         """
         is_unread = state.position.seqno == 0 and state.start_seqno is None
         return is_unread or state.filter_fingerprint == self.fingerprint
@@ -57,15 +56,14 @@ class DocumentFilter:
         manifest: bytes | None,
         gone: Callable[[], Collection[str]] = tuple,
     ) -> "DocumentFilter":
-        """Return the filter for the collections that a bucket has now.
+        """Return the filter for the present collections of a bucket.
 
-        ``gone`` is asked for the names that the lake knows, where the bucket lacks one: they may be
-        those of collections that were dropped.
+        ``gone`` is called only if the bucket lacks a name. It returns the names that the lake
+        knows, those of dropped collections among them.
 
         Raises:
-            ConfigError: a name to include that neither the bucket has, nor the lake knows.
-            RemoteProtocolError: the manifest is not what a server sends.
-
+            ConfigError: neither the bucket nor the lake knows a name to include.
+            RemoteProtocolError: no server sends such a manifest.
         """
         if rules == EVERYTHING.rules:
             return EVERYTHING
@@ -81,13 +79,12 @@ def filter_of(lake: LakeTables, rules: FilterSettings, manifest: bytes | None) -
 
 
 EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs=True))
-"""No filter."""
 
 
 def _fingerprint(rules: FilterSettings) -> str:
-    """Return a hash of what the rules leave out, however it is written.
+    """Return a hash of the rules' effect, however they are written.
 
-    A rule that leaves nothing out is not in it, so that rules of later versions change no hash.
+    It omits a rule that filters nothing, so that rules of later versions change no hash.
     """
     told: dict[str, object] = {}
     for rule in fields(rules):

@@ -21,13 +21,13 @@ from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.sql import standard_string
 
 _NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
-"""Errors of delta-rs before a commit: the table has a feature that it lacks, or other columns.
+"""Errors of delta-rs before a commit: it lacks a feature of the table, or columns differ.
 
-What it does behind a commit, as a checkpoint, fails with others.
+A failure after a commit, as of a checkpoint, raises others.
 """
 
 _MOST_FILES: Final = 4
-"""An append that makes it so many files puts them into one."""
+"""An append that reaches so many files puts them into one."""
 
 _COORDINATED: Final = frozenset(
     {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
@@ -43,18 +43,17 @@ _Found = TypeVar("_Found")
 class FileTable:
     """A table at a place that delta-rs opens.
 
-    ``remembered`` is what an open lake has read of the logs of its tables: it saves reading a log
-    to which nobody has added anything. Each method raises what delta-rs or the store raises where
-    the table cannot be read.
+    Each method passes on the error of delta-rs or the store if the table cannot be read.
     """
 
     sql: str
     where: str
     place: TablePlace
     remembered: RememberedTables = field(repr=False, compare=False)
+    """An open lake shares it, so that an unchanged log is not read again."""
 
     def exists(self) -> bool:
-        """Return whether there is a table; where its log is damaged, this raises."""
+        """Raises if the table's log is damaged."""
         if self.remembered.is_absent(self.sql):
             return False
         is_new, begun_at = self.sql not in self.remembered, self.remembered.looks.tick()
@@ -71,46 +70,37 @@ class FileTable:
         return True
 
     def properties(self) -> dict[str, str]:
-        """Return the table's properties."""
         return dict(self._stored().metadata().configuration)
 
     def table_id(self) -> str:
-        """Return Delta's own id of the table."""
         return str(self._stored().metadata().id)
 
     def size(self) -> TableSize:
-        """Return the size of the newest version."""
         sizes = pa.table(self._stored().get_add_actions())["size_bytes"].to_pylist()
         return TableSize(len(sizes), sum(sizes))
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest version that an application's transactions committed."""
         return self._stored().transaction_version(app_id)
 
     def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        """Raise LakeError unless the table has these columns."""
         if _columns(self.columns(), also) != _columns(expected):
             raise LakeError(f"{self.where}: found other columns than expected")
 
     def columns(self, version: int | None = None) -> pa.Schema:
-        """Return the columns of a version, or of the newest one."""
         return pa.schema(self._stored(version).schema().to_arrow())
 
     def column(self, name: str) -> Column | None:
-        """Return a column of the newest version."""
         schema = self._stored().schema()
         kinds = _columns(pa.schema(schema.to_arrow()))
         comments = {each.name: str(each.metadata.get("comment", "")) for each in schema.fields}
         return Column(kinds[name], comments[name]) if name in kinds else None
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
-        """Return the newest commits."""
         return self._newest().commits(self.place, limit)
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        """Return what ``take`` makes of some rows of the newest version."""
         found = self._execute(f"SELECT {columns} FROM {_NAME} WHERE {condition}", None)
         return take(rows_of(found))
 
@@ -121,7 +111,6 @@ class FileTable:
         version: int | None,
         most_bytes: int | None,
     ) -> pa.Table | None:
-        """Return what a query finds in a version; None where that is too much."""
         batches, bytes_read = [], 0
         for batch in self._execute(statement(_NAME, standard_string), version):
             batches.append(batch.select(schema.names).cast(schema))
@@ -133,14 +122,13 @@ class FileTable:
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> bool:
-        """Make the table unless it is there; return whether its place takes our commits.
+        """Make the table unless it exists; return whether its place takes our commits.
 
-        Files of rows are of a table whose log is gone: nothing is made there.
+        If there are files of rows, a table has lost its log: makes nothing.
 
         Raises:
             SetupError, SecretError: the store does not answer, or refuses us.
             LakeError: the store overwrites.
-
         """
         try:
             if self.place.has_data() or not self.place.can_commit():
@@ -159,11 +147,10 @@ class FileTable:
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bool:
         """Append rows; return whether it was done.
 
-        A table that cannot be read, or has clustering, is refused, so nothing is done.
+        Refuses a table that is unreadable or has clustering.
 
         Raises:
-            LakeError: it failed, perhaps behind the commit: to write again may write twice.
-
+            LakeError: it failed, perhaps after the commit: a second try may write twice.
         """
         try:
             table = self.place.open()
@@ -189,10 +176,10 @@ class FileTable:
         return True
 
     def _keep_few_files(self, table: StoredTable) -> None:
-        """Put the rows of many appends into one file, and begin the log anew with a checkpoint.
+        """Put the rows of many appends into one file, and write a checkpoint.
 
-        Else whoever reads the table asks an object store for two more files after each append. The
-        rows stand, whatever comes of it.
+        Else each reader asks an object store for two more files after each append. A failure does
+        not touch the rows.
         """
         if len(table.file_uris()) < _MOST_FILES:
             return
@@ -207,14 +194,14 @@ class FileTable:
         return pa.RecordBatchReader.from_stream(found)
 
     def read_log(self) -> StoredTable:
-        """Return the table as it is, by delta-rs."""
+        """Return the newest table, by delta-rs."""
         return self._stored()
 
     def _stored(self, version: int | None = None) -> StoredTable:
         return self._newest().stored if version is None else self.place.open(version)
 
     def _newest(self) -> RememberedTable:
-        """Return the table as it is: as it was read, and what has come since."""
+        """Return the remembered table, and catch up with its newest commits."""
         found = self.remembered.as_it_is(self.place, self.sql)
         protocol = found.stored.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
@@ -224,7 +211,6 @@ class FileTable:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some batches."""
     for batch in batches:
         yield from batch.to_pylist()
 

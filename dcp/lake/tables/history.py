@@ -21,10 +21,10 @@ CLEANING: Final = "cleaned"
 """Keys in the metadata of commits of `maintain.heartbeat` and of `maintain.cleaning`."""
 
 FEW: Final = 3
-"""Commits that a look at the history reads at first. In an object store each is a request."""
+"""A look at the history first reads so many commits. In an object store each is a request."""
 
 WINDOW: Final = 50
-"""Commits that it reads then, before it reads all of them."""
+"""It reads so many next, before it reads all."""
 
 WHOLE: Final = 1_000_000
 """More commits than a log keeps."""
@@ -48,43 +48,42 @@ DATA_PRESERVING: Final = frozenset(
         "CHANGE COLUMN",
     }
 )
-"""Operations that leave every row of a table as it is, whoever does them."""
+"""Operations that leave every row of a table as it is, by whomever."""
 
 APPLYING: Final = frozenset({"MERGE", "CREATE OR REPLACE TABLE AS SELECT"})
-"""Operations of an apply; the second where it writes the table anew, with other typed columns."""
+"""Operations of an apply; the second writes the table anew, with other typed columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One version of a table. ``ours`` is what dcplake wrote into it; empty if others made it.
-
-    ``restored`` is the version that a RESTORE took the table back to, where it names one.
-    ``retention_seconds`` is what a VACUUM kept (the one it was given, else the table's own): it
-    deleted files that were removed earlier than that.
-    """
+    """One version of a table."""
 
     version: int
     time: datetime
     operation: str
     ours: Mapping[str, Any] = field(default_factory=dict)
+    """Our metadata; empty if others made the commit."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     restored: int | None = None
+    """A RESTORE took the table back to this version, if it names one."""
     retention_seconds: float | None = None
+    """A VACUUM deleted files that were removed earlier than this: its own argument, else the
+    table's.
+    """
     file_time: datetime | None = None
-    """When the commit's file was written. Delta's log cleanup goes by it."""
+    """The time of the commit's file; Delta's log cleanup goes by it."""
 
     def __str__(self) -> str:
-        """Say which commit it is, for messages."""
         return f"version {self.version} ({self.operation}, {self.time:%Y-%m-%d %H:%M:%S} UTC)"
 
     @property
     def horizon_time(self) -> datetime:
-        """The time from which the horizon counts its age: the earlier of both."""
+        """The horizon counts the age from this time: the earlier one of both."""
         return self.time if self.file_time is None else min(self.time, self.file_time)
 
     @property
     def writer(self) -> str | None:
-        """The random id of the driver that made it; None if it is not ours."""
+        """The random id of its driver; None if it is not ours."""
         return self.ours.get("writer")
 
     @property
@@ -99,28 +98,27 @@ class TableCommit:
 
     @property
     def is_optimize(self) -> bool:
-        """True if it put the rows of small files into larger ones."""
         return self.operation == "OPTIMIZE"
 
     @property
     def is_heartbeat(self) -> bool:
-        """True if it is an append of ours without rows: a new version with the rows of the last."""
+        """True if it is our append without rows: a new version with the rows of the last one."""
         rows = int(self.metrics.get("numOutputRows", "0") or 0)
         return self.operation == "WRITE" and HEARTBEAT in self.ours and rows == 0
 
     @property
     def is_cleaning(self) -> bool:
-        """True if it is our removal of rows of ``changes`` that nothing needs any more."""
+        """True if it is our removal of unneeded rows of ``changes``."""
         return self.operation == "DELETE" and CLEANING in self.ours
 
     @property
     def is_log_write(self) -> bool:
-        """True if it is a commit of ours that changes rows of ``changes``, or accepts a change."""
+        """True if it is our commit, and changes rows of ``changes`` or accepts a change."""
         return self.round is not None or self.is_cleaning
 
     @property
     def base(self) -> int:
-        """The version on which it was made, as far as its driver had looked."""
+        """The version that its driver had looked at."""
         return int(self.ours.get("base", self.version - 1))
 
     @property
@@ -130,12 +128,11 @@ class TableCommit:
 
 
 def metadata_json(content: Mapping[str, Any]) -> str:
-    """Return the user metadata of a commit of ours."""
     return json.dumps({METADATA_KEY: dict(content)}, separators=(",", ":"), sort_keys=True)
 
 
 def parse_metadata(text: str | None) -> dict[str, Any]:
-    """Return what `metadata_json` wrote; empty for anything else, others may write there too."""
+    """Return `metadata_json`'s content; empty for other texts, since others may write there too."""
     if not text:
         return {}
     try:
@@ -156,9 +153,9 @@ def history_until(
     is_enough: Callable[[Sequence[TableCommit]], bool],
     found: Sequence[TableCommit] | None = None,
 ) -> Sequence[TableCommit]:
-    """Return the newest commits, newest first, as many as ``is_enough`` says; else all.
+    """Return the newest commits, newest first, until ``is_enough``; else all.
 
-    ``found`` are the newest ones, where the caller has them.
+    ``found`` are the newest ones, if the caller has them.
     """
     commits = history(table) if found is None else found
     for limit in (WINDOW, WHOLE):
@@ -188,16 +185,16 @@ def _commit(told: Mapping[str, Any]) -> TableCommit:
 
 
 def reaches_creation(commits: Sequence[TableCommit]) -> bool:
-    """Return whether these commits go back to the table's first one: nothing older exists."""
+    """Return whether the commits reach back to the table's first one."""
     return bool(commits) and commits[-1].version == 0
 
 
 def refuse_other_writer(
     commits: Sequence[TableCommit], writer_id: str, *, has_committed: bool = False
 ) -> None:
-    """Raise FencedError where another driver committed after a commit of this one.
+    """Raise FencedError if another driver committed after a commit of this one.
 
-    ``has_committed`` says that this one did, so that its commit is older if ``commits`` lack it.
+    ``has_committed``: this driver has. Its commit is older if ``commits`` lack it.
     """
     newer: list[TableCommit] = []
     for commit in commits:

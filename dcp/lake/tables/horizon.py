@@ -43,35 +43,32 @@ class Horizon:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Reject no time at all."""
         if not 0 < self.seconds < float("inf"):
             raise ValueError(f"horizon: found {self.seconds} seconds, expected more than 0")
 
     @classmethod
     def of_hours(cls, hours: float) -> "Horizon":
-        """Return the horizon of a setting."""
         return cls(hours * HOUR_SECONDS)
 
     @property
     def heartbeat_seconds(self) -> float:
-        """The age of its newest version at which a table gets a new one."""
+        """At this age of its newest version a table gets a new one."""
         return self.seconds / 4
 
     def start(self, now: datetime) -> datetime:
-        """Return the moment from which on every state must stay readable."""
+        """Return the moment since which every state must stay readable."""
         return now - timedelta(seconds=self.seconds)
 
     @property
     def recorded(self) -> str:
-        """The value of the table property `RECORDED`."""
         return str(float(self.seconds))
 
     def properties(self) -> dict[str, str]:
-        """Return the table properties that make Delta keep to it."""
+        """Return the table properties that make Delta keep the horizon."""
         return {FILE_RETENTION: _interval(self.seconds), LOG_RETENTION: _interval(2 * self.seconds)}
 
     def differing(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return those of `properties` that a table does not have, whatever their wording."""
+        """Return those of `properties` whose values a table lacks, whatever their wording."""
         return {
             name: wanted
             for name, wanted in self.properties().items()
@@ -79,19 +76,18 @@ class Horizon:
         }
 
     def __str__(self) -> str:
-        """Say how long it is."""
         return duration(self.seconds)
 
 
 def duration(seconds: float) -> str:
-    """Say a time in hours, or in seconds where it is shorter than one."""
+    """Name a time in hours; a shorter one in seconds."""
     if seconds < HOUR_SECONDS:
         return f"{seconds:g} seconds"
     return f"{seconds / HOUR_SECONDS:g} hours"
 
 
 def interval_seconds(text: str) -> float | None:
-    """Return the seconds of an interval as Delta's properties have it; None where it is none.
+    """Return the seconds of an interval of Delta's properties; None for another text.
 
     For example ``interval 7 days`` or ``2 hours 30 minutes``; months have no fixed length.
     """
@@ -115,22 +111,21 @@ def _interval(seconds: float) -> str:
 
 
 def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit | None:
-    """Return the commit that was a table's newest one at ``moment``; None if none here was.
+    """Return the newest commit at ``moment``; None if the commits are all later.
 
-    ``commits`` are newest first, as `dcp.lake.tables.history.history` gives them.
+    ``commits`` are newest first, as of `dcp.lake.tables.history.history`.
     """
     return next((commit for commit in commits if commit.time <= moment), None)
 
 
 @dataclass(frozen=True, slots=True)
 class HorizonLoss:
-    """The versions that keeping less than the horizon would lose, oldest first."""
+    """The versions that a shorter time than the horizon would lose, oldest first."""
 
     table: str
     versions: tuple[TableCommit, ...]
 
     def __str__(self) -> str:
-        """Say it in a few words."""
         first, last = self.versions[0], self.versions[-1]
         words = f"{len(self.versions)} versions of {self.table} ({first.version} to {last.version}"
         rounds = [int(commit.ours["to"]) for commit in self.versions if commit.is_apply]
@@ -140,9 +135,9 @@ class HorizonLoss:
 def loss(
     table: str, commits: Sequence[TableCommit], horizon: Horizon, kept_seconds: float, now: datetime
 ) -> HorizonLoss | None:
-    """Return which versions of a table a rollback would miss if only ``kept_seconds`` were kept.
+    """Return the versions that a rollback would miss if only ``kept_seconds`` were kept.
 
-    These are the ones that were superseded within the horizon, and before that shorter time.
+    They were superseded within the horizon, and before that shorter time.
     """
     begin, end = horizon.start(now), now - timedelta(seconds=kept_seconds)
     lost = [

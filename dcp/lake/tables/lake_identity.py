@@ -7,21 +7,19 @@ from dcp.errors import LakeError
 
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
-    """The bucket that a lake holds; fixed when the lake is made.
-
-    ``cluster_uuid`` is empty where the server did not tell it then, as before 7.6.
-    """
+    """The bucket that a lake holds; fixed when the lake is made."""
 
     lake_id: str
     bucket: str
     bucket_uuid: str
     vbucket_count: int
     cluster_uuid: str = ""
+    """Empty if the server did not tell it then, as before 7.6."""
 
     def difference(self, other: "LakeIdentity") -> str:
         """Return the first of these names in which another bucket differs; empty: it is the same.
 
-        A cluster that one of both does not know makes no difference.
+        A cluster that only one of both knows makes no difference.
         """
         for name in ("bucket", "cluster_uuid", "bucket_uuid", "vbucket_count"):
             one, two = getattr(self, name), getattr(other, name)
@@ -30,10 +28,10 @@ class LakeIdentity:
         return ""
 
     def require_same(self, found: "LakeIdentity", where: str) -> None:
-        """Refuse a bucket that is not the one which the lake of this identity holds.
+        """Refuse another bucket than this one.
 
         Raises:
-            LakeError: it has another name or cluster; or it was made anew, by its uuid or its
+            LakeError: name or cluster differ; or the bucket was made anew, by its uuid or its
                 number of vbuckets. The message begins with ``where``.
         """
         match self.difference(found):

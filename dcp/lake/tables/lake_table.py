@@ -41,7 +41,7 @@ def _by_files_first(
     by_files: Callable[Concatenate[FileTable, _Asked], _Found],
     by_spark: Callable[Concatenate[SparkTable, _Asked], _Found],
 ) -> Callable[Concatenate["LakeTable", _Asked], _Found]:
-    """Return a read of the files, or by Spark where they cannot be read."""
+    """Return a function that reads files; if it cannot, Spark reads."""
 
     def read(table: "LakeTable", /, *asked: _Asked.args, **named: _Asked.kwargs) -> _Found:
         return table.by_files(
@@ -55,7 +55,7 @@ def _by_files_first(
 def _commits(
     change: Callable[Concatenate[SparkTable, _Asked], _Found],
 ) -> Callable[Concatenate["LakeTable", _Asked], _Found]:
-    """Return a change after which looks read the table again, whether it committed or not."""
+    """Return a function that makes looks read the table again after a change, even a failed one."""
 
     def commit(table: "LakeTable", /, *asked: _Asked.args, **named: _Asked.kwargs) -> _Found:
         with table.remembered.looks.committing():
@@ -66,22 +66,20 @@ def _commits(
 
 @dataclass(frozen=True, slots=True)
 class LakeTable(SparkTable):
-    """A table by its name in Spark's SQL, with its files where delta-rs reads them.
-
-    ``look_up`` returns where it is, and None where a catalog has no such table; what it found for
-    a table that is there stays in ``located``, by the tables' names in SQL, as long as the files
-    can be read. ``remembered``: see `FileTable`.
-    """
+    """A table by its name in Spark's SQL, with its files if delta-rs reads them."""
 
     look_up: Callable[["LakeTable"], Located | None]
+    """Returns the table's place; None if a catalog has no such table."""
     remembered: RememberedTables = field(
         default_factory=RememberedTables, repr=False, compare=False
     )
+    """See `FileTable`."""
     located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
+    """Places of existing tables by their SQL names, until their files become unreadable."""
 
     @property
     def found(self) -> Located | None:
-        """The place of the table, for Spark and to open it; None where a catalog has no table."""
+        """The table's place; None if a catalog has no table."""
         if (known := self.located.get(self.sql)) is not None:
             return known
         if (found := self.look_up(self)) is not None:
@@ -90,21 +88,19 @@ class LakeTable(SparkTable):
 
     @property
     def place(self) -> TablePlace | None:
-        """The place of its files; None where delta-rs cannot open it."""
         return None if (found := self.found) is None else found.place
 
     @property
     def folder(self) -> Path | None:
-        """The table's folder, where it is on this machine."""
+        """The table's folder, if it is on this machine."""
         return None if (place := self.place) is None else place.folder
 
     @property
     def files(self) -> FileTable | None:
-        """The table by delta-rs; None where it cannot open it."""
+        """The table for delta-rs; None if delta-rs cannot open it."""
         return None if (place := self.place) is None else self.files_at(place)
 
     def files_at(self, place: TablePlace) -> FileTable:
-        """Return the table by delta-rs, at a place."""
         return FileTable(self.sql, self.where, place, self.remembered)
 
     table_id = _by_files_first(FileTable.table_id, SparkTable.table_id)
@@ -130,18 +126,16 @@ class LakeTable(SparkTable):
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        """Return what ``take`` makes of rows of the newest version."""
         return self.by_files(
             lambda files: files.take_rows(columns, condition, take),
             lambda: SparkTable.take_rows(self, columns, condition, take),
         )
 
     def read_log(self) -> "StoredTable | None":
-        """Return the table as it is, by delta-rs; None where only Spark can read it."""
+        """Return the newest table, by delta-rs; None if only Spark can read it."""
         return self.by_files(FileTable.read_log, _nothing)
 
     def exists(self) -> bool:
-        """Return whether there is a Delta table."""
         if self.found is None:
             return False
         found = self.by_files(FileTable.exists, _nothing)
@@ -151,12 +145,6 @@ class LakeTable(SparkTable):
         return SparkTable.exists(self) if found is None else found
 
     def properties(self) -> dict[str, str]:
-        """Return the table's properties.
-
-        Raises:
-            LakeError: there is no Delta table, or it cannot be read.
-
-        """
         if (found := self.by_files(FileTable.properties, _nothing)) is not None:
             return found
         if self.exists():
@@ -175,8 +163,6 @@ class LakeTable(SparkTable):
         )
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
-        """Return the newest commits."""
-
         def by_spark() -> list[dict[str, Any]]:
             if self.place is not None:
                 SparkTable.properties(self)  # of a damaged log it says more than DESCRIBE HISTORY
@@ -185,13 +171,11 @@ class LakeTable(SparkTable):
         return self.by_files(lambda files: files.commits(limit), by_spark)
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
-        """Return rows of the newest version."""
         return self.take_rows(columns, condition, list)
 
     def query(
         self, statement: Statement, schema: pa.Schema, version: int | None = None
     ) -> pa.Table:
-        """Return what a query finds in a version, or the newest one, as columns of ``schema``."""
         found = self.bounded_query(statement, schema, version, None)
         assert found is not None, "without a bound nothing is too much"
         return found
@@ -199,7 +183,7 @@ class LakeTable(SparkTable):
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> None:
-        """Make the table unless it is there, by Spark where its place takes no commits of ours."""
+        """Lets Spark make the table if its place takes no commits of ours."""
         if self.exists():
             return
         files = self.files
@@ -209,19 +193,13 @@ class LakeTable(SparkTable):
                 SparkTable.create(self, columns, cluster_by, properties)
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Append few rows.
-
-        Raises:
-            LakeError: it failed, perhaps behind the commit: to write again may write twice.
-
-        """
         files = self.files
         with self.remembered.looks.committing():
             if files is None or not files.append(rows, metadata):
                 SparkTable.append(self, rows, metadata)
 
     def require_same_place(self) -> None:
-        """Raise LakeError where a catalog has the table elsewhere than when it was looked up."""
+        """Raise LakeError if a catalog has moved the table since it was looked up."""
         before, now = self.found, self.look_up(self)
         if before is not None and (now is None or now.location != before.location):
             self.located.pop(self.sql, None)
@@ -232,19 +210,18 @@ class LakeTable(SparkTable):
             )
 
     def alone(self) -> AbstractContextManager[None]:
-        """Let no commit of files by this process come between those of a statement."""
+        """Keep this process's commits of files from coming between those of a statement."""
         return commits_to(self.place)
 
     def by_files(
         self, look: Callable[[FileTable], _Found], otherwise: Callable[[], _Otherwise]
     ) -> _Found | _Otherwise:
-        """Return what is read from the files; what ``otherwise`` returns where they are unreadable.
+        """Read the files; if they are unreadable, return ``otherwise``'s result.
 
-        A catalog is asked again then where the table is.
+        The catalog is then asked again for the table's place.
 
         Raises:
-            SetupError, SecretError: their store does not answer, or refuses us: nor would it Spark.
-
+            SetupError, SecretError: their store does not answer, or refuses us, and so would Spark.
         """
         if (files := self.files) is not None:
             try:
@@ -257,7 +234,7 @@ class LakeTable(SparkTable):
         return otherwise()
 
     def _remove_unfinished_log(self) -> None:
-        """Remove the log of a table that is not there: of a driver that died as it made the table.
+        """Remove the log that a driver left when it died while it made the table.
 
         Spark takes any file or folder below a path for a table, and would not make one.
         """

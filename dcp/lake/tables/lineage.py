@@ -18,42 +18,41 @@ from dcp.lake.tables.sql import restore_sql
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The newest commits of a table, newest first, and where each version's rows come from."""
+    """The newest commits of a table, newest first, and the origin of each version's rows."""
 
     commits: tuple[TableCommit, ...]
     _by_version: dict[int, TableCommit] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the commits."""
         by_version = {commit.version: commit for commit in self.commits}
         object.__setattr__(self, "_by_version", by_version)
 
     @property
     def newest(self) -> int:
-        """The table's newest version."""
         return self.commits[0].version
 
     @property
     def is_whole(self) -> bool:
-        """True if these commits go back to the table's first one."""
+        """True if these commits reach back to the table's first one."""
         return self.commits[-1].version == 0
 
     @property
     def is_settled(self) -> bool:
-        """True if no older commit can change what is said about the newest version."""
+        """True if no older commit can change what we say about the newest version."""
         commit = self.commit(self.origin(self.newest))
         if commit is None:
             return self.is_whole
         return not commit.is_apply or self.is_whole or commit.base >= self.commits[-1].version
 
     def commit(self, version: int) -> TableCommit | None:
-        """Return the commit of a version; None where it is not among these."""
+        """Return the commit of a version; None if it is not among these."""
         return self._by_version.get(version)
 
     def origin(self, version: int) -> int:
-        """Return the version whose rows ``version`` has; below the oldest known one if it is older.
+        """Return the version whose rows ``version`` has.
 
-        -1 means a table as it was made, without rows.
+        If it is older than the commits, the result is below the oldest one. -1 means a new table,
+        without rows.
         """
         for commit in self._path(version):
             version = commit.version
@@ -75,10 +74,10 @@ class Lineage:
                 return
 
     def heartbeat_content(self, version: int) -> Mapping[str, Any] | None:
-        """Return what a heartbeat recorded of the rows of ``version``; None where none did.
+        """Return a heartbeat's record of the rows of ``version``; None without one.
 
-        That is the content of `dcp.lake.maintain.heartbeat`. A heartbeat counts only if nothing can
-        have come between it and the version that its driver had looked at.
+        The record is `dcp.lake.maintain.heartbeat`'s. A heartbeat counts only if no commit can have
+        come between it and the version that its driver had looked at.
         """
         for commit in self._path(version):
             between = (self.commit(each) for each in range(commit.base + 1, commit.version))
@@ -88,11 +87,11 @@ class Lineage:
         return None
 
     def since(self) -> int | None:
-        """Return the version of the commit that put the table where it stands.
+        """Return the version of the newest apply or RESTORE; -1 before the first.
 
-        It is the newest apply or RESTORE, and -1 before the first; None where no commit here tells.
-        It grows with every commit that changes rows, and maintenance leaves it as it is: so it
-        fences an apply (`dcp.lake.apply.apply`), after a RESTORE to an older apply too.
+        None if no commit here tells. It grows with every commit that changes rows, and maintenance
+        keeps it. So it fences an apply (`dcp.lake.apply.apply`), also after a RESTORE to an older
+        apply.
         """
         for commit in self.commits:
             if not commit.keeps_rows:
@@ -100,22 +99,24 @@ class Lineage:
         return -1 if self.is_whole else None
 
     def applied(self) -> TableCommit | None:
-        """Return the newest apply that the newest version goes back to, whatever came upon it."""
+        """Return the newest apply that the newest version goes back to, whatever came after it."""
         commit = self.commit(self.origin(self.newest))
         while commit is not None and not commit.is_apply:
             commit = self.commit(self.origin(commit.version - 1))
         return commit
 
     def have_same_rows(self, version: int, other: int) -> bool:
-        """Return whether two versions have the same rows; older than the history counts as so."""
+        """Return whether two versions have the same rows; two that are older than the history count
+        so.
+        """
         found, expected, oldest = self.origin(version), self.origin(other), self.commits[-1].version
         return found == expected or max(found, expected) < oldest
 
     def defect(self, version: int) -> TableCommit | None:
-        """Return a commit of others that the rows of ``version`` suffer from; None if all is well.
+        """Return a foreign commit that spoils the rows of ``version``; None if all is well.
 
-        That is their newest change of rows, or a change right before our own apply, which was
-        planned on the rows before it.
+        It is the newest foreign change of rows, or one right before our own apply, whose plan
+        missed it.
         """
         origin = self.commit(self.origin(version))
         if origin is None:
@@ -129,7 +130,7 @@ class Lineage:
         return next(changes, origin)
 
     def refuse_defect(self, table: str, table_sql: str) -> None:
-        """Raise ForeignWriteError where the newest rows are not ours; it says what helps."""
+        """Raise ForeignWriteError if the newest rows are not ours; names the remedy."""
         if (commit := self.defect(self.newest)) is None:
             return
         sound = next((c.version for c in self.commits if self.defect(c.version) is None), None)

@@ -19,10 +19,10 @@ from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.sql import dotted, quoted
 
 _UNREADABLE: Final = frozenset("%\\")
-"""Characters of a path that delta-rs decodes; Spark reads and writes such a lake."""
+"""delta-rs decodes these characters of a path; Spark reads and writes such a lake."""
 
 WayToStore = Callable[[str], Mapping[str, str] | None]
-"""Returns the options by which delta-rs opens a bucket, by its URL; None where only Spark can."""
+"""Returns the options by which delta-rs opens a bucket, by its URL; None if only Spark can."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def _only_spark(_: str) -> None:
 class LakeLocation:
     """The place of a lake's tables: exactly one of a folder and a catalog schema.
 
-    A folder on this machine is made absolute, with ``~`` resolved, as its lock file's is.
+    A folder on this machine is absolute, with ``~`` resolved, as its lock file's is.
     """
 
     root: str | None = None
@@ -43,7 +43,6 @@ class LakeLocation:
     way: WayToStore = field(default=_only_spark, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Reject both and neither, and resolve the folder."""
         if (self.root is None) == (self.schema is None):
             raise ValueError(
                 f"lake location: found root {self.root!r} and schema {self.schema!r}, "
@@ -54,7 +53,6 @@ class LakeLocation:
             object.__setattr__(self, "root", str(folder.absolute()))
 
     def __str__(self) -> str:
-        """Name the place, for messages."""
         return self.root if self.root is not None else f"schema {self.schema}"
 
     def path(self, table: str) -> str:
@@ -63,7 +61,7 @@ class LakeLocation:
         return f"{self.root.rstrip('/')}/{table}"
 
     def spark_path(self, table: str) -> str:
-        """Return the same for Spark, whose default may be another file system than this machine's.
+        """Return the same for Spark, whose default may be another file system.
 
         No URI: Hadoop would take its %20 for a name.
         """
@@ -71,7 +69,6 @@ class LakeLocation:
         return f"file:{path}" if path.startswith("/") else path
 
     def table_sql(self, table: str) -> str:
-        """Return the SQL name of a table."""
         if self.schema is not None:
             return f"{dotted(self.schema)}.{quoted(table)}"
         return f"delta.{quoted(self.spark_path(table))}"
@@ -83,9 +80,9 @@ class LakeLocation:
         remembered: RememberedTables | None = None,
         located: dict[str, Located] | None = None,
     ) -> LakeTable:
-        """Return a table of a lake at this place, which need not be there.
+        """Return a table of a lake at this place, which need not exist.
 
-        ``remembered`` and ``located`` are what an open lake knows of its tables (`LakeTable`).
+        ``remembered`` and ``located`` are an open lake's knowledge of its tables (`LakeTable`).
         """
         return LakeTable(
             self.table_sql(name),
@@ -98,7 +95,7 @@ class LakeLocation:
         )
 
     def _look_up(self, name: str, table: LakeTable) -> Located | None:
-        """Return where a table is; None where a catalog has none of that name."""
+        """Return a table's place; None if a catalog has none of that name."""
         if self.schema is not None:
             return self._look_up_in_catalog(self.schema, name, table)
         path = self.path(name)
@@ -121,7 +118,7 @@ class LakeLocation:
         return Located(location, None)
 
     def _place(self, where: str | Path) -> TablePlace | None:
-        """Return where delta-rs finds a table; None where only Spark does."""
+        """Return the place for delta-rs; None if only Spark finds the table."""
         if _UNREADABLE & set(str(where)):
             return None  # delta-rs would take it for the name of another folder
         if isinstance(where, Path):

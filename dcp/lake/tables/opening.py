@@ -35,7 +35,6 @@ _ENCRYPTION: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
 
 def lake_location(settings: Settings) -> LakeLocation:
-    """Return where the lake of these settings is."""
     lake, conf = settings.lake, settings.spark.conf
 
     @cache
@@ -56,9 +55,8 @@ def opened_lake(
     """Open the lake of these settings; the first need of Spark starts it: see `opened_store`.
 
     Raises:
-        LakeError: there is none, it is somebody else's table, or of another format version.
+        LakeError: there is none, the table is foreign, or of another format version.
         FencedError, SetupError, ConfigError: as of `opened_store`.
-
     """
     with opened_store(settings, spark, writer=writer) as store:
         yield open_lake(store)
@@ -74,23 +72,22 @@ def opened_store(
     is_long: Callable[[], bool] = lambda: False,
     stop: threading.Event | None = None,
 ) -> Iterator[SparkStore]:
-    """Give the store of a lake, which need not be there; its session starts when it is needed.
+    """Give the store of a lake, which need not exist; its session starts when it is needed.
 
     Args:
         settings: all of them.
         spark: work in a session beside this one; None builds or takes over one.
-        writer: the command that is the lake's one writer meanwhile, which holds the lock of a local
-            lake, unless settings do without; empty: it only reads.
+        writer: the command that is the lake's one writer meanwhile; it holds a local lake's lock,
+            unless settings forbid locks. Empty: it only reads.
         makes_lake: whether it makes the lake; else no folder is made for the lock either.
         is_long: asked when Spark starts: see `jvm_options`.
-        stop: once it is set, no Spark is started, and StoppedError raised instead.
+        stop: once it is set, Spark's start raises StoppedError.
 
     Raises:
         LakeLockedError: another process is the writer; names the process.
         SetupError: the lock file cannot be made.
-        ConfigError: ``spark`` would hand the password to strangers, write other names of files, or
+        ConfigError: ``spark`` would hand the password to strangers, write other file names, or
             overwrite others' commits on S3.
-
     """
     location = lake_location(settings)
     has_lock = bool(writer) and settings.lake.lock and location.root is not None
@@ -100,9 +97,9 @@ def opened_store(
 
 
 def store_without_spark(settings: Settings) -> SparkStore:
-    """Return the store of a lake for those who read beside Spark, or before it.
+    """Return the store of a lake for readers beside Spark, or before it.
 
-    It raises NeedsSparkError where Spark alone can read the lake.
+    It raises NeedsSparkError if Spark alone can read the lake.
     """
     return SparkStore(refuse_to_start, lake_location(settings))
 
@@ -116,7 +113,7 @@ def spark_of(
 ) -> StartSpark:
     """Return a function that returns the session to work in: see `opened_store`.
 
-    The first call makes it; of several threads that need it, one.
+    The first call makes it, once for all threads.
     """
 
     def check(session: "SparkSession") -> None:
@@ -149,7 +146,7 @@ def spark_of(
 
 
 class NeedsSparkError(LakeError):
-    """A lake that only Spark can read is to be read without."""
+    """Only Spark can read this lake, and there is none."""
 
 
 def refuse_to_start() -> "SparkSession":
@@ -157,7 +154,6 @@ def refuse_to_start() -> "SparkSession":
 
     Raises:
         NeedsSparkError: always.
-
     """
     raise NeedsSparkError(
         "this lake cannot be read without Spark, expected a folder or an object store"
@@ -167,13 +163,12 @@ def refuse_to_start() -> "SparkSession":
 def session(
     settings: Settings, spark: "SparkSession | None" = None, *, is_long: bool = False
 ) -> "SparkSession":
-    """Return the Spark session of these settings, or one beside ``spark`` or one that is active.
+    """Return the Spark session of these settings, or one beside ``spark`` or an active one.
 
     Its JVM keeps to the memory of docs/memory.md, and has the options of `jvm_options`.
 
     Raises:
         ConfigError: the heap is too small for the tasks of a local master.
-
     """
     if spark is not None:
         return build_session(theirs=spark, extra=settings.spark.conf)
@@ -198,14 +193,13 @@ def session(
 
 
 def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
-    """Refuse a session of somebody else that would hand the password to strangers.
+    """Refuse a foreign session that would hand the password to strangers.
 
-    What ``spark.executorEnv`` names becomes a part of every task, the others are settings; and
-    Spark's processes serve tasks and settings to any client, unless they authenticate each other.
+    A ``spark.executorEnv`` setting becomes a part of every task. Spark's processes serve tasks and
+    settings to any client, unless they authenticate each other.
 
     Raises:
-        ConfigError: the password is in such a setting, and strangers are let in.
-
+        ConfigError: the password is in such a setting, and the session lets strangers in.
     """
 
     def is_on(key: str) -> bool:

@@ -20,19 +20,16 @@ SPREAD: Final = "*"
 
 
 class Record:
-    """A dataclass whose JSON object follows from its fields."""
-
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         told: dict[str, Any] = plain(self)
         return told
 
 
 @cache
 def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
-    """Return the attribute of each field of a record, its stored name and its annotation."""
+    """Return each field's attribute, stored name and annotation."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         (each.name, marked(hints[each.name], str) or each.name, hints[each.name])
@@ -41,7 +38,7 @@ def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
 
 
 def marked(annotation: Any, kind: type) -> Any:
-    """Return the mark of this kind that an annotation carries; None where it has none."""
+    """Return an annotation's mark of this kind; None if it has none."""
     for each in (annotation, *get_args(annotation)):
         for mark in getattr(each, "__metadata__", ()):
             if isinstance(mark, kind):
@@ -60,7 +57,7 @@ def bare(annotation: Any) -> tuple[Any, bool]:
 
 
 def plain(value: Any) -> Any:
-    """Return a record, or what one holds, as a row and JSON hold it."""
+    """Return a record, or a part of one, in the form of rows and JSON."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
@@ -79,9 +76,9 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: type[_T], told: Any) -> _T:
-    """Return the record that `plain` gave, from a row or a JSON object.
+    """Read a record from a row or a JSON object of `plain`.
 
-    A field that is not told, or null where it cannot be None, has its default.
+    A missing field has its default; so has null in a field that cannot be None.
 
     Raises:
         TypeError, ValueError: it is no such record.

@@ -10,18 +10,17 @@ from dcp.types import FailoverLog, require_unsigned
 
 @dataclass(frozen=True, slots=True)
 class RollbackOrder:
-    """The request (seqno and branch) that was refused, the seqno to go back to, the server's log.
-
-    ``failover_log`` is None where the server did not tell it.
-    """
+    """A refused request, the seqno to go back to, and the server's log."""
 
     from_seqno: int
+    """The seqno of the refused request."""
     to_seqno: int
     from_vb_uuid: int
+    """The branch of the refused request."""
     failover_log: FailoverLog | None = None
+    """None if the server did not tell it."""
 
     def __post_init__(self) -> None:
-        """Reject an order that does not lead back."""
         for name in ("from_vb_uuid", "from_seqno", "to_seqno"):
             require_unsigned(name, getattr(self, name))
         if self.to_seqno > self.from_seqno:
@@ -37,7 +36,6 @@ class RollbackOrder:
         return log is not None and all(entry.vb_uuid != self.from_vb_uuid for entry in log.entries)
 
     def __str__(self) -> str:
-        """Say what was ordered, for messages."""
         return (
             f"the producer ordered a rollback from seqno {self.from_seqno} "
             f"(branch {self.from_vb_uuid:016x}) to {self.to_seqno}"

@@ -18,19 +18,23 @@ UNDECODABLE: Final = (
     "values cannot be decoded and are as they were sent: datatype is above 1 there, "
     "row_history.detail says why"
 )
-"""What is said behind their number."""
+"""Follows their number in messages."""
 
 
 class Outcome(StrEnum):
     """The reason why a vbucket's part of a round ended; a ``status`` row stores it."""
 
     REACHED = "reached"
-    """The target seqno was reached, and the end of its snapshot."""
+    """The stream reached the target seqno, and the end of its snapshot."""
     CAUGHT_UP = "caught_up"
-    """At a snapshot's end below the target, and the node said that it holds nothing beyond it."""
+    """The stream is at a snapshot's end below the target, and the node says that it holds
+    no more.
+    """
     BUDGET = "budget"
-    """The task's bytes or seconds were used up; the next round goes on from here. Where the round
-    brought nothing, ``reason`` and ``detail`` say why."""
+    """The task used up its bytes or seconds; the next round goes on from here.
+
+    If the round brought nothing, ``reason`` and ``detail`` say why.
+    """
     ROLLBACK = "rollback"
     """The producer ordered a rollback; the next round begins a new epoch."""
     STOPPED = "stopped"
@@ -61,7 +65,7 @@ class VbucketReport(Record):
     window_full: float = 0.0
     gate: str = ""
     rollback_seqno: int | None = None
-    """The seqno that its node ordered it back to; None: no order."""
+    """Its node ordered it back to this seqno; None: no order."""
 
     @property
     def failed(self) -> bool:
@@ -74,7 +78,7 @@ class VbucketReport(Record):
         return read(cls, json.loads(status) | {"vbucket": vbucket})
 
     def status(self) -> str:
-        """Return the ``detail`` of its status row, JSON: what is not as its field's default."""
+        """Return the ``detail`` of its status row, JSON, without default values."""
         unset = VbucketReport(self.vbucket, self.outcome).to_json()
         told = {name: told for name, told in self.to_json().items() if told != unset[name]}
         return json.dumps({"outcome": self.outcome} | told)
@@ -82,22 +86,21 @@ class VbucketReport(Record):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """A committed round: the state of every vbucket after it, and reports of some.
-
-    These are the vbuckets that it streamed, and those that it should have streamed and could not.
-    """
+    """A committed round."""
 
     states: Mapping[int, VbucketProgress]
+    """Every vbucket's state after the round."""
     reports: tuple[VbucketReport, ...]
+    """Of the vbuckets that it streamed, or should have streamed and could not."""
 
     @property
     def largest_bytes(self) -> int:
-        """Size of the largest document of the round; the most there can be if that is not told."""
+        """Size of the largest document of the round; the greatest possible if it is unknown."""
         return max((report.largest_bytes for report in self.reports), default=DOCUMENT_BYTES)
 
 
 BEFORE_THE_FIRST: Final = RoundRecord({}, ())
-"""Round 0: no vbucket was met yet."""
+"""Round 0: no vbucket is known yet."""
 
 
 def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.RecordBatch:
@@ -122,7 +125,6 @@ def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketProg
 
     Raises:
         LakeError: a vbucket has two rows.
-
     """
     states: dict[int, VbucketProgress] = {}
     for row in rows:

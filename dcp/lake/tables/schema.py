@@ -26,7 +26,7 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
 class RowKind(StrEnum):
-    """The value of column ``kind``. It says which other columns of the row are set."""
+    """The value of column ``kind``; decides which other columns of the row are set."""
 
     MUTATION = "mutation"
     DELETION = "deletion"
@@ -85,7 +85,7 @@ _COLUMN_TYPES: Final = {int: U64, str: pa.string(), bool: pa.bool_(), bytes: pa.
 
 
 def column_type(annotation: Any) -> pa.DataType:
-    """Return the type of the column that holds a record's field, by the field's annotation.
+    """Return the column type for a record's field, by the field's annotation.
 
     An integer without an Arrow type as its mark is an unsigned one of 64 bits.
     """
@@ -168,7 +168,7 @@ CHANGES: Final = pa.schema(
 """One row per event."""
 
 CHANGES_STATISTICS: Final = ("round", "epoch", "vbucket", "kind", "seqno", "collection_id")
-"""The columns of which each file of ``changes`` tells minimum and maximum."""
+"""Each file of ``changes`` tells minimum and maximum of these columns."""
 
 REPLICA: Final = pa.schema(
     [
@@ -206,14 +206,14 @@ TYPED: Final = pa.schema(
 )
 """Further columns of a replica whose collection has a contract (`dcp.lake.tables.typed_columns`).
 
-``violations`` is null where the document fits.
+``violations`` is null if the document fits.
 """
 
 REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype")
-"""The same of the columns of a replica's files."""
+"""Each file of a replica tells minimum and maximum of these columns."""
 
 REPLICA_CLUSTERING: Final = ("vbucket", "key")
-"""The columns by which the rows of a replica are near each other."""
+"""Rows of a replica with near values in these columns are near each other."""
 
 DOCUMENT_STATE: Final = pa.struct(
     [
@@ -255,7 +255,7 @@ CONTROL: Final = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""The table ``control``: what was asked of the lake's driver, and what the driver said of it."""
+"""The table ``control``: requests to the lake's driver, and the driver's answers."""
 
 QUALITY: Final = pa.schema(
     [
@@ -287,12 +287,10 @@ QUALITY: Final = pa.schema(
 
 
 def spark_ddl(schema: pa.Schema) -> str:
-    """Return the Spark DDL of an Arrow schema, column by column."""
     return ", ".join(f"`{name}` {kind}" for name, kind in spark_types(schema))
 
 
 def spark_types(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return name and Spark type of each column of an Arrow schema."""
     return [(column.name, spark_type(column.type)) for column in schema]
 
 
@@ -309,7 +307,6 @@ _SPARK_TYPES: Final = {
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """Return the Spark type of an Arrow type."""
     if pa.types.is_struct(kind):
         inner = ", ".join(f"{quoted(field.name)}: {spark_type(field.type)}" for field in kind)
         return f"STRUCT<{inner}>"

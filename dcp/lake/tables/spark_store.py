@@ -38,63 +38,55 @@ if TYPE_CHECKING:
 
 _CHANGES: Final = "changes"
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-"""A batch of that size is written at once: it is no longer held then (docs/memory.md)."""
+"""A batch of that size is written at once, so that the task no longer holds it (docs/memory.md)."""
 
 
 _RECEIVED: Final = "dcplake_received_rows"
 
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
-"""Such a task holds no window of a connection: there is room for row groups that read well."""
+"""Such a task holds no window of a connection, which leaves room for row groups that read well."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkStore:
-    """A lake at ``location``; the first call of ``start_spark`` starts Spark.
-
-    ``remembered`` is what it has read of the logs of its tables (`FileTable`), and ``located``
-    where they are (`LakeTable`).
-    """
+    """A lake at ``location``; the first call of ``start_spark`` starts Spark."""
 
     start_spark: StartSpark
     location: LakeLocation
     remembered: RememberedTables = field(
         default_factory=RememberedTables, repr=False, compare=False
     )
+    """See `FileTable`."""
     located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
+    """See `LakeTable`."""
 
     @property
     def spark(self) -> "SparkSession":
-        """The session; it starts when it is asked for the first time."""
         return self.start_spark()
 
     @property
     def slots(self) -> int:
-        """The number of tasks that run at once; 0 where the cluster decides that."""
         return session_slots(self.spark)
 
     def table(self, name: str) -> LakeTable:
-        """Return a table, which need not be there."""
         return self.location.table(name, self.start_spark, self.remembered, self.located)
 
     @property
     def looks(self) -> Looks:
-        """The looks at its tables."""
         return self.remembered.looks
 
     def pool(self, name: str) -> AbstractContextManager[None]:
-        """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
         return in_pool(self.spark, name)
 
     def place_of_files(self, table: str) -> TablePlace | None:
-        """Return where tasks may write files of a table that is there.
+        """Return the place for tasks' files of an existing table.
 
-        None where only Spark can append to it.
+        None if only Spark can append to it.
 
         Raises:
-            LakeError: it is in a store that overwrites.
-
+            LakeError: its store overwrites.
         """
         there = self.table(table)
         found, read = there.found, there.read_log()
@@ -117,10 +109,9 @@ class SparkStore:
     def new_changes(
         self, tasks: int, receive: BatchFunction, *, are_few: bool = False
     ) -> "TaskFiles | SparkRows":
-        """Return the rows of ``changes`` that so many Spark tasks make.
+        """Lets tasks write files of the log if they can.
 
-        In files of the log where tasks can write them themselves, for a fraction of what handing
-        rows to Spark's JVM takes; then the commit needs no Spark either.
+        That costs a fraction of handing rows to Spark's JVM, and the commit needs no Spark either.
         """
         spark, settings = self.spark, FEW_ROWS if are_few else {}
         each_task = spark.range(0, tasks, 1, tasks)
@@ -138,7 +129,6 @@ class SparkStore:
         columns: pa.Schema,
         settings: Mapping[str, str],
     ) -> TaskFiles | None:
-        """Return the first rows of a replica in files that tasks of Spark write."""
         if (place := self.place_of_files(table)) is None:
             return None
         contents = FileContents(columns, REPLICA_STATISTICS, _ROW_GROUP_BYTES, REPLICA_CLUSTERING)
@@ -150,11 +140,11 @@ class SparkStore:
         return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
 
     def beside(self) -> Self:
-        """Return the same lake in a session of its own, which begins when it is asked for."""
+        """Return the same lake in a session of its own, which begins at its first use."""
         return replace(self, start_spark=SessionBeside(self.start_spark))
 
     def end_beside(self, stores: Sequence[Self]) -> None:
-        """Let go of the sessions that `beside` began."""
+        """End the sessions that `beside` began."""
         starts = (each.start_spark for each in stores)
         begun = [each.begun for each in starts if isinstance(each, SessionBeside) and each.begun]
         if begun:
@@ -175,7 +165,6 @@ class SparkRows:
         transaction: Transaction,
         metadata: Mapping[str, Any],
     ) -> None:
-        """Let the tasks make the rows, and append them."""
         self.frame.createOrReplaceTempView(_RECEIVED)
         # Delta looks up the newest transaction id, which reads the table's whole state.
         settings = {**FEW_JOBS, **self.settings}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 StartSpark = Callable[[], "SparkSession"]
-"""Returns a session; the first call starts Spark, where it does not run."""
+"""Returns a session; the first call starts Spark, if it does not run."""
 
 _MISSING: Final = frozenset(
     {
@@ -43,19 +43,19 @@ _MISSING: Final = frozenset(
     }
 )
 _REDACTED: Final = "*********(redacted)"
-"""What Spark shows for a value that may be a secret, or has ``url`` in it or in its key."""
+"""Spark shows this for a value that may be a secret, or has ``url`` in it or in its key."""
 
 _IS_TABLE: Final = re.compile(r"^Type: (?:MANAGED|EXTERNAL)$", re.MULTILINE)
 _LOCATION: Final = re.compile(r"^Location: (.+)$", re.MULTILINE)
-"""Lines of what a catalog tells of a table."""
+"""A line of a catalog's answer about a table."""
 
 _GLOB: Final = re.compile(r"[][{}*?\\]")
-"""Characters of a path that Spark's readers of files take for a pattern; a backslash ends that."""
+"""Spark's readers of files take these characters of a path for a pattern; a backslash ends that."""
 
 _LOG = logging.getLogger(__name__)
 
 _TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
-"""How properties begin that Spark lists with a table's own, and that cannot be set."""
+"""Spark lists properties with these beginnings among a table's own; they cannot be set."""
 
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -69,7 +69,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class SparkTable:
-    """A table by its name in Spark's SQL; ``path`` is where Spark finds it without a catalog.
+    """A table by its name in Spark's SQL.
 
     More than 20 public methods: one for each thing that anybody asks of a table or does to it.
     """
@@ -78,9 +78,9 @@ class SparkTable:
     where: str
     start_spark: StartSpark
     path: str | None
+    """Spark finds the table here without a catalog."""
 
     def exists(self) -> bool:
-        """Return whether there is a Delta table."""
         with spark_errors(self.where):
             try:
                 self.start_spark().sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
@@ -91,9 +91,9 @@ class SparkTable:
         return True
 
     def location_in(self, schema: str, name: str) -> str | None:
-        """Return where a catalog has the files of the table of that name in a schema.
+        """Return the place of a catalog table's files.
 
-        Empty where it does not tell, or has a view; None where there is no table. As a rule that
+        Empty if the catalog does not tell, or has a view; None if there is no table. Usually this
         runs no job, and reads nothing of the table.
         """
         spark = self.start_spark()
@@ -121,7 +121,6 @@ class SparkTable:
             return ""
 
     def properties(self) -> dict[str, str]:
-        """Return the table's properties."""
         spark = self.start_spark()
         with spark_errors(self.where):
             # DESCRIBE DETAIL counts the table's files as well: a Spark job after each commit.
@@ -132,11 +131,9 @@ class SparkTable:
         return found
 
     def table_id(self) -> str:
-        """Return Delta's own id of the table."""
         return str(self._detail("id"))
 
     def size(self) -> TableSize:
-        """Return the size of the newest version."""
         return TableSize(int(self._detail("numFiles")), int(self._detail("sizeInBytes")))
 
     def transaction_version(self, app_id: str) -> int | None:  # Spark tells none
@@ -144,7 +141,6 @@ class SparkTable:
         return None
 
     def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        """Raise LakeError unless the table has these columns."""
         wanted_schema = self.start_spark().createDataFrame([], spark_ddl(expected)).schema
         found, wanted = (
             {
@@ -164,13 +160,11 @@ class SparkTable:
             )
 
     def columns(self, version: int | None = None) -> pa.Schema:
-        """Return the columns of a version, or of the newest one."""
         from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
 
         return to_arrow_schema(self._schema(version), timezone="UTC")
 
     def column(self, name: str) -> Column | None:
-        """Return a column of the newest version."""
         with spark_errors(self.where):
             schema = self._schema()
         if name not in schema.names:
@@ -181,7 +175,6 @@ class SparkTable:
         return Column(kind, schema[name].metadata.get("comment", ""))
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
-        """Return the newest commits."""
         with spark_errors(self.where):
             told_of = self.start_spark().sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
             rows = told_of.selectExpr(
@@ -201,7 +194,6 @@ class SparkTable:
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        """Return what ``take`` makes of some rows of the newest version."""
         with spark_errors(self.where):
             statement = f"SELECT {columns} FROM {self.sql} WHERE {condition}"
             read = self.start_spark().sql(statement).toArrow()
@@ -214,7 +206,6 @@ class SparkTable:
         version: int | None,
         most_bytes: int | None,
     ) -> pa.Table | None:
-        """Return what a query finds in a version; None where that is too much."""
         spark = self.start_spark()
         text = statement(self._at(version), string)
         if most_bytes is not None:
@@ -226,7 +217,7 @@ class SparkTable:
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> None:
-        """Make the table unless it is there; where its log is an empty folder, it is not."""
+        """Make the table unless it exists; a table whose log is an empty folder does not."""
         self._remove_empty_log()
         clustered = f" CLUSTER BY ({', '.join(cluster_by)})" if cluster_by else ""
         with spark_errors(self.where):
@@ -241,7 +232,6 @@ class SparkTable:
                     raise
 
     def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
-        """Add columns behind the others, unless they are there."""
         try:
             self._alter(f"ADD COLUMNS ({_column_list(columns, comments)})")
         except PySparkException:
@@ -249,15 +239,12 @@ class SparkTable:
                 raise
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set some properties."""
         self._alter(f"SET TBLPROPERTIES ({property_list(properties)})")
 
     def unset_properties(self, names: Collection[str]) -> None:
-        """Remove properties, as far as they are there."""
         self._alter(f"UNSET TBLPROPERTIES IF EXISTS ({string_list(names)})")
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Append few rows."""
         spark = self.start_spark()
         with (
             spark_errors(self.where),
@@ -274,7 +261,6 @@ class SparkTable:
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Append what a query finds."""
         spark = self.start_spark()
         with ExitStack() as stack:
             for name, rows in views.items():
@@ -283,14 +269,12 @@ class SparkTable:
             spark.sql(f"INSERT INTO {self.sql} {query}").collect()
 
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
-        """Delete rows; return how many."""
         spark, where = self.start_spark(), f" WHERE {condition}" if condition else ""
         with described(spark, metadata):
             [deleted] = spark.sql(f"DELETE FROM {self.sql}{where}").collect()
         return int(deleted[0])
 
     def is_readable(self) -> bool:
-        """Return whether all rows can be read."""
         try:
             with spark_errors(self.where):
                 spark = self.start_spark()
@@ -307,7 +291,7 @@ class SparkTable:
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Merge rows into the table by a statement on a view of them, or on SQL for them."""
+        """Merge rows by a statement on a view of them, or on SQL for them."""
         spark = self.start_spark()
         with ExitStack() as stack:
             stack.enter_context(fenced(spark, transaction, metadata, settings))
@@ -325,7 +309,6 @@ class SparkTable:
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Commit a version with the rows and columns that a query finds."""
         spark, there = self.start_spark(), self.properties().items()
         kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
         listed = property_list({**kept, **properties})
@@ -345,14 +328,12 @@ class SparkTable:
             spark.catalog.dropTempView(_REWRITTEN)
 
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
-        """Commit a version with the rows of the newest one."""
         nothing = f"SELECT * FROM {self.sql} WHERE false"
         self.append_found(nothing, {}, transaction, metadata, {})
 
     def optimize(
         self, metadata: Mapping[str, Any], settings: Mapping[str, str], *, whole: bool
     ) -> Mapping[str, int]:
-        """Put the rows of small files into larger ones."""
         spark = self.start_spark()
         with self.alone(), described(spark, metadata, settings):
             [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
@@ -362,7 +343,6 @@ class SparkTable:
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
-        """Delete the files that no kept version needs; return how many those are."""
         spark = self.start_spark()
         # By default it lists folders in 10,000 tasks, whatever the size of the table.
         tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
@@ -376,7 +356,6 @@ class SparkTable:
         return int((newest["operationMetrics"] or {}).get("numDeletedFiles", "0"))
 
     def register(self, name: str) -> None:
-        """Give the table a name in a schema of the session's own catalog, unless it is taken."""
         assert self.path is not None, "a catalog's table has a name"
         self.start_spark().sql(
             f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {string(self.path)}"
@@ -388,7 +367,7 @@ class SparkTable:
                 remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")
 
     def alone(self) -> AbstractContextManager[None]:
-        """Let no other thread of this process commit to the table beside a statement."""
+        """Keep this process's other threads from committing to the table beside a statement."""
         return nullcontext()
 
     def _alter(self, change: str) -> None:
@@ -407,9 +386,9 @@ class SparkTable:
         return told.select(column).collect()[0][column]
 
     def _own_times(self, versions: list[int]) -> dict[int, int]:
-        """Return when commits say that they were made: milliseconds by version.
+        """Return the commits' own times: milliseconds by version.
 
-        DESCRIBE HISTORY tells the times of their files, which a copy of the table has anew.
+        DESCRIBE HISTORY tells the times of their files, which change in a copy of the table.
         """
         log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/_delta_log")
         files = [f"{log}/{version:020d}.json" for version in versions]

@@ -15,16 +15,14 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quoted(identifier: str) -> str:
-    """Return ``identifier`` in backticks."""
     return "`" + identifier.replace("`", "``") + "`"
 
 
 def dotted(name: str) -> str:
-    """Return a dotted catalog name, each part quoted; for ``catalog.schema`` and the like.
+    """Quote each part of a dotted catalog name, as ``catalog.schema``.
 
     Raises:
         ValueError: a part is not a plain identifier.
-
     """
     parts = name.split(".")
     for part in parts:
@@ -34,7 +32,7 @@ def dotted(name: str) -> str:
 
 
 def string(text: str) -> str:
-    """Return ``text`` as a string literal; everything unusual is escaped (quotes, NUL, $, …)."""
+    """Return ``text`` as a string literal; escapes quotes, NUL, $ and the like."""
     if _PLAIN.fullmatch(text):
         return f"'{text}'"
     return "'" + "".join(_escaped(character) for character in text) + "'"
@@ -63,7 +61,6 @@ def standard_string(text: str) -> str:
 
 
 def i64(number: int) -> str:
-    """Return a literal of type BIGINT."""
     return f"CAST({number} AS BIGINT)"
 
 
@@ -74,10 +71,8 @@ def u64(value: int) -> str:
 
 
 def string_list(values: Iterable[str]) -> str:
-    """Return string literals, separated by commas, for ``IN (…)``."""
     return ", ".join(string(value) for value in values)
 
 
 def integer_list(values: Iterable[int]) -> str:
-    """Return integer literals, separated by commas, for ``IN (…)``."""
     return ", ".join(str(int(value)) for value in values)

@@ -46,13 +46,13 @@ CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""
 
 AUDIT_TABLE: Final = "undone"
-"""What rollbacks took back, key by key (`dcp.lake.apply.audit`)."""
+"""The keys that rollbacks took back (`dcp.lake.apply.audit`)."""
 
 CONTROL_TABLE: Final = "control"
-"""What was asked of the lake's driver, and its answers (`dcp.lake.log.control`)."""
+"""Requests to the lake's driver, and its answers (`dcp.lake.log.control`)."""
 
 QUALITY_TABLE: Final = "quality"
-"""What checks of data quality found (`dcp.lake.quality.quality_results`)."""
+"""The results of checks of data quality (`dcp.lake.quality.quality_results`)."""
 
 _LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
     AUDIT_TABLE: (AUDIT, REPLICA_CLUSTERING),
@@ -60,27 +60,27 @@ _LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
     QUALITY_TABLE: (QUALITY, ("time",)),
 }
 LEDGERS: Final = tuple(_LEDGERS)
-"""The tables that are made when they are needed, and only grow."""
+"""These tables are made when they are needed, and only grow."""
 
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
 _NAME_MAX: Final = 80
-"""Characters of a scope's or a collection's name (251 at most) in the name of its table."""
+"""So many characters of a scope's or a collection's name (251 at most) stay in its table's name."""
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
 
 _CLUSTER_UUID: Final = "dcplake.clusterUuid"
-"""Lakes that were made before it was told have none."""
+"""Lakes from before it was told have none."""
 
 _NODES: Final = "dcplake.nodes"
-"""Of `LakeTables.nodes`."""
+"""Holds `LakeTables.nodes`."""
 
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
 MICROSECOND_TIMESTAMPS: Final = {"dcplake.timestamps": "micros"}
-"""Property of replicas all of whose files have timestamps as 64-bit microseconds.
+"""Property of replicas whose files all have timestamps as 64-bit microseconds.
 
-Lakes that are older than it may have INT96 in files that Spark wrote: `maintain` writes them anew.
+Older lakes may have INT96 in files that Spark wrote: `maintain` writes them anew.
 """
 
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
@@ -88,18 +88,15 @@ _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTable:
-    """One replica table and the collection that it holds.
-
-    ``collection`` is its name, scope.collection, also when it is gone; the table's does not tell.
-    """
+    """One replica table and the collection that it holds."""
 
     name: str
     collection_id: int
     collection: str = field(default="", compare=False)
+    """Its name, scope.collection, even after a drop; the table's name does not tell it."""
 
 
 DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
-"""The replica of the default collection."""
 
 
 def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
@@ -107,8 +104,8 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
 
     The default one has its own short name. The id keeps any two collections apart: those whose
     names run together (``a__b``/``c``, ``a``/``b__c``), those that differ in case only, and one
-    that was dropped and made anew, which has a new id. So the names are there to be read, may be
-    shortened, or lose what no catalog takes (``%``, ``-``).
+    that was dropped and made anew. So the names are there for readers. They may be shortened, or
+    lose characters that no catalog takes (``%``, ``-``).
     """
     if collection_id == DOCS.collection_id:
         return DOCS
@@ -119,29 +116,27 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
 
 @dataclass(frozen=True, slots=True)
 class LakeTables:
-    """An open lake: where it is stored, and its identity. ``location`` is for messages.
-
-    ``nodes`` is a connection string of the data nodes that a driver met last, as the lake had it
-    when it was opened; empty where it had none. ``remembered_rounds`` is for
-    `dcp.lake.log.round_records` alone.
-    """
+    """An open lake: its store, and its identity."""
 
     store: LakeStore
     location: LakeLocation
+    """For messages."""
     identity: LakeIdentity
     nodes: str = ""
+    """A connection string of the data nodes that a driver met last, as of the lake's opening; empty
+    if it had none.
+    """
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, repr=False, compare=False
     )
+    """For `dcp.lake.log.round_records` alone."""
 
     @property
     def spark(self) -> "SparkSession":
-        """The session; it starts when it is asked for the first time."""
         return self.store.spark
 
     @property
     def changes(self) -> Table:
-        """The change log."""
         return self.table(CHANGES_TABLE)
 
     def look(self) -> AbstractContextManager[None]:
@@ -149,20 +144,17 @@ class LakeTables:
         return self.store.looks.look()
 
     def table(self, name: str) -> Table:
-        """Return a table of this lake, which need not be there."""
         return self.store.table(name)
 
     @property
     def changes_sql(self) -> str:
-        """The SQL name of the change log."""
         return self.changes.sql
 
     def table_sql(self, table: str) -> str:
-        """Return the SQL name of a table of this lake."""
         return self.table(table).sql
 
     def beside(self) -> "LakeTables":
-        """Return the same lake for another thread; `LakeStore.end_beside` lets go of it."""
+        """Return the same lake for another thread; `LakeStore.end_beside` ends it."""
         return replace(self, store=self.store.beside())
 
 
@@ -174,20 +166,17 @@ def create_lake(
     deletion_vectors: bool = True,
     nodes: str = "",
 ) -> LakeTables:
-    """Make the lake, or open the one that is there if it holds the same bucket.
+    """Make the lake, or open an existing one if it holds the same bucket.
 
-    The horizon may be any time here, a second or less; of a lake that is there it stays as it is
-    (`dcp.lake.maintain.retention.keep_retention` changes it).
-
-    Two drivers may do this at once: one table is made, and both go on with its identity, which is
-    then the winner's (``lake_id`` differs from the one given).
+    The horizon may be any time here, a second or less. An existing lake keeps its own
+    (`dcp.lake.maintain.retention.keep_retention` changes it). Two drivers may do this at once: one
+    makes the table, and both go on with its identity (``lake_id`` may differ from the given one).
 
     Raises:
-        LakeError: what is there is no lake, a lake of another bucket, or of another format; or the
-            store does not refuse to overwrite.
-        ConfigError: what is there was made with deletion vectors, and shall have none, or reversed;
-            or it is on S3, in a session that may overwrite others' commits.
-
+        LakeError: there is a foreign table, a lake of another bucket, or of another format; or the
+            store overwrites.
+        ConfigError: the existing lake was made with deletion vectors, and shall have none, or
+            reversed; or it is on S3, in a session that may overwrite others' commits.
     """
     with store.looks.look():
         return _created(store, identity, horizon_hours, deletion_vectors, nodes)
@@ -230,7 +219,7 @@ def lake_in(
     deletion_vectors: bool = True,
     nodes: str = "",
 ) -> LakeTables:
-    """Make a lake in a store, or open the one that is there: see `create_lake`."""
+    """Make a lake in a store, or open an existing one: see `create_lake`."""
     changes = store.table(CHANGES_TABLE)
     if not changes.exists():
         horizon = Horizon.of_hours(horizon_hours)
@@ -276,7 +265,7 @@ def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
 
 
 def has_deletion_vectors(table: Table) -> bool:
-    """Return whether a table's rows are deleted by vectors: its files then stay as they are."""
+    """Return whether vectors delete a table's rows: its files then stay as they are."""
     return table.properties().get(_DELETION_VECTORS) == "true"
 
 
@@ -295,11 +284,10 @@ def _require_deletion_vectors(
 
 
 def open_lake(store: SparkStore) -> LakeTables:
-    """Open the lake of a store; Spark is started only where nothing else can read it.
+    """Open the lake of a store; starts Spark only if nothing else can read it.
 
     Raises:
-        LakeError: there is none, it is somebody else's table, or of another format version.
-
+        LakeError: there is none, the table is foreign, or of another format version.
     """
     return _open(store, store.location)
 
@@ -336,11 +324,10 @@ def _opened(store: LakeStore, location: LakeLocation) -> LakeTables:
 
 
 def find_lake(store: SparkStore) -> LakeTables | None:
-    """Open the lake of a store; None where there is no table at all.
+    """Open the lake of a store; None if there is no table at all.
 
     Raises:
         LakeError: there is a table, and it is no lake of ours.
-
     """
     with store.looks.look():
         return _opened(store, store.location) if store.table(CHANGES_TABLE).exists() else None
@@ -353,12 +340,11 @@ def ensure_replicas(
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
     deletion_vectors: bool = True,
 ) -> None:
-    """Make replica tables unless they are there.
+    """Make missing replica tables.
 
     Raises:
-        LakeError: a table of such a name is there and is not this lake's replica.
+        LakeError: a table of such a name is not this lake's replica.
         ConfigError: it was made with deletion vectors, and shall have none, or the reverse.
-
     """
     made = Horizon.of_hours(horizon_hours).properties() | {
         "delta.dataSkippingStatsColumns": ",".join(REPLICA_STATISTICS),
@@ -385,11 +371,10 @@ def ensure_replicas(
 
 
 def ensure_ledger(lake: LakeTables, name: str) -> Table:
-    """Return a table of `LEDGERS`, made if it is not there; any Delta writer may append to it.
+    """Return a table of `LEDGERS`, made if it is missing; any Delta writer may append to it.
 
     Raises:
-        LakeError: a table of that name is there and is not this lake's.
-
+        LakeError: a table of that name is not this lake's.
     """
     table, properties = lake.table(name), {"dcplake.lake": lake.identity.lake_id}
     columns, cluster_by = _LEDGERS[name]
@@ -407,14 +392,14 @@ def ensure_ledger(lake: LakeTables, name: str) -> Table:
 def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
     """Return the lake's replica tables: ``docs`` first, then the others, by their ids.
 
-    ``changes`` lists them in its properties from the moment they are made; of a dropped collection,
-    too. One whose table somebody dropped is left out until it is made again.
+    The properties of ``changes`` list each one since it was made, also that of a dropped
+    collection. A table that somebody dropped is left out until it is made again.
     """
     return tuple(each for each in known_replicas(lake) if replica_exists(lake, each))
 
 
 def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | None = None) -> None:
-    """Raise LakeError where one of them, or any, was made and is not there any more.
+    """Raise LakeError if a wanted replica, or any, was made and is missing.
 
     The caller knows that the lake has rounds: before the first one there may be no replica yet.
     """
@@ -445,8 +430,8 @@ def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
 def _list_replicas(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> None:
     """Name replicas in the properties of ``changes``.
 
-    Each has a key of its own, so nothing is overwritten. That comes after the tables were made, and
-    is made up for by the next run if that one was killed between the two.
+    Each has its own key, so nothing is overwritten. This follows the making of the tables. If a run
+    was killed between the two, the next one makes up for it.
     """
     listed = {DOCS, *_listed_replicas(lake)}
     named = {
@@ -464,10 +449,10 @@ def remember_nodes(lake: LakeTables, nodes: str) -> None:
 
 
 def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
-    """Return the newest round of which document rows may be missing in ``changes``; 0 if none is.
+    """Return the newest round whose document rows ``changes`` may lack; 0 if there is none.
 
-    Of all collections, or of one replica's: rows up to that round cannot be applied again to a
-    table that does not have them. A collection that is newer than the cleaning lost none.
+    It is that of all collections, or of one replica's. Rows up to that round cannot be applied
+    again to a table that lacks them. A collection that is newer than the cleaning lost none.
     """
     return max(_cleanings(lake, replica).values(), default=0)
 
@@ -475,10 +460,10 @@ def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
 def record_cleaned_round(
     lake: LakeTables, replicas: Sequence[ReplicaTable], round_number: int
 ) -> None:
-    """Note, before it is done, that document rows up to a round are removed. It never goes back.
+    """Note, before it happens, that document rows up to a round are removed; it never goes back.
 
-    Each round has properties of its own, and the largest one counts: a process that was paused
-    here, and notes an older round later, takes nothing back.
+    Each round has its own properties, and the largest counts: a paused process that later notes an
+    older round takes nothing back.
     """
     whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
     noted = {f"{key}.{round_number}": str(round_number) for key in whose}
@@ -505,5 +490,4 @@ def _cleaned_key(replica: ReplicaTable | None) -> str:
 
 
 def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
-    """Return whether the replica table was made already."""
     return lake.table(replica.name).exists()

@@ -40,7 +40,7 @@ def _told_errors() -> Iterator[None]:
 
 
 class TaskFiles:
-    """The data files of one statement, written by a Spark job when they are asked for."""
+    """The data files of one statement, which a Spark job writes at their first use."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class TaskFiles:
         read_log: "Callable[[], StoredTable | None]" = lambda: None,
         operation: Operation = Operation.WRITE,
     ) -> None:
-        """Each task of ``frame`` writes what ``rows`` makes of its batches at ``place``.
+        """Each task of ``frame`` writes ``rows``' result for its batches at ``place``.
 
-        ``settings`` are those of the session while the job runs. ``read_log`` may know the table,
-        so that a commit need not read it again.
+        ``settings`` apply to the session while the job runs. ``read_log`` may know the table, so
+        that a commit need not read it again.
         """
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +90,6 @@ class TaskFiles:
 
         Raises:
             VersionTakenError: another commit came first.
-
         """
         files, told = self.written(), metadata_json(metadata)
         commit_files(

@@ -20,13 +20,13 @@ from dcp.lake.tables.sql import quoted
 _DELTA: Final = "spark.databricks.delta."
 
 FEW_JOBS: Final = {"spark.sql.adaptive.enabled": "false"}
-"""Session settings for a statement on little data: with others each stage is a job of its own."""
+"""Session settings for a statement on little data: with others each stage is its own job."""
 
 FEW_ROWS: Final = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Session settings for a statement on few rows: their projections are interpreted.
+"""Session settings for a statement on few rows: Spark interprets their projections.
 
-Spark would write Java for them in every task, and compile it: more work than the rows are. Scans
-and filters are compiled all the same.
+It would write and compile Java for them in every task: more work than the rows are. Scans and
+filters are compiled all the same.
 """
 
 FEW_JOBS_TO_JOIN: Final = {
@@ -34,11 +34,10 @@ FEW_JOBS_TO_JOIN: Final = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
 }
-"""The same where tables are joined: each broadcast would be a job, too, and each partition a file.
-"""
+"""The same for a join: each broadcast would be a job, too, and each partition a file."""
 
 _CONFLICTS: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
-"""How Delta's conditions begin where another commit came first; nothing was written then."""
+"""Beginnings of Delta's conditions if another commit came first; nothing was written then."""
 
 
 @contextmanager
@@ -50,9 +49,9 @@ def fenced(
 ) -> Iterator[None]:
     """Fence the statements within by ``transaction``, which must be above the last one.
 
-    A statement whose version is stale does nothing and raises nothing: read the commit back.
-    The source of a MERGE within is read where it is needed, not copied to disk first: it must give
-    the same rows every time. ``also`` are further settings for the same statements.
+    A statement with a stale version does nothing and raises nothing: read the commit back. The
+    source of a MERGE within is not copied to disk first: it must give the same rows every time.
+    ``also`` are further settings for the same statements.
     """
     app_id, version = transaction
     settings = {
@@ -67,7 +66,7 @@ def fenced(
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether a statement failed because another commit came in the same moment.
+    """Return whether a statement failed because another commit came at the same moment.
 
     The class of such an error depends on where Spark's bridge met it; its condition is in the text.
     """
@@ -79,7 +78,7 @@ def is_conflict(error: Exception) -> bool:
 def described(
     spark: SparkSession, metadata: Mapping[str, Any], also: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Say in the commits of the statements within whose they are; nothing is fenced.
+    """Name the owner in the commits of the statements within; fences nothing.
 
     ``also`` are further settings for the same statements.
     """
@@ -92,7 +91,7 @@ def described(
 def session_settings_for_a_while(
     spark: SparkSession, settings: Mapping[str, str]
 ) -> Iterator[None]:
-    """Set some session settings for the statements within, and put back what was there."""
+    """Set some session settings for the statements within, and put the old values back."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

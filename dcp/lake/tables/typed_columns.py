@@ -20,18 +20,17 @@ VIOLATIONS: Final = TYPED.names[1]
 
 @dataclass(frozen=True, slots=True)
 class JsonPath:
-    """A path in documents, and the type that a contract gives the value there."""
+    """A path in documents, and the contract's type for the value there."""
 
     steps: tuple[Step, ...]
     kind: pa.DataType
 
     def __str__(self) -> str:
-        """Return it as a JSON path."""
         return "$" + "".join(map(str, self.steps))
 
 
 def paths_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[JsonPath]:
-    """Give the paths of a document's type at which values are, in order."""
+    """Give the paths of a document's type that lead to values, in order."""
     if pa.types.is_struct(kind):
         for field in kind:
             yield from paths_of(field.type, (*above, FieldName(field.name)))
@@ -55,16 +54,15 @@ def has_names_twice(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """The typed columns of a table: the type of ``doc``, and which violations are told.
-
-    ``fingerprint`` is of the contract that they follow. ``tells_new_fields``: a field without a
-    column is a violation.
-    """
+    """The typed columns of a table."""
 
     document: pa.StructType
+    """The type of ``doc``."""
     fingerprint: str
+    """Identifies the contract that they follow."""
     tells_violations: bool = True
     tells_new_fields: bool = False
+    """A field without a column is a violation."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,12 +71,12 @@ class TypedColumns:
 
     @property
     def replica_schema(self) -> pa.Schema:
-        """The columns of a replica that has these."""
+        """A replica's columns with these."""
         return pa.unify_schemas([REPLICA, self.schema])
 
 
 def fingerprint_of(contract: Contract) -> str:
-    """Return a hash of what a contract makes of documents, in whatever order it is written."""
+    """Return a hash of a contract's effect on documents, whatever its order."""
     text = f"{contract.mode} {spark_type(_in_order(contract.document))}"
     return f"contract {sha256(text.encode()).hexdigest()[:16]}"
 
@@ -96,7 +94,6 @@ def _in_order(kind: pa.DataType) -> pa.DataType:
 
 
 def typed_columns(contract: Contract) -> TypedColumns:
-    """Return the columns that a contract names."""
     tells = contract.mode is not ContractMode.IGNORE
     new_fields = contract.mode.tells_new_fields
     return TypedColumns(contract.document, fingerprint_of(contract), tells, new_fields)

@@ -29,38 +29,40 @@ _ROUNDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VbucketProgress:
-    """A vbucket's position, and the state that a round needs to continue from it.
-
-    ``failover_log`` is the one that was accepted together with the data up to ``position``.
-    ``first_pending_round`` may name an earlier round than needed, never a later one.
-    ``last_complete_round`` is the newest round in which an end was reached, on the branch that the
-    vbucket follows now: None after a rollback to 0 says that no state of it is whole yet.
-    ``last_collection_round`` is the newest round that brought a collection's begin or end, on any
-    branch.
-    ``start_seqno`` is where the vbucket started (`filter.since` is now): what its history has at or
-    below it was there before the lake, and is not the lake's. None: it is read from seqno 0.
-    ``order`` is a rollback that was ordered and not yet followed; ``fruitless_rollbacks`` counts
-    those in a row after which nothing was gained: they led to the request that was refused, or to 0
-    before it was caught up with.
-    """
+    """A vbucket's position, and the state that a round needs to continue from it."""
 
     vbucket: Annotated[int, pa.int32()]
     epoch: Annotated[int, pa.int32()]
     position: Annotated[Position, SPREAD]
     caught_up_seqno: int = 0
     first_pending_round: Round | None = None
+    """It may be an earlier round than needed, never a later one."""
     last_data_round: Round | None = None
     last_complete_round: Round | None = None
+    """The newest round that reached a snapshot's end on the present branch.
+
+    None after a rollback to 0: no state of the vbucket is whole yet.
+    """
     last_collection_round: Round | None = None
+    """The newest round that brought a collection's begin or end, on any branch."""
     failover_log: FailoverLog | None = None
+    """The log that was accepted together with the data up to ``position``."""
     filter_fingerprint: str | None = None
     start_seqno: int | None = None
+    """The vbucket starts here (`filter.since` is now): older history is not the lake's.
+
+    None: it is read from seqno 0.
+    """
     purge_seqno: int | None = None
     order: RollbackOrder | None = None
+    """An ordered rollback that was not followed yet."""
     fruitless_rollbacks: Annotated[int, pa.int32()] = 0
+    """Counts fruitless rollbacks in a row.
+
+    Each led to the request that was refused, or to 0 before the vbucket was caught up.
+    """
 
     def __post_init__(self) -> None:
-        """Reject values that no round can lead to."""
         require_unsigned("vbucket", self.vbucket, U16_MAX)
         require_unsigned("epoch", self.epoch, 2**31 - 1)
         require_unsigned("caught_up_seqno", self.caught_up_seqno)
@@ -73,7 +75,6 @@ class VbucketProgress:
 
     @classmethod
     def beginning(cls, vbucket: int) -> "VbucketProgress":
-        """Return the state of a vbucket of which nothing was read yet."""
         return cls(vbucket, FIRST_EPOCH, Position.beginning())
 
     @property
@@ -83,14 +84,16 @@ class VbucketProgress:
 
     @property
     def is_whole(self) -> bool:
-        """True if the rows up to ``complete_seqno`` are a state of the source, an empty one too."""
+        """True if the rows up to ``complete_seqno`` are a state of the source, perhaps an empty
+        one.
+        """
         return self.complete_seqno > 0 or self.last_complete_round is not None
 
     def starting_at(self, log: FailoverLog, seqno: int) -> "VbucketProgress":
-        """Return the state of a vbucket that nothing was read of, and that starts at ``seqno``.
+        """Return the state of an unread vbucket that starts at ``seqno``.
 
-        ``log`` is its node's failover log. It takes the place of the one that a stream was accepted
-        with: a rollback before the first stream goes by it.
+        ``log`` is its node's failover log. It stands for an accepted stream's log: a rollback
+        before the first stream goes by it.
         """
         vb_uuid = log.uuid_at(seqno) if seqno else 0
         return replace(
@@ -102,9 +105,9 @@ class VbucketProgress:
         )
 
     def started_below(self, seqno: int) -> int:
-        """Return the highest seqno up to ``seqno`` at or below the start; 0 where it has none.
+        """Return the highest seqno up to ``seqno`` at or below the start; 0 without a start.
 
-        The lake has no rows there, so that each of these is a complete place to go on from.
+        The lake has no rows there, so each of these is a complete place to go on from.
         """
         return min(self.start_seqno or 0, seqno)
 
@@ -113,8 +116,8 @@ class VbucketProgress:
     ) -> "VbucketProgress":
         """Return the state at the start of the next epoch, which forks at a complete ``seqno``.
 
-        ``vb_uuid`` names the branch that holds it. What was caught up with is forgotten: the node
-        that proved it may have lost it.
+        ``vb_uuid`` names the branch that holds it. The state forgets that it was caught up: the
+        node that proved it may have lost it.
         """
         return replace(
             self,
@@ -141,12 +144,11 @@ class VbucketProgress:
     ) -> "VbucketProgress":
         """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
 
-        What is None stays as it was. A vbucket that was not streamed keeps its state as it is. One
-        that is caught up at seqno 0 is empty at the source: that state is whole.
+        None keeps a field. A vbucket that was not streamed keeps its state. One that is caught up
+        at seqno 0 is empty at the source: that state is whole.
 
         Raises:
             ValueError: the position goes back; only a rollback may, in a new epoch.
-
         """
         before = self.position
         if position.seqno < before.seqno or position.complete_seqno < before.complete_seqno:
@@ -172,14 +174,13 @@ class VbucketProgress:
         )
 
     def ordered(self, order: RollbackOrder) -> "VbucketProgress":
-        """Return the state with a rollback that was ordered, for the next plan to follow."""
         return replace(self, order=order)
 
     def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
         """Return the oldest round that may hold rows above the complete seqno.
 
-        A complete seqno moves to a snapshot's end, at or beyond every row of earlier rounds; so
-        whatever is pending after a move was brought by this round.
+        A complete seqno moves to a snapshot's end, at or beyond every row of earlier rounds. So
+        after a move only this round can have brought pending rows.
         """
         if position.is_complete:
             return None
