@@ -24,11 +24,7 @@ from dcp.printable import number_ranges
 class AppliedVersion:
     """A version of a replica table that holds the state of ``to_round``.
 
-    What it lacks of a later round is in the log from ``log_from_round`` on: that is ``to_round``,
-    or the oldest round with a row that still waited for its snapshot's end then. ``stale`` are
-    (vbucket, round) of those that it holds as they were at an older round, ``undone`` are those
-    that it took back. Fields that are not compared come from the commit alone: in ``cleared``
-    vbuckets it emptied the collection, in ``revived`` ones it undid that.
+    The fields that are not compared come from the commit alone.
     """
 
     table: str
@@ -36,17 +32,23 @@ class AppliedVersion:
     from_round: int
     to_round: int
     log_from_round: int
+    """Later rounds' rows that it lacks are in the log from this round on: ``to_round``, or the
+    oldest round with a row that still waited for its snapshot's end then.
+    """
     stale: tuple[tuple[int, int], ...] = ()
+    """(vbucket, round): it holds the vbucket as of this older round."""
     undone: tuple[Undo, ...] = ()
+    """The vbuckets that it took back."""
     cleared: tuple[int, ...] = field(default=(), compare=False)
+    """In these vbuckets it emptied the collection."""
     revived: tuple[int, ...] = field(default=(), compare=False)
+    """In these vbuckets it undid an emptying."""
     inserted: int = field(default=0, compare=False)
     updated: int = field(default=0, compare=False)
     deleted: int = field(default=0, compare=False)
     rewritten: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        """Say in one line what happened."""
         counts = f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
         if self.rewritten:
             counts = f"all {self.rewritten} rows written anew, with other typed columns"
@@ -70,15 +72,12 @@ class AppliedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """The status of a replica table: the apply whose rows it has, and its history.
-
-    ``applied`` is the apply whose rows it has (None before the first); after a RESTORE that is not
-    the newest one. ``since_version`` is the version that put the table there (-1 before the first
-    apply): the apply's own, or the RESTORE's.
-    """
+    """The status of a replica table: the apply whose rows it has, and its history."""
 
     applied: AppliedVersion | None
+    """None before the first apply; after a RESTORE it is not the newest apply."""
     since_version: int
+    """The apply's own version, or the RESTORE's; -1 before the first apply."""
     lineage: Lineage
 
     @property
@@ -94,14 +93,13 @@ class ReplicaStatus:
 
     @property
     def version(self) -> int:
-        """The table's newest version."""
         return self.lineage.newest
 
 
 def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -> ReplicaStatus:
-    """Return where a replica table stands, by its history; by the index where that is cleaned.
+    """Return a replica table's status, by its history, or by the index if that is cleaned.
 
-    ``window`` is how many commits the lineage has at least, where there are as many.
+    ``window`` is the least number of commits in the lineage, if there are as many.
     """
     lineage = settled_lineage(lake, replica.name, window)
     since = lineage.since()
@@ -124,9 +122,9 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
 
 
 def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:
-    """Return the apply whose rows a version has, sound or not; None where the history tells none.
+    """Return the apply whose rows a version has, sound or not; None if the history tells none.
 
-    Where log cleanup took its commit, a heartbeat may repeat what that said.
+    If log cleanup took its commit, a heartbeat may repeat its content.
     """
     origin = lineage.commit(lineage.origin(version))
     if origin is not None:
@@ -138,8 +136,8 @@ def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | N
 def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
     """Return the vbuckets whose rows a table shows as of an older round, and that round.
 
-    These are the stale ones of its newest version, and those that began anew since and are not
-    complete.
+    These are the stale ones of its newest version. Vbuckets that began anew since and are not
+    complete join them.
     """
     held = status.held
     anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)
@@ -157,7 +155,7 @@ def settled_lineage(lake: LakeTables, table: str, window: int = FEW) -> Lineage:
 
 
 def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
-    """Return what an apply's commit says about itself."""
+    """Read an apply from its commit."""
     counts = [
         int(commit.metrics.get(name, "0") or 0)
         for name in (
@@ -172,7 +170,7 @@ def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
 
 
 def commit_content(from_round: int, log_slice: LogSlice) -> dict[str, Any]:
-    """Return what the commit of an apply says about it; `applied_of` reads it."""
+    """Return the commit metadata of an apply; `applied_of` reads it."""
     return {
         "from": from_round,
         "to": log_slice.to_round,
@@ -185,7 +183,7 @@ def commit_content(from_round: int, log_slice: LogSlice) -> dict[str, Any]:
 
 
 def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
-    """Return what a heartbeat says of the table's rows: the apply they are of, and its fence."""
+    """Return a heartbeat's content: the apply of the table's rows, and its fence."""
     applied = status.applied
     told: dict[str, Any] = {"since": status.since_version}
     if applied is not None:
@@ -200,14 +198,14 @@ def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
 
 
 def applied_of_heartbeat(table: str, told: Mapping[str, Any]) -> AppliedVersion | None:
-    """Return the apply that a heartbeat repeats; None where there was none yet."""
+    """Return the apply that a heartbeat repeats; None if there was none yet."""
     return _applied_from(table, int(told["version"]), told) if "to" in told else None
 
 
 def _by_vbucket(
     stale: Iterable[tuple[int, int]], undone: Iterable[Undo]
 ) -> dict[str, list[tuple[int, ...]]]:
-    """Return what is said about single vbuckets; mostly nothing is."""
+    """Return the content about single vbuckets; usually none."""
     told: dict[str, list[tuple[int, ...]]] = {
         "stale": list(stale),
         "undone": [(each.vbucket, each.version, each.fork_seqno) for each in undone],
@@ -235,10 +233,10 @@ def unindexed_applied(
 ) -> tuple[AppliedVersion, ...]:
     """Return the applies that ``changes`` does not list yet, oldest first: for the next round.
 
-    A RESTORE is listed as well, with the round that it took the table back to: the newest row of a
-    table says where it stands. Every round lists what is not listed, so no more than the applies
-    since the last round can be missing: it looks back over few commits of each table, and over more
-    where none of those is listed.
+    A RESTORE is listed as well, with the round that it took the table back to: a table's newest row
+    tells its round. Every round lists the missing ones, so only applies since the last round can be
+    missing. So it looks back over few commits of each table, and over more if none of those is
+    listed.
     """
     recent = {replica.name: _recent(lake, replica.name, FEW) for replica in replicas}
     listed = _listed(lake, recent)
@@ -252,7 +250,7 @@ def unindexed_applied(
 def _listed(
     lake: LakeTables, recent: Mapping[str, Sequence[AppliedVersion]]
 ) -> frozenset[AppliedVersion]:
-    """Return those that ``changes`` lists: an apply to a round is listed by a later round."""
+    """Return the applies that ``changes`` lists: a later round lists an apply to a round."""
     rounds = [each.to_round for made in recent.values() for each in made]
     if not rounds:
         return frozenset()

@@ -26,22 +26,22 @@ from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.transaction import is_conflict
 
 _ATTEMPTS: Final = 5
-"""How often an append is tried while maintenance changes the log under it."""
+"""An append is tried so often while maintenance changes the log under it."""
 
 _committed_writers: set[str] = set()
 """Writers of this process that have committed a round; the newest commits may not tell."""
 
 
 def latest_round(lake: LakeTables) -> int:
-    """Return the newest committed round; 0 where there is none."""
+    """Return the newest committed round; 0 without one."""
     return newest_round(lake, history(lake.changes))
 
 
 def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
-    """Return the newest round, looking further than ``commits`` only where they hold none.
+    """Return the newest round; looks further than ``commits`` only if they hold none.
 
-    Long maintenance can push our commits out of the window, and log retention out of the history;
-    then the rows themselves tell.
+    Long maintenance can push our commits out of the window, and log retention out of the history.
+    Then the rows themselves tell.
     """
     found = history_until(lake.changes, _has_round, commits)
     for commit in found:
@@ -60,9 +60,9 @@ def _has_round(commits: Sequence[TableCommit]) -> bool:
 def round_time(
     lake: LakeTables, round_number: int, newest_commits: Sequence[TableCommit]
 ) -> datetime | None:
-    """Return when a round was committed, looking as far back as it can be, then at everything.
+    """Return when a round was committed; looks as far back as it can be, then at everything.
 
-    None where the history no longer tells: a log keeps twice the horizon.
+    None if the history no longer tells: a log keeps twice the horizon.
     """
     commits = newest_commits
     newest = newest_round(lake, newest_commits)
@@ -77,9 +77,9 @@ def round_time(
 
 
 def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None = None) -> None:
-    """Raise LakeError where somebody else changed rows of ``changes``.
+    """Raise LakeError if somebody else changed rows of ``changes``.
 
-    ``commits`` are its newest ones, where the caller has them; it looks further if it must.
+    ``commits`` are its newest ones, if the caller has them; it looks further if it must.
     """
     found = history_until(lake.changes, is_settled, commits)
     refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
@@ -93,23 +93,22 @@ def append_round(
     *,
     verify: bool = True,
 ) -> TableCommit:
-    """Commit a round: its rows and its positions, in one append that only one driver can win.
+    """Commit a round, its rows and its positions, in one append that only one driver can win.
 
     Args:
-        lake: where to.
+        lake: takes the round.
         rows: of ``changes``.
         round_number: the newest committed round plus 1.
         writer_id: the random id of this driver.
         verify: whether the round must be the next one of an undamaged log.
 
     Returns:
-        The commit as Delta's history has it.
+        The commit in Delta's history.
 
     Raises:
-        FencedError: another driver committed this round, or is alternating with this one.
+        FencedError: another driver committed this round, or alternates with this one.
         LakeError: the round is not the next one, somebody else changed rows of the log, or
-            maintenance changed it in the moment of every attempt; nothing was committed.
-
+            maintenance changed it during every attempt; nothing was committed.
     """
     metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
     metadata["writer"] = writer_id
@@ -153,7 +152,7 @@ def append_round(
 
 
 def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCommit]) -> None:
-    """Raise FencedError or LakeError where ``round_number`` is not the one after ``newest``."""
+    """Raise FencedError or LakeError unless ``round_number`` follows ``newest``."""
     if round_number == newest + 1:
         return
     if round_number <= newest:
@@ -190,7 +189,7 @@ def _after_failure(
 ) -> TableCommit | None:
     """Look for the commit: an append that reported a failure may have committed.
 
-    Returns None where it may be tried again: another commit came first, and it was no round.
+    Returns None if it may be tried again: another commit came first, and it was no round.
     """
     try:
         commits = history(lake.changes)

@@ -18,7 +18,7 @@ def collection_events(
     to_round: int,
     vbuckets: Collection[int],
 ) -> list[CollectionEvent]:
-    """Return what became of a collection in some vbuckets, in these rounds (both included)."""
+    """Return the events of a collection in some vbuckets, in these rounds (both included)."""
     rows = lake.changes.rows(
         "DISTINCT vbucket, epoch, seqno, round, collection_id, detail",
         f"{is_kind(RowKind.SYSTEM_EVENT)} AND round BETWEEN {int(from_round)} AND {int(to_round)} "

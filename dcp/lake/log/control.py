@@ -27,13 +27,11 @@ CANCEL: Final = "cancel"
 
 
 class ActionState(StrEnum):
-    """The state of a request."""
-
     REQUESTED = "requested"
     BEGUN = "begun"
     DONE = "done"
     INCOMPLETE = "incomplete"
-    """Ended; ``detail`` names what it could not do."""
+    """Ended; ``detail`` names its failures."""
     REFUSED = "refused"
     """It cannot be done; ``detail`` says why."""
     CANCELLED = "cancelled"
@@ -46,10 +44,7 @@ _ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A request and its state; ``begun`` is the row with which a driver began it.
-
-    ``begun_round`` is the newest round of then, ``begun_detail`` what the driver noted.
-    """
+    """A request and its state."""
 
     id: str
     action: str
@@ -61,11 +56,12 @@ class Action:
     detail: str = ""
     is_to_be_cancelled: bool = False
     begun_round: int = 0
+    """The newest round when a driver began it."""
     begun_detail: str = ""
+    """The driver's note when it began it."""
 
     @classmethod
     def requested(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "Action":
-        """Return a new request of this process's user."""
         told = json.dumps(options) if options else None
         return cls(uuid4().hex[:12], action, vbuckets, told, who=_user())
 
@@ -85,16 +81,14 @@ def _user() -> str:
 
 
 class Control:
-    """The requests of one lake; reads the table again only where it has a new version."""
+    """The requests of one lake; reads the table again only if it has a new version."""
 
     def __init__(self, lake: LakeTables) -> None:
-        """Read nothing yet; there may be no such table."""
         self._lake = lake
         self._version = -1
         self._actions: tuple[Action, ...] = ()
 
     def actions(self) -> tuple[Action, ...]:
-        """Return all requests, oldest first."""
         table = self._lake.table(CONTROL_TABLE)
         if not table.exists():
             return ()
@@ -109,7 +103,6 @@ class Control:
 
         Raises:
             LakeError: there is none of that id.
-
         """
         for each in self.actions():
             if each.id == action_id:
@@ -120,7 +113,6 @@ class Control:
     def write(
         self, action: Action, state: ActionState, round_number: int | None = None, detail: str = ""
     ) -> None:
-        """Add a row about a request."""
         row = {
             "id": action.id,
             "time": datetime.now(UTC),
@@ -140,10 +132,10 @@ class Control:
 
 
 def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
-    """Return what the rows of ``control`` come to, by request, oldest first.
+    """Return the requests that the rows of ``control`` make, oldest first.
 
-    Rows without an id are nobody's request; one whose state is none that we know says nothing.
-    A cancel that comes before what it names is a request of its own, to be refused.
+    Rows without an id belong to no request; a row with an unknown state has no effect. A cancel
+    that comes before its request is a request of its own, to be refused.
     """
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=_time_of):
@@ -153,7 +145,7 @@ def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
 
 
 def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
-    """Return what the rows of one id come to."""
+    """Return the request that the rows of one id make."""
     asked = next((row for row in rows if row["action"] != CANCEL), rows[0])
     action = Action(
         asked["id"],

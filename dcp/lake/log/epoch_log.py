@@ -17,8 +17,8 @@ def forks_between(
 ) -> list[Fork]:
     """Return the forks of some vbuckets in the rounds after one, up to another; oldest first.
 
-    A ``rollback`` row that starts an epoch carries that epoch and, as ``seqno``, its fork seqno;
-    one that only records the producer's order carries no seqno.
+    A ``rollback`` row that starts an epoch carries that epoch and, as ``seqno``, its fork seqno. A
+    row that only records the producer's order carries no seqno.
     """
     if not vbuckets or after_round >= to_round:
         return []
@@ -33,7 +33,7 @@ def forks_between(
 
 
 def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
-    """Return all ``rollback`` rows, oldest first: orders, and where epochs begin."""
+    """Return all ``rollback`` rows, oldest first: orders, and begins of epochs."""
     return lake.changes.rows(
         "vbucket, epoch, round, seqno, detail, rollback",
         f"{is_kind(RowKind.ROLLBACK)} ORDER BY round",
@@ -53,7 +53,7 @@ def count_orders(lake: LakeTables, after_round: int, to_round: int) -> int:
 def live_complete_seqnos(
     lake: LakeTables, states: Collection[VbucketProgress], bounds: Mapping[int, int], to_round: int
 ) -> dict[int, int]:
-    """Return for each vbucket the newest snapshot end at or below its bound on its live history.
+    """Return each vbucket's newest snapshot end at or below its bound on its live history.
 
     Vbuckets without any are left out.
     """

@@ -22,7 +22,6 @@ class Fork:
     round: int
 
     def __post_init__(self) -> None:
-        """Reject the first epoch, which forks from nothing."""
         if self.epoch <= FIRST_EPOCH:
             raise ValueError(f"fork: found epoch {self.epoch}, expected one after {FIRST_EPOCH}")
 
@@ -41,8 +40,8 @@ def begun_anew(
 ) -> frozenset[int]:
     """Return the stale vbuckets whose new history begins at 0 and is complete in the log.
 
-    ``stale`` are vbuckets and the round that they are shown at. A beginning in a round that was
-    cleaned may lack rows: that vbucket must begin once more.
+    ``stale`` are vbuckets and the rounds that they are shown at. A beginning in a cleaned round may
+    lack rows: that vbucket must begin once more.
     """
     return frozenset(
         fork.vbucket

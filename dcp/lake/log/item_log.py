@@ -10,7 +10,8 @@ _Found = TypeVar("_Found")
 
 
 def newest_item_counts(lake: LakeTables, to_round: int, count: int) -> list[tuple[int, int]]:
-    """Return the newest ``count`` rounds with document rows up to a round, and how many each has.
+    """Return the newest ``count`` rounds with document rows up to a round, and each one's number of
+    rows.
 
     The newest comes first.
     """
@@ -28,7 +29,7 @@ def take_items(
     last_round: int,
     take: Callable[[Iterable[Mapping[str, Any]]], _Found],
 ) -> _Found:
-    """Return what ``take`` makes of the document rows of some rounds; see `Table.take_rows`."""
+    """Return ``take``'s result on the document rows of some rounds; see `Table.take_rows`."""
     return lake.changes.take_rows(
         "round, kind, vbucket, seqno, cas, key, value",
         f"round BETWEEN {int(first_round)} AND {int(last_round)} AND {is_kind(*ITEM_KINDS)}",

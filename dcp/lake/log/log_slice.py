@@ -41,8 +41,7 @@ class RowRange:
 class CollectionEvent:
     """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
 
-    No document of the collection at a lower seqno is left after it. With ``keeps`` it is a drop
-    that removes none (`dcp.lake.receive.system_events.DroppedPolicy`).
+    No document of the collection at a lower seqno is left after it.
     """
 
     vbucket: int
@@ -50,19 +49,20 @@ class CollectionEvent:
     seqno: int
     round: int
     keeps: bool = False
+    """It is a drop that removes none (`dcp.lake.receive.system_events.DroppedPolicy`)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Undo:
-    """The rollback of a vbucket in a replica: rows above ``fork_seqno`` are undone.
-
-    ``version`` is the one that its lost rows come from; 0 is the empty table, -1 says that the
-    vbucket was replaced as a whole.
-    """
+    """The rollback of a vbucket in a replica."""
 
     vbucket: int
     version: int
+    """Gives the lost rows; 0 is the empty table, -1 means that the vbucket was replaced
+    as a whole.
+    """
     fork_seqno: int
+    """Rows above it are undone."""
 
     @property
     def is_replacement(self) -> bool:
@@ -72,11 +72,12 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class HeldVersion:
-    """A version of a replica and the round it holds; ``stale`` vbuckets are at older rounds."""
+    """A version of a replica and the round that it holds."""
 
     version: int
     round: int
     stale: Mapping[int, int] = field(default_factory=dict)
+    """Older rounds, by vbucket."""
 
     def round_of(self, vbucket: int) -> int:
         """Return the round whose state it holds of a vbucket."""
@@ -88,7 +89,7 @@ class ReplicaFacts(Protocol):
 
     @property
     def cleaned_round(self) -> int:
-        """Up to this round the log may lack rows that were published; 0 where it is whole."""
+        """Up to this round the log may lack published rows; 0 if it is whole."""
 
     def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
         """Return every vbucket's state after some rounds; none at all after round 0."""
@@ -99,10 +100,10 @@ class ReplicaFacts(Protocol):
     def collection_events(
         self, from_round: int, to_round: int, vbuckets: Collection[int]
     ) -> Sequence[CollectionEvent]:
-        """Return what became of the replica's collection in some vbuckets, in these rounds."""
+        """Return the events of the replica's collection in some vbuckets, in these rounds."""
 
     def older_versions(self) -> Sequence[HeldVersion]:
-        """Return the versions that could be read as they were, newest first."""
+        """Return the versions that may still be readable, newest first."""
 
     def is_readable(self, version: int, vbucket: int) -> bool:
         """Return whether the rows of a vbucket in an old version can still be read."""
@@ -110,35 +111,27 @@ class ReplicaFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """The row ranges that an apply takes from the log, and what it does to each vbucket.
-
-    What a vbucket is listed in says what becomes of the rows that the table has of it:
-
-    ========================  =====================================================================
-    ``ranges`` alone          they stay, but for the keys that ``ranges`` have newer rows of
-    ``undone``                those above the fork go back to the version named, or all are replaced
-    ``cleared``               all go: the collection was flushed or dropped
-    ``revived``               all keys of the version gone back to return: a flush or drop is undone
-    ``stale``                 they stay as they were at that round
-    ========================  =====================================================================
-
-    Of those ``undone`` the ``replaced`` are replaced as a whole, and the ``restored`` go back to an
-    older version. The ``emptied`` keep none of their old rows: they are replaced or cleared.
-
-    With ``begins_anew`` every vbucket is replaced, stale, or of a dropped collection whose rows are
-    kept, and what rows the table has does not matter. All rows are in rounds ``first_round`` to
-    ``to_round``; ``log_from_round`` is what `dcp.lake.log.applied.AppliedVersion` means by it.
-    """
+    """The row ranges that an apply takes from the log, and its effect on each vbucket."""
 
     ranges: tuple[RowRange, ...]
+    """The table's rows stay, except those of keys with newer rows here."""
     first_round: int
+    """All rows are in rounds from this one to `to_round`."""
     to_round: int
     log_from_round: int
+    """See `dcp.lake.log.applied.AppliedVersion`."""
     undone: tuple[Undo, ...] = ()
+    """Rows above the fork go back to an older version (`restored`), or all rows are `replaced`."""
     cleared: tuple[int, ...] = ()
+    """All rows go: the collection was flushed or dropped."""
     revived: tuple[int, ...] = ()
+    """All keys of the older version return: a flush or drop is undone."""
     stale: Mapping[int, int] = field(default_factory=dict)
+    """By vbucket, the older round whose rows stay."""
     begins_anew: bool = False
+    """Every vbucket is replaced, stale, or of a dropped collection whose rows are kept. The table's
+    present rows do not matter.
+    """
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
@@ -149,7 +142,7 @@ class LogSlice:
 
     @property
     def replaced(self) -> tuple[int, ...]:
-        """The vbuckets that are replaced as a whole, in order."""
+        """The vbuckets that it replaces as a whole, in order."""
         return tuple(each.vbucket for each in self.undone if each.is_replacement)
 
     @property
@@ -159,7 +152,9 @@ class LogSlice:
 
     @property
     def restored(self) -> Mapping[int, int]:
-        """From which version the vbuckets get their lost rows that are not replaced as a whole."""
+        """The versions that give the vbuckets their lost rows, without those that it replaces as a
+        whole.
+        """
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
 
     @property

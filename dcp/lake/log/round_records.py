@@ -21,15 +21,15 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 
 REMEMBERED_ROUNDS: Final = 8
 """Enough for the newest round and those of the newest applies of tables that are applied to at
-once, before and after a commit."""
+once, before and after a commit.
+"""
 
 
 def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
-    """Return the records of some rounds, by number; those not remembered in one query.
+    """Return the records of some rounds, by number; one query reads all that are not remembered.
 
     Raises:
-        LakeError: a round is not there, or its position vector is not whole.
-
+        LakeError: a round is missing, or its position vector is not whole.
     """
     remembered = lake.remembered_rounds
     known = {0: BEFORE_THE_FIRST, **remembered}
@@ -53,7 +53,7 @@ def positions_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketPro
 
 
 def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
-    """Return the size of the largest document of some rounds; the most there is if not told."""
+    """Return the size of the largest document of some rounds; the greatest possible if unknown."""
     known = {**lake.remembered_rounds}
     if all(number in known for number in rounds):
         return max(known[number].largest_bytes for number in rounds)
@@ -65,13 +65,13 @@ def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
 
 
 def count_changes(lake: LakeTables, condition: str) -> int:
-    """Return how many rows of all kinds there are for which a condition holds."""
+    """Return the number of rows, of all kinds, that fulfil a condition."""
     [row] = lake.changes.rows("count(*) AS found", condition)
     return int(row["found"])
 
 
 def rounds_left(lake: LakeTables, rounds: Collection[int]) -> frozenset[int]:
-    """Return those of some rounds of which cleaning has left the positions."""
+    """Return those of some rounds whose positions cleaning has left."""
     rows = lake.changes.rows(
         "DISTINCT round",
         f"{is_kind(RowKind.POSITION)} AND round IN ({integer_list(sorted(rounds))})",
@@ -80,7 +80,7 @@ def rounds_left(lake: LakeTables, rounds: Collection[int]) -> frozenset[int]:
 
 
 def oldest_round_left(lake: LakeTables) -> int:
-    """Return the oldest round of which cleaning has left the positions; there must be one."""
+    """Return the oldest round whose positions cleaning has left; there must be one."""
     [row] = lake.changes.rows("min(round) AS oldest", is_kind(RowKind.POSITION))
     return int(row["oldest"])
 
@@ -92,7 +92,7 @@ def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProg
 
 
 def reports_since(lake: LakeTables, first_round: int) -> dict[int, list[VbucketReport]]:
-    """Return the reports of the rounds from one on, by round; without those that were cleaned."""
+    """Return the reports of the rounds from one on, by round; cleaned ones are missing."""
     rows = lake.changes.rows(
         "round, vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round >= {int(first_round)}"
     )

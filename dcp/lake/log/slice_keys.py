@@ -9,7 +9,7 @@ from dcp.lake.log.log_slice import Role
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The newest live row of one key: where it is in the log."""
+    """The newest live row of one key: its place in the log."""
 
     key: str
     round: int
@@ -20,7 +20,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class LostKey:
-    """A key without a live row in the slice: it becomes what it was in the base version."""
+    """A key without a live row in the slice: it gets its row of the base version."""
 
     key: str
     vbucket: int
@@ -34,26 +34,23 @@ class Keys:
     lost: tuple[LostKey, ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of keys."""
         return len(self.winners) + len(self.lost)
 
     @property
     def names(self) -> list[str]:
-        """The keys."""
         return [*(each.key for each in self.winners), *(each.key for each in self.lost)]
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
-        """The vbuckets that they are in, in order."""
         won = {each.vbucket for each in self.winners}
         return tuple(sorted(won | {each.vbucket for each in self.lost}))
 
 
 def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
-    """Return what becomes of each key, from its rows of a slice and the role of each (`Role`).
+    """Return each key's fate, from its rows of a slice and their roles (`Role`).
 
     A key is touched unless all its rows are published and live. Its newest live row wins; without
-    one it is lost. Of many keys `dcp.lake.apply.apply_sql.touched_sql` finds the same.
+    one it is lost. `dcp.lake.apply.apply_sql.touched_sql` finds the same for many keys.
     """
     newest: dict[tuple[int, str], tuple[int, int, int]] = {}
     touched: set[tuple[int, str]] = set()

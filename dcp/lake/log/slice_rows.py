@@ -32,12 +32,12 @@ _MARKER: Final = pa.schema(
 )
 _DELETION: Final = pa.schema([CHANGES.field(name) for name in DELETION_COLUMNS])
 _MOST_MARKERS: Final = 100_000
-"""With more of them, snapshots are too small to be worth it."""
+"""With more markers, snapshots are too small for this look to pay."""
 _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
 
 
 def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple[int, int | None]:
-    """Return how many document rows a slice has, and the first round with one."""
+    """Return a slice's number of document rows, and the first round with one."""
     found = changes.query(
         lambda name, _: (
             "SELECT count(*) AS found, min(c.round) AS first "
@@ -52,7 +52,7 @@ def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple
 def touched_keys(
     changes: Table, version: int, collection_id: int, log_slice: LogSlice, most: int
 ) -> Keys | None:
-    """Return the keys that the log names in a slice; None where they are too many.
+    """Return the keys that the log names in a slice; None if they are too many.
 
     Reads narrow columns only, of a ``version`` of ``changes``.
     """
@@ -71,14 +71,15 @@ def touched_keys(
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:
-    """Return the vbuckets of which no key has two rows in a slice, as far as that is known.
+    """Return the vbuckets in which no key has two rows in a slice, as far as that is known.
 
-    A snapshot holds each key once, unless its marker says otherwise (change streams). So it is
-    where all rows of a vbucket are of one snapshot, also one that was received in parts. Each part
-    begins with a marker of its own, and all of them end at the same seqno: had a key of an earlier
-    part changed since, then its row would lie beyond it. That is so on one branch, and it is one:
-    where a node's history differs below a snapshot's end, it refuses to go on inside of it
-    (`dcp.protocol.position`), and another epoch begins.
+    A snapshot holds each key once, unless its marker says otherwise (change streams). So a vbucket
+    qualifies if all its rows are of one snapshot, also one that came in parts. Each part begins
+    with its own marker, and all end at the same seqno. Had a key of an earlier part changed since,
+    its row would lie beyond that seqno.
+
+    This holds on one branch only. If a node's history differs below a snapshot's end, the node
+    refuses to go on inside it (`dcp.protocol.position`), and another epoch begins.
     """
     ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
     only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)
@@ -136,7 +137,7 @@ def deletions_between(
 ) -> pa.Table:
     """Return the deletions and expirations of some rounds (both included), narrow columns only.
 
-    ``condition`` makes SQL from what makes a literal of a text.
+    ``condition`` makes SQL, with a function that quotes texts.
     """
     return changes.query(
         lambda name, text: deletions_sql(name, first_round, last_round, condition(text)), _DELETION

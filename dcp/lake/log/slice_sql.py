@@ -36,7 +36,7 @@ WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
 
 
 def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner]) -> str:
-    """Return the query for some rows of the log, named one by one."""
+    """Return the query for single rows of the log."""
     values = ", ".join(
         f"({each.round}, {each.vbucket}, {each.epoch}, {u64(each.seqno)})" for each in winners
     )
@@ -59,7 +59,7 @@ def won_rows_sql(
     rounds: tuple[int, int],
     vbuckets: Iterable[int],
 ) -> str:
-    """Return the query for the rows of ``winners``, with their documents joined on.
+    """Return the query for the rows of ``winners``, joined with their documents.
 
     ``winners`` is SQL for a relation ``w`` of round, vbucket, epoch and seqno.
     """

@@ -37,11 +37,10 @@ _reached: dict[str, int] = {}
 
 
 def reached(step: str) -> None:
-    """Say that ``step`` is reached; stop here if the environment asks for it.
+    """Note that ``step`` is reached; stop here if the environment asks for it.
 
     Raises:
         ConfigError: a variable names an unknown step or action, or no file to wait for.
-
     """
     wanted = os.environ.get(VARIABLE)
     if not wanted:
@@ -78,7 +77,7 @@ def _parse(wanted: str) -> tuple[str, int, str]:
 
 
 def _make(file: str) -> bool:
-    """Make the file; return whether it was not there."""
+    """Make the file; return whether it was missing."""
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:

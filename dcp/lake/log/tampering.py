@@ -19,31 +19,27 @@ from dcp.lake.tables.sql import restore_sql
 
 @dataclass(frozen=True, slots=True)
 class Tampering:
-    """A commit of others that damaged a table: the table, the commit, and the harm.
-
-    ``sound_version`` is the one to take the table back to, where that helps.
-    """
+    """A foreign commit that damaged a table."""
 
     table: str
     commit: TableCommit
     harm: str
     sound_version: int | None = None
+    """The version to take the table back to, if that helps."""
 
     def __str__(self) -> str:
-        """Say it in one line."""
         return f"table {self.table}: {self.commit} {self.harm}"
 
 
 def log_tampering(commits: Sequence[TableCommit]) -> Tampering | None:
-    """Return what is wrong with the rows of ``changes``; None where all of them are ours.
+    """Return the damage to the rows of ``changes``; None if all rows are ours.
 
-    They must be those of our newest round (or cleaning), made on the rows that it was made on. A
-    RESTORE that takes a foreign change back mends the table, one that takes rounds back harms it.
-    Every round checks this before it is committed, so what is older than the newest one is sound.
+    They must be those of our newest round or cleaning, made on the rows of its base. A RESTORE that
+    takes a foreign change back mends the table; one that takes rounds back harms it. Every round
+    checks this before its commit, so all before the newest round is sound.
 
     Args:
         commits: newest first; they must reach back to the newest round's ``base``, or be all.
-
     """
     if not commits:
         return None
@@ -67,7 +63,7 @@ def is_settled(commits: Sequence[TableCommit]) -> bool:
 
 
 def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> None:
-    """Raise LakeError where somebody changed rows of ``changes``; it says what helps."""
+    """Raise LakeError if somebody changed rows of ``changes``; names the remedy."""
     if found is None:
         return
     restore = (
@@ -82,9 +78,9 @@ def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> N
 
 
 def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, ReplicaStatus]) -> None:
-    """Raise LakeError where ``changes`` ends before the round that a replica stands at.
+    """Raise LakeError if ``changes`` ends before the round that a replica holds.
 
-    That is so after ``changes`` alone was put back from a copy: its own history tells nothing.
+    That is so after ``changes`` alone was put back from a copy: its own history does not tell.
     """
     for table, status in replicas.items():
         if status.round > newest_round:
@@ -101,9 +97,8 @@ def short_vacuums(
 ) -> tuple[Tampering, ...]:
     """Return the VACUUMs that took files of versions within the horizon, newest first.
 
-    It does not matter who ran them, nor the horizon at that time. Delta writes no commit for a
-    VACUUM on S3 unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: there they go
-    unseen.
+    Neither who ran them matters, nor the horizon at that time. Delta writes no commit for a VACUUM
+    on S3 unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: there they go unseen.
     """
     found = []
     for commit in commits:
