@@ -32,14 +32,14 @@ from dcp.lake.tables.tables import LakeTables, ReplicaTable
 _LOG = logging.getLogger(__name__)
 
 TABLES_AT_ONCE: Final = 4
-"""How many tables are applied to at once: their MERGEs share the cores, and the driver's memory."""
+"""So many tables are applied to at once: their MERGEs share the cores, and the driver's memory."""
 
 
 class Applier:
-    """Applies pending changes to the replica tables that it was given.
+    """Applies pending changes to its replica tables.
 
-    ``may_publish`` is asked before each MERGE (`dcp.lake.quality.gate`). `know` and `learn` are for
-    the thread that plans rounds, `apply` is for the one that applies, which may be another.
+    Each MERGE first asks ``may_publish`` (`dcp.lake.quality.gate`). The thread that plans rounds
+    calls `know` and `learn`. The thread that applies, perhaps another, calls `apply`.
     """
 
     def __init__(
@@ -69,12 +69,11 @@ class Applier:
 
     @property
     def replicas(self) -> tuple[ReplicaTable, ...]:
-        """The replica tables that it applies to."""
         return self._replicas
 
     @property
     def applied_round(self) -> int:
-        """The round that all tables hold; 0 where one holds none yet."""
+        """The round that all tables hold; 0 if one holds none yet."""
         held = (self._newest.get(each.name) for each in self._replicas)
         return min((0 if each is None else each.to_round for each in held), default=0)
 
@@ -90,9 +89,7 @@ class Applier:
         self._replicas = replicas
 
     def learn(self, replicas: Iterable[ReplicaTable] | None = None) -> None:
-        """Read the status of the tables; write an audit that is missing because a driver died
-        before it.
-        """
+        """Read the tables' status; write an audit that a dead driver left out."""
         with self._lake.look():
             for replica in self._replicas if replicas is None else replicas:
                 status = replica_status(self._lake, replica)
@@ -101,10 +98,10 @@ class Applier:
                     write_audit(self._lake, status)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
-        """Apply what is pending up to ``to_round``, the newest one, if it is due.
+        """Apply the pending changes up to ``to_round``, the newest one, if it is due.
 
-        ``force`` makes it due unless `when` is never. What is raised for one table is raised when
-        the applies that were under way have ended.
+        ``force`` makes it due unless `when` is never. A failure of one table is raised when the
+        running applies have ended.
         """
         with self._lake.look():
             return self._apply_due(to_round, force=force)
@@ -222,9 +219,9 @@ class Applier:
             self._newest = {**self._newest, version.table: version}
 
     def leave_the_rest(self) -> None:
-        """Start no further table; applies under way continue."""
+        """Start no further table; running applies continue."""
         self._waiting.clear()
 
     def close(self) -> None:
-        """Let go of its sessions, when nothing is under way."""
+        """End its sessions, when no apply runs."""
         self._lake.store.end_beside([each.store for each in self._lakes])

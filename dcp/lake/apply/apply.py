@@ -76,10 +76,10 @@ from dcp.lake.tables.transaction import (
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
 
 EMPTY_ROUNDS: Final = 100
-"""After so many rounds that brought a table no row, an apply without rows moves it on."""
+"""After so many rounds without rows for a table, an apply without rows moves it on."""
 
 _ATTEMPTS: Final = 5
-"""How often a MERGE is tried while maintenance rewrites the table under it."""
+"""A MERGE is tried so often while maintenance rewrites the table under it."""
 
 
 def plan_apply(
@@ -89,21 +89,19 @@ def plan_apply(
     budget: RowBudget = ROW_BUDGET,
     contract: Contract | None = None,
 ) -> ApplyPlan | None:
-    """Return what brings ``replica`` to ``to_round``; None if it is there already.
+    """Return the plan that brings ``replica`` to ``to_round``; None if nothing is to be done.
 
-    It holds no more than ``budget``. A table whose typed columns are not those of its ``contract``
-    is not there: its rows are written anew, at the round that it stands at if no later one brings
-    it a row.
+    The plan holds no more than ``budget``. A table whose typed columns differ from its ``contract``
+    is written anew, at its present round if no later one brings it a row.
 
-    It is there, too, when no round since its last apply brought it a row to publish: no commit is
-    made for that, except after a rollback of what it holds, where a vbucket becomes stale or is no
-    longer, and every `EMPTY_ROUNDS` rounds, so that those are not searched ever again.
+    Rounds without a row to publish need no commit, with three exceptions: a rollback of rows that
+    the table holds, a vbucket that becomes stale or is no longer stale, and every `EMPTY_ROUNDS`
+    rounds, so that those are not searched again.
 
     Raises:
         ForeignWriteError: somebody else changed the table's rows, since our last apply or right
             before it.
         LakeError: the log contradicts itself (see `dcp.lake.apply.slice_rules.slice_between`).
-
     """
     status = replica_status(lake, replica)
     # Read before anything else of the log: a cleaning is noted before it is done, so that either
@@ -173,7 +171,7 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
 
 
 def _empty_slice(applied: AppliedVersion) -> LogSlice:
-    """Return a slice that brings a table nothing, and leaves it at the round that it holds."""
+    """Return a slice that brings a table nothing, and keeps its round."""
     return LogSlice(
         ranges=(),
         first_round=applied.to_round,
@@ -209,9 +207,9 @@ def _readable_slice(
     log_version: int,
     budget: RowBudget,
 ) -> _Readable | None:
-    """Return what brings a replica to a round, with old versions that can be read.
+    """Return the slice that brings a replica to a round by old versions that can be read.
 
-    What of them is needed is known only with the keys; each failure rules a version out.
+    Only the keys tell which old rows it needs; each failure rules a version out.
     """
     facts = LakeFacts(lake, replica, status)
     while True:
@@ -243,9 +241,9 @@ def _keys(
     log_slice: LogSlice,
     most: int,
 ) -> Keys | None:
-    """Return the keys that a slice may touch, but for what is revived; None: too many.
+    """Return the keys that a slice may touch, without revived ones; None: too many.
 
-    Of a vbucket that is emptied those are all keys that the table has.
+    For an emptied vbucket these are all keys that the table has.
     """
     keys = touched_keys(lake.changes, log_version, replica.collection_id, log_slice, most)
     if keys is None:
@@ -257,7 +255,9 @@ def _keys(
 def _held_keys_reader(
     lake: LakeTables, replica: ReplicaTable, known: list[Keys | None], most: int
 ) -> Callable[[int, Sequence[int]], None]:
-    """Return what reads the keys of vbuckets in an old version, and puts all behind ``known``."""
+    """Return a function that reads the keys of vbuckets in an old version, and appends to
+    ``known``.
+    """
 
     def read(version: int, vbuckets: Sequence[int]) -> None:
         if (keys := known[-1]) is not None:
@@ -274,7 +274,9 @@ def _old_rows_reader(
     olds: list[pa.Table | None],
     most_bytes: int,
 ) -> Callable[[int, Sequence[int]], None]:
-    """Return what reads the rows of lost keys from an old version, and adds them to ``olds``."""
+    """Return a function that reads the rows of lost keys from an old version, and adds to
+    ``olds``.
+    """
 
     def read(version: int, vbuckets: Sequence[int]) -> None:
         names = [each.key for each in keys.lost if each.vbucket in vbuckets]
@@ -290,13 +292,12 @@ def slice_to_publish(
     to_round: int,
     facts: LakeFacts | None = None,
 ) -> LogSlice | None:
-    """Return what brings a replica to ``to_round``; None if nothing is to be done for that.
+    """Return the slice that brings a replica to ``to_round``; None if nothing is to be done.
 
-    Rows that waited when the replica was last applied count: their snapshot may have ended since.
+    Rows that waited at the last apply count: their snapshot may have ended since.
 
     Raises:
         LakeError: see `dcp.lake.apply.slice_rules.slice_between`.
-
     """
     if status.round >= to_round:
         return None
@@ -306,18 +307,17 @@ def slice_to_publish(
 
 
 def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
-    """Commit a plan and return the version it became.
+    """Commit a plan and return its version.
 
-    Where maintenance (OPTIMIZE, say) rewrites the table in the moment of the MERGE, nothing is
-    written and the plan still holds: it is tried again, a few times.
+    If maintenance (OPTIMIZE, say) rewrites the table during the MERGE, nothing is written and the
+    plan still holds: it is tried again, a few times.
 
     Raises:
         FencedError: another driver applied to the table since the plan was made.
-        ForeignWriteError: somebody else changed the table since; found before anything is written,
-            or, if that came in the very moment of the MERGE, right after it.
+        ForeignWriteError: somebody else changed the table since. Found before anything is written,
+            or right after a MERGE that met the change.
         LakeError: the table was restored to another version since the plan was made, or it was
-            rewritten in the moment of every attempt; nothing was written.
-
+            rewritten during every attempt; nothing was written.
     """
     failure: Exception | None = None
     if plan.typed.change is ColumnChange.ADD and plan.typed.columns is not None:
@@ -340,7 +340,7 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
 
 
 def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
-    """Add typed columns, unless another driver came first: what it did shows in the history."""
+    """Add typed columns, unless another driver came first, as the history shows."""
     with lake.store.looks.committing():
         if _checked_lineage(lake, plan).since() == -1:
             lake.table(plan.table).add_columns(columns.schema, {DOC: columns.fingerprint})
@@ -373,7 +373,7 @@ def _rows(
     log_version: int,
     most_bytes: int,
 ) -> pa.Table | None:
-    """Return what a plan merges; None where that is too much to be held here."""
+    """Return the rows that a plan merges; None if they are too many for this process."""
     keys = found.keys
     if keys is None or any(each is None for each in found.olds):
         return None
@@ -395,7 +395,7 @@ def _rows(
 def _commit(
     lake: LakeTables, plan: ApplyPlan, writer_id: str, first: NewRows | None
 ) -> Exception | None:
-    """Commit the rows of a first apply, or run the MERGE; return how that failed.
+    """Commit the rows of a first apply, or run the MERGE; return its failure.
 
     A failure does not say that it did not commit.
     """
@@ -461,7 +461,7 @@ def _rewrite(
 
 @contextmanager
 def plan_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
-    """Give SQL for what a plan merges (`SOURCE`): the name of a view of its rows, or a query."""
+    """Give SQL for the rows that a plan merges (`SOURCE`): the name of a view, or a query."""
     if plan.rows is None:
         yield source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
         return
@@ -482,7 +482,7 @@ def typed_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
 def _read_back(
     lake: LakeTables, plan: ApplyPlan, writer_id: str, failure: Exception | None
 ) -> AppliedVersion | None:
-    """Return what the history says the MERGE became; None where it may be tried again."""
+    """Return the MERGE's result by the history; None if it may be tried again."""
     table_sql = lake.table_sql(plan.table)
     try:
         lineage = settled_lineage(lake, plan.table)

@@ -15,22 +15,23 @@ from dcp.lake.log.slice_keys import Keys
 from dcp.printable import number_ranges
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
-"""A key that the MERGE names costs about as much as reading so much of its vbuckets does."""
+"""A key that the MERGE names costs about as much as reading so much of its vbucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBudget:
-    """The driver's memory limits for one apply: row references and document bytes.
+    """The driver's memory limits for one apply.
 
-    ``rows`` limits references to all changed rows, ``bytes`` the newest row of each key. Beyond
-    that Spark's tasks read the rows that are merged.
+    Beyond them Spark's tasks read the rows that are merged.
     """
 
     rows: int = 20_000
+    """Limits the references to all changed rows."""
     bytes: int = 16 * MEBIBYTE
+    """Limits the newest row of each key."""
 
     def shared_by(self, applies: int) -> "RowBudget":
-        """Return what each of several applies may hold at once."""
+        """Return the budget of each of several simultaneous applies."""
         return RowBudget(self.rows // applies, self.bytes // applies)
 
 
@@ -39,38 +40,36 @@ ROW_BUDGET: Final = RowBudget()
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """One MERGE: which slice of the log it reads, and what it does to which table.
-
-    ``keys`` are those that it touches, none at all if the table is only moved on, or None when they
-    are too many to be held; ``names_keys`` says that the MERGE names them. ``rows`` are what is
-    merged (`dcp.lake.apply.apply_rows.SOURCE`), or None when that is too much to be held: then it
-    is a query, which need not look for the newest row of each key in the vbuckets
-    ``without_repeats``. ``base_version`` is the version of the table that the plan was made on, and
-    ``since_version`` the one that put it where it stands (an apply, or a RESTORE: the fence counts
-    it). ``log_version`` is the version of ``changes`` that is read: what maintenance cleans after
-    the plan was made is still there. ``is_first`` says that no commit has changed a row of it so
-    far: it is empty. ``typed`` are the typed columns that it writes. ``largest_bytes`` is the size
-    of the largest document that it may read.
-    """
+    """One MERGE: the slice of the log that it reads, and its effect on a table."""
 
     table: str
     collection_id: int
     from_round: int
     log_slice: LogSlice
     keys: Keys | None = field(repr=False)
+    """The keys that it touches; empty if the table is only moved on; None: too many to hold."""
     base_version: int
+    """The version of the table that the plan was made on."""
     since_version: int
+    """The apply or RESTORE that the table stands at; the fence counts it."""
     log_version: int
+    """The version of ``changes`` that is read, so that later cleaning takes nothing away."""
     names_keys: bool = False
+    """The MERGE names its keys."""
     rows: pa.Table | None = field(default=None, repr=False, compare=False)
+    """The merged rows (`dcp.lake.apply.apply_rows.SOURCE`). None: too many to hold, so it is a
+    query.
+    """
     without_repeats: frozenset[int] = frozenset()
+    """In these vbuckets the query need not look for the newest row of each key."""
     is_first: bool = False
+    """No commit has changed a row of the table: it is empty."""
     typed: TypedPlan = UNTYPED
     largest_bytes: int = DOCUMENT_BYTES
+    """The size of the largest document that it may read."""
 
     @property
     def to_round(self) -> int:
-        """The round that the table holds afterwards."""
         return self.log_slice.to_round
 
     @property
@@ -84,7 +83,6 @@ class ApplyPlan:
         return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:
-        """Say in one line what it does."""
         count = "many" if self.keys is None else str(len(self.keys))
         return (
             f"apply {self.table}: round {self.from_round} -> {self.to_round}, {count} changed keys "

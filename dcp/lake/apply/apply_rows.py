@@ -20,8 +20,7 @@ from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import integer_list, quoted
 
 LARGE_DOCUMENT_BYTES: Final = MEBIBYTE
-"""Documents of rounds that hold a larger one are left to Spark, too: thousands are decoded at once.
-"""
+"""Spark also takes documents of rounds with a larger one: thousands are decoded at once."""
 
 _PLACE: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
 
@@ -29,15 +28,14 @@ _PLACE: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
 def with_held_keys(
     keys: Keys, table: Table, version: int, vbuckets: Collection[int], most: int
 ) -> Keys | None:
-    """Return the keys and what else some vbuckets hold in a version; None: too many.
+    """Add the other keys that some vbuckets hold in a version; None: too many.
 
-    These are emptied ones, in the table as it is, and revived ones in the version that they go back
-    to. What the log does not name is lost: of emptied ones it is deleted, of revived ones it gets
-    its old row.
+    The vbuckets are emptied ones, in the present table, or revived ones, in the version that they
+    go back to. Keys that the log does not name are lost: an emptied vbucket's are deleted, a
+    revived one's get their old rows.
 
     Raises:
-        LakeError: the table has a key twice, which nobody but others can have written.
-
+        LakeError: the table has a key twice, which only others can have written.
     """
     if not vbuckets:
         return keys
@@ -72,7 +70,7 @@ def old_rows(
     keys: Collection[str],
     most_bytes: int,
 ) -> pa.Table | None:
-    """Return what an old version of a replica has of some keys, as `SOURCE`; None: too much."""
+    """Return an old version's rows of some keys, as `SOURCE`; None: too much."""
     found = table.bounded_query(
         lambda name, text: (
             f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
@@ -88,6 +86,6 @@ def old_rows(
 
 
 def deletions(lost: Iterable[LostKey]) -> pa.Table:
-    """Return the rows that take keys away, as `SOURCE`."""
+    """Return rows that delete keys, as `SOURCE`."""
     rows = [{"vbucket": each.vbucket, "key": each.key, "deleted": True} for each in lost]
     return pa.Table.from_pylist(rows, schema=SOURCE)

@@ -25,7 +25,7 @@ _PLACE: Final = (quoted("vbucket"), quoted("key"))
 def touched_sql(changes_sql: str, collection_id: int, log_slice: LogSlice) -> str:
     """Return the query for every key that an apply touches; narrow columns only.
 
-    ``newest`` is its newest live row above the base, NULL where it has none.
+    ``newest`` is its newest live row above the base, NULL without one.
     """
     if not log_slice.undone:
         newest, touched = "max(struct(c.seqno, c.epoch, c.round))", ""
@@ -43,9 +43,9 @@ GROUP BY c.vbucket, c.key{touched}"""
 def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
     """Return the MERGE of a source that has the typed columns as well.
 
-    Only literals prune the target: its vbuckets, and its keys where that pays. The first one only
-    inserts: Delta then reads its source once, and shuffles it not at all for a join with a table
-    that has no rows.
+    Only literals prune the target: its vbuckets, and its keys if that pays. The first MERGE only
+    inserts. Delta then reads its source once, and does not shuffle it for a join with an empty
+    table.
     """
     pruning = f"t.vbucket IN ({integer_list(plan.vbuckets)})" if plan.vbuckets else "false"
     if plan.keys and plan.names_keys:
@@ -66,9 +66,9 @@ WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(names)})
 
 
 def written_sql(source: str, plan: ApplyPlan, table_sql: str) -> str:
-    """Return the query for the rows that an apply writes: what it inserts and updates.
+    """Return the query for the rows that an apply inserts and updates.
 
-    Where the table is written anew, these are all rows that it has then.
+    If the table is written anew, these are all its rows.
     """
     names = ", ".join(f"s.{name}" for name in _NAMES)
     rows = f"SELECT {names} FROM {source} s WHERE NOT s.deleted"
@@ -82,7 +82,7 @@ UNION ALL {rows})"""
 
 
 def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
-    """Return the query for the rows to merge: each touched key once, with what becomes of it.
+    """Return the query for the rows to merge: each touched key once, with its fate.
 
     ``changes_sql`` names the change log, which is read at the plan's version.
     """
@@ -136,7 +136,7 @@ FROM {lost} LEFT JOIN ({old}) o ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 
 def _revived_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
-    """Return the rows of the base version that a flush or drop took, and the log does not touch."""
+    """Return the base version's rows that a flush or drop took, and the log does not touch."""
     columns = ", ".join(f"o.{name}" for name in _NAMES)
     return f"""
 SELECT {columns}, false AS deleted
@@ -145,7 +145,7 @@ LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 
 def _old_rows(table_sql: str, plan: ApplyPlan, vbuckets: Iterable[int]) -> str:
-    """Return the query for what some vbuckets hold in the versions that they go back to."""
+    """Return the query for the rows of some vbuckets in the versions that they go back to."""
     by_version: dict[int, list[int]] = {}
     for vbucket in vbuckets:
         version = plan.log_slice.restored[vbucket]
@@ -162,7 +162,7 @@ def _old_rows(table_sql: str, plan: ApplyPlan, vbuckets: Iterable[int]) -> str:
 
 
 def _gone_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
-    """Return the keys of emptied vbuckets that what comes after does not know."""
+    """Return the keys of emptied vbuckets that get no row."""
     vbuckets = _listed(plan.log_slice.emptied)
     # They only leave: of a whole table that is flushed no document is read.
     columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)

@@ -15,9 +15,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class ApplyThread:
-    """Applies in a thread of its own, from entering the context to leaving it.
+    """Applies in its own thread, while its context lasts.
 
-    Leaving it waits for what was handed over to be applied. Where something was raised, it calls
+    The context's end waits until the handed over rounds are applied. After an error it calls
     ``leave_the_rest``, which lets ``apply`` end early, and waits for that.
     """
 
@@ -32,7 +32,6 @@ class ApplyThread:
         self._is_leaving = False
 
     def __enter__(self) -> "ApplyThread":
-        """Begin."""
         self._end = in_thread(self._work)
         return self
 
@@ -42,7 +41,7 @@ class ApplyThread:
         failure: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Wait for it, unless the process is to end at once."""
+        """Wait for the thread, unless the process is to end at once."""
         with self._changed:
             self._is_leaving = True
             if failure is not None:
@@ -58,17 +57,14 @@ class ApplyThread:
                 _LOG.warning("an apply failed, too: %s", another)
 
     def is_busy(self) -> bool:
-        """Return whether an apply is under way or handed over."""
         with self._changed:
             return self._is_busy or self._wanted is not None
 
     def check(self) -> None:
-        """Raise what an apply raised."""
         if self._end.done():
             self._end.result()
 
     def hand_over(self, to_round: int) -> None:
-        """Let it apply up to this round."""
         self.check()
         with self._changed:
             self._wanted = to_round

@@ -37,7 +37,7 @@ def write_audit(
 ) -> None:
     """Write what a table's newest apply took back, unless that is nothing or written already.
 
-    ``keys`` are those that the apply touched, where they are few: then no others are read.
+    ``keys``, if given, are all that the apply touched: then no others are read.
     """
     applied = status.applied
     if applied is None or not applied.undone:
@@ -80,36 +80,37 @@ def write_audit(
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """An apply to audit: its time, the first round that it read, and its keys where they are few.
-
-    ``states`` are the vbuckets' in the round that the table held before.
-    """
+    """An apply to audit."""
 
     applied: AppliedVersion
     time: datetime
     first_round: int
+    """The first round that it read."""
     states: Mapping[int, VbucketProgress]
+    """The vbuckets' states in the round that the table held before."""
     keys: Collection[str] | None = None
+    """Its keys, if they are few."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSources:
-    """The states and deletions that an audit compares: queries in brackets, or names of ``views``.
-
-    ``before`` and ``after`` are the rows of the vbuckets that were taken back, ``deletions`` are
-    theirs in the rounds that the apply read and had published before, ``revived`` are the keys that
-    an undone flush or drop had ended (empty where none was undone).
+    """The states and deletions that an audit compares: queries in brackets, or names of
+    ``views``.
     """
 
     before: str
+    """The old rows of the vbuckets that were taken back."""
     after: str
+    """Their new rows."""
     deletions: str
+    """Their published deletions in the rounds that the apply read."""
     revived: str
+    """The keys that an undone flush or drop had ended; empty if none was undone."""
     views: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
 def _sources(lake: LakeTables, audited: Audited) -> AuditSources:
-    """Return what an audit compares: in memory where that is little, else as queries."""
+    """Return the sources of an audit: in memory if they are small, else as queries."""
     applied = audited.applied
     if (views := _few_rows(lake, audited)) is not None:
         return AuditSources(_BEFORE, _AFTER, _DELETIONS, _REVIVED if applied.revived else "", views)
@@ -134,7 +135,7 @@ def _sources(lake: LakeTables, audited: Audited) -> AuditSources:
 
 
 def _few_rows(lake: LakeTables, audited: Audited) -> dict[str, pa.Table] | None:
-    """Return what an audit compares by the names of views; None where that is much."""
+    """Return the sources of an audit by the names of views; None if they are large."""
     applied, table = audited.applied, lake.table(audited.applied.table)
     if not audited.keys and any(
         each.size().bytes > ROW_BUDGET.bytes for each in (table, lake.changes)
@@ -179,18 +180,18 @@ def _chosen(audited: Audited, text: Callable[[str], str]) -> str:
 
 
 def audit_sql(sources: AuditSources, audited: Audited) -> str:
-    """Return the query for what an apply took back, in SQL of Spark and DataFusion.
+    """Return the query for the keys that an apply took back, in SQL of Spark and DataFusion.
 
-    A row of before was undone if it lies above the fork. A key that is only there afterwards was
-    deleted on the dead branch if its row lies at or below the fork, or if the log has a deletion of
-    it above the fork that was published.
+    An old row was undone if it lies above the fork. A key that only the new rows have was deleted
+    on the dead branch in two cases: its row lies at or below the fork, or the log has a published
+    deletion of it above the fork.
 
-    Where a flush or drop was undone, it had ended the keys that the version gone back to has: one
-    of them that is only there afterwards is back by that, whatever its row is.
+    An undone flush or drop had ended the keys of the older version. If only the new rows have such
+    a key, the undoing brought it back, whatever its row is.
 
-    Where a vbucket was replaced as a whole the fork is unknown. There a row was undone if its key
-    has none any more, or an older one; and a key that is only there afterwards was deleted on the
-    dead branch if its row lies at or below what had been read.
+    The fork of a replaced vbucket is unknown. There a row was undone if its key has no row, or an
+    older one. A key that only the new rows have was deleted on the dead branch if its row lies at
+    or below the newest seqno that had been read.
     """
     applied = audited.applied
     undone = ", ".join(
@@ -244,7 +245,7 @@ WHERE CASE WHEN u.version = {REPLACED}
 
 
 def _revived(applied: AppliedVersion) -> dict[int, list[int]]:
-    """Return the vbuckets of which a flush or drop was undone, by the version gone back to."""
+    """Return the vbuckets with an undone flush or drop, by the version gone back to."""
     by_version: dict[int, list[int]] = {}
     for undo in sorted(applied.undone):
         if undo.vbucket in applied.revived:

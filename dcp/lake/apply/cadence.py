@@ -17,16 +17,15 @@ _NO_AGE: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Changes that a replica table has not merged yet.
-
-    ``takes_back``: the apply removes rows that the source has no more, or changes which vbuckets
-    are stale. That never waits.
-    """
+    """Changes that a replica table has not merged yet."""
 
     rows: int
     table_rows: int
     age_seconds: float
     takes_back: bool = False
+    """The apply removes rows that the source lost, or changes which vbuckets are stale: that never
+    waits.
+    """
 
     @property
     def is_some(self) -> bool:
@@ -35,7 +34,6 @@ class Pending:
 
 
 def is_due(settings: ApplySettings, pending: Pending) -> bool:
-    """Return whether it is time to apply, by the settings."""
     if pending.takes_back:
         return True
     if pending.rows == 0:
@@ -56,11 +54,12 @@ def pending_of(
     to_round: int | None = None,
     now: datetime | None = None,
 ) -> Pending:
-    """Return what an apply to a round (the newest) would publish, and how old the first of it is.
+    """Return the changes that an apply to a round (the newest) would publish, and the age of the
+    first.
 
-    Rows older than the last apply count if their snapshot has ended since; rows that still wait for
-    that do not: an apply cannot take them. Where the history no longer tells the age, it counts as
-    infinite: a log keeps twice the horizon.
+    Rows older than the last apply count if their snapshot has ended since. Rows that still wait for
+    that do not: an apply cannot take them. An age that the history no longer tells is infinite: a
+    log keeps twice the horizon.
     """
     newest_commits = history(lake.changes)
     if to_round is None:

@@ -19,20 +19,19 @@ from dcp.lake.log.log_slice import CollectionEvent, Role, RowRange
 
 @dataclass(frozen=True, slots=True)
 class ClearedRanges:
-    """Row ranges of one vbucket with the effect of its collection's events.
-
-    ``clears``: what the table has of it goes. ``base_is_empty``: of the version to go back to
-    nothing is needed. ``revives``: all that this version has returns, and what is live above it.
-    """
+    """Row ranges of one vbucket with the effect of its collection's events."""
 
     ranges: Sequence[RowRange]
     clears: bool = False
+    """The table's rows of it go."""
     base_is_empty: bool = False
+    """No row of the older version is needed."""
     revives: bool = False
+    """All rows of the older version return, and all that is live above it."""
 
 
 def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -> ClearedRanges:
-    """Return what becomes of a vbucket's row ranges above a base by its collection's events.
+    """Apply the events of a vbucket's collection to its row ranges above a base.
 
     Events outside the ranges are in the base already, dead and never published, or not complete.
     """
@@ -61,11 +60,11 @@ def keeps_dropped_rows(
     epoch_before: int,
     forks: Sequence[Fork],
 ) -> bool:
-    """Return whether a vbucket's rows stay although it was streamed again from its beginning.
+    """Return whether a vbucket keeps its rows although it was streamed again from its beginning.
 
-    They do where the collection was dropped, the rows are kept, and the new stream, whose row
-    ranges these are, does not tell that it exists again. ``epoch_before`` is the last one before
-    the vbucket began anew: a drop that was undone by then is none. ``forks`` are all of them.
+    It does if the collection was dropped, the policy keeps rows, and the new stream, with these row
+    ranges, does not make it again. ``epoch_before`` is the last one before the vbucket began anew:
+    a drop that was undone by then does not count. ``forks`` are all of them.
     """
     told = [event for event in events if _role_of(event, ranges) is not None]
     newest = max(told, key=lambda event: event.seqno, default=None)
@@ -92,5 +91,5 @@ def _above(seqno: int, ranges: Iterable[RowRange]) -> list[RowRange]:
 
 
 def _all_fresh(ranges: Iterable[RowRange]) -> list[RowRange]:
-    """Return the ranges with what is published and live as if it were not published."""
+    """Return the ranges, with published live rows as if they were not published."""
     return [replace(each, role=Role.FRESH) if each.role is Role.KEPT else each for each in ranges]

@@ -19,13 +19,12 @@ class ContractBook:
         """Read the contracts.
 
         Raises:
-            ConfigError: there is no such folder, or a file in it is no contract.
-
+            ConfigError: the folder is missing, or a file in it is no contract.
         """
         self._contracts = load_contracts(folder) if folder else None
         self._known: set[str] = set()
         self._without_columns: set[str] = set()
-        """Contracts of which it was told that their documents have no field for a column."""
+        """Contracts with a warning that their documents have no field for a column."""
 
     def contract_of(self, lake: LakeTables, replica: ReplicaTable) -> Contract | None:
         """Return the contract of a replica's collection, if there is one."""
@@ -41,7 +40,6 @@ class ContractBook:
 
         Raises:
             ConfigError: it is such a plan.
-
         """
         if self._contracts is None and typed.rewrites:
             raise ConfigError(
@@ -51,7 +49,7 @@ class ContractBook:
             )
 
     def tell_without_columns(self, contract: Contract | None, typed: TypedPlan) -> None:
-        """Tell, once, that the documents of an apply have nothing to make columns of."""
+        """Say, once, that the documents of an apply have no fields for columns."""
         if contract is None or typed.columns or contract.where in self._without_columns:
             return
         self._without_columns.add(contract.where)

@@ -11,7 +11,7 @@ from dcp.lake.config.column_names import refusal_of, same_name_key
 from dcp.lake.tables.typed_columns import paths_of
 
 MOST_COLUMNS: Final = 1000
-"""Fields beyond so many get no column: where names are data, a contract says so (``.*``)."""
+"""Fields beyond so many get no column: if names are data, a contract says so (``.*``)."""
 
 _NUMBER_TYPES: Final = (pa.int32(), pa.int64(), pa.decimal128(MOST_DIGITS, 0), pa.float64())
 """The types for the kinds in `NUMBERS`."""
@@ -20,7 +20,7 @@ _NUMBER_TYPES: Final = (pa.int32(), pa.int64(), pa.decimal128(MOST_DIGITS, 0), p
 def grown(
     document: pa.StructType, seen: Seen, *, adds: bool = True, keeps_empty: bool = False
 ) -> pa.StructType:
-    """Return columns for what there was a column for, and for what was seen.
+    """Return columns for the old columns and the seen values.
 
     ``adds``: fields become columns, and numbers widen. ``keeps_empty``: fields that never have a
     value are in the type, too, as pyarrow reads them.
@@ -69,7 +69,7 @@ class _Growth:
         return _widened(known, seen) if self.adds else known
 
     def of_new(self, seen: Seen) -> pa.DataType | None:
-        """Return the type of a new column; None where nothing but null was seen."""
+        """Return the type of a new column; None if only null was seen."""
         kinds = seen.kinds.keys()
         if not kinds:
             return None
@@ -94,7 +94,7 @@ def _empty_type(seen: Seen) -> pa.DataType:
 
 
 def _values(seen: Seen) -> int:
-    """Return at how many paths there are values."""
+    """Return the number of paths with values."""
     if not seen.kinds.keys() <= {"object", "array"} or len(seen.kinds) > 1:
         return 1
     elements = 0 if seen.elements is None else _values(seen.elements)
@@ -102,16 +102,16 @@ def _values(seen: Seen) -> int:
 
 
 def _number_type(seen: Seen, least: int) -> pa.DataType:
-    """Return the type for all numbers that were seen: one of `_NUMBER_TYPES`, from ``least`` on."""
+    """Return the type for all seen numbers: one of `_NUMBER_TYPES`, from ``least`` on."""
     return _NUMBER_TYPES[
         max([least, *(NUMBERS.index(each) for each in seen.kinds if each in NUMBERS)])
     ]
 
 
 def _widened(known: pa.DataType, seen: Seen) -> pa.DataType:
-    """Return a type for what a column has and for the numbers that were seen.
+    """Return a type for a column's values and the seen numbers.
 
-    A decimal takes numbers with more digits behind the point, and rounds them: it widens as well.
+    A decimal rounds numbers with more digits behind the point, so these widen it as well.
     """
     if pa.types.is_integer(known):
         return _number_type(seen, _NUMBER_TYPES.index(known))

@@ -17,7 +17,7 @@ from dcp.lake.tables.tables import LakeTables
 
 
 def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
-    """Return the rows of a plan for its table, which is empty; None where they must be merged.
+    """Return the rows of a plan for its empty table; None if they must be merged.
 
     Rows that the driver holds are few: they are merged.
     """

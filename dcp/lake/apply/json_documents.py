@@ -16,7 +16,7 @@ from dcp.wire.json_tree import is_deeper
 _WHITESPACE: Final = b" \t\r\n"
 
 MOST_NESTED: Final = 400
-"""Levels of objects and arrays in a document that is read; values are walked by recursion."""
+"""The most levels of objects and arrays in a document: recursion walks values."""
 
 DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 TIMESTAMP: Final = re.compile(
@@ -24,7 +24,9 @@ TIMESTAMP: Final = re.compile(
     r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?)?"
     r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?"
 )
-"""Texts that a column for days or times takes, if the calendar has them (`day_of`, `micros_of`)."""
+"""A column for days or times takes these texts, if the calendar has them (`day_of`,
+`micros_of`).
+"""
 
 FIRST_SECOND: Final = -62_135_596_800
 LAST_SECOND: Final = 253_402_300_799
@@ -42,7 +44,7 @@ _ESCAPES: Final = re.compile(
 
 
 def parse_object(document: bytes) -> dict[str, Any] | None:
-    """Return the content of a document; None where it is no JSON object."""
+    """Return the content of a document; None if it is no JSON object."""
     if not looks_like_object(document):
         return None
     try:
@@ -65,12 +67,12 @@ def _without_half(escape: re.Match[str]) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    """Take NaN and the infinities for what they are: no JSON."""
+    """Refuse NaN and the infinities: they are no JSON."""
     raise ValueError(name)
 
 
 def looks_like_object(document: bytes) -> bool:
-    """Return whether a document may be an object, by its ends, of no more than `MOST_NESTED`."""
+    """Return whether a document may be an object, by its ends, of at most `MOST_NESTED` levels."""
     text = document.strip(_WHITESPACE)
     return text[:1] == b"{" and text[-1:] == b"}" and not is_deeper(text, MOST_NESTED)
 
@@ -88,8 +90,7 @@ def day_of(text: str) -> date:
     """Return the day that a text names.
 
     Raises:
-        ValueError: it names none, or one that the calendar does not have.
-
+        ValueError: it names no day of the calendar.
     """
     return date.fromisoformat(_match(DATE, text)[0])
 
@@ -98,8 +99,7 @@ def micros_of(text: str) -> int:
     """Return the time that a text names, in microseconds since 1970.
 
     Raises:
-        ValueError: it names none, or one that the calendar, the clock or a column does not have.
-
+        ValueError: it names no time of the calendar and clock, or one that no column holds.
     """
     found = _match(TIMESTAMP, text)
     hour, minute, second, zone_hour, zone_minute = (
@@ -122,7 +122,7 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def holds_value(value: Any) -> bool:
-    """Return whether there is more than null in a value: a column of it would have something."""
+    """Return whether a value holds more than null, so that a column of it would not be empty."""
     if isinstance(value, dict):
         return any(map(holds_value, value.values()))
     return any(map(holds_value, value)) if isinstance(value, list) else value is not None

@@ -24,9 +24,9 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """The collections with documents in rounds after one, up to another; None: any may have some.
+    """The collections with documents in rounds after one, up to another.
 
-    That is where a vbucket was rolled back or a collection began or ended.
+    None: any may have some, since a vbucket was rolled back or a collection began or ended.
     """
 
     after_round: int
@@ -35,14 +35,14 @@ class _Touched:
 
 
 ASKED_AT_ONCE: Final = 50
-"""Tables of which one look asks whether somebody else changed them: a request each."""
+"""One look asks so many tables whether somebody else changed them: a request each."""
 
 
 class QuietTables:
     """Replicas known to have nothing pending, for one driver; shared by its threads.
 
-    A look asks whether somebody else changed a table, of up to `ASKED_AT_ONCE` tables. Of a lake
-    with more tables each one has its turn.
+    A look asks up to `ASKED_AT_ONCE` tables whether somebody else changed them. In a lake with more
+    tables they take turns.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class QuietTables:
     def note(
         self, lake: LakeTables, replica: ReplicaTable, round_number: int, version: int
     ) -> None:
-        """Note that a table's version lacks nothing up to a round, and that none of it is stale.
+        """Note that a table's version lacks nothing up to a round, and has no stale vbucket.
 
-        Where rows of that round wait for the end of their snapshot, some may be this table's: then
-        nothing is noted.
+        If rows of that round wait for the end of their snapshot, some may be this table's: then it
+        notes nothing.
         """
         states = positions_at(lake, round_number).values()
         if all(state.first_pending_round is None for state in states):

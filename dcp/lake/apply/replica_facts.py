@@ -23,8 +23,8 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 class LakeFacts:
     """The facts of one replica, read from its lake on demand.
 
-    Whether an old version can be read shows when the keys are known that must be read from it: it
-    counts as readable until it is found in ``unreadable``.
+    Only the keys to read from an old version show whether it can be read. It counts as readable
+    until a read puts it into ``unreadable``.
     """
 
     def __init__(self, lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> None:
@@ -36,29 +36,25 @@ class LakeFacts:
 
     @property
     def cleaned_round(self) -> int:
-        """Up to this round the log may lack rows that were published; 0 where it is whole."""
         return cleaned_round(self._lake, self._replica)
 
     def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
-        """Return every vbucket's state after some rounds."""
         records = round_records(self._lake, rounds)
         return {number: record.states for number, record in records.items()}
 
     def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
-        """Return the forks of some vbuckets in rounds after one, up to another."""
         return forks_between(self._lake, after_round, to_round, vbuckets)
 
     def collection_events(
         self, from_round: int, to_round: int, vbuckets: Collection[int]
     ) -> Sequence[CollectionEvent]:
-        """Return what became of the replica's collection in some vbuckets, in these rounds."""
         own = self._replica.collection_id
         return collection_events(self._lake, own, from_round, to_round, vbuckets)
 
     def older_versions(self) -> Sequence[HeldVersion]:
         """Return the newest version of each older state of the table, newest first.
 
-        Time travel needs the history, so what that does not tell any more is left out.
+        Time travel needs the history, so versions that it forgot are missing.
         """
         table, version = self._replica.name, self._status.version
         commits = history(self._lake.table(table), WHOLE)
@@ -76,7 +72,7 @@ class LakeFacts:
         return self._with_positions(found)
 
     def _with_positions(self, versions: Sequence[HeldVersion]) -> Sequence[HeldVersion]:
-        """Return those of which the log still has the positions; cleaning takes the oldest."""
+        """Return the versions whose positions the log still has; cleaning takes the oldest."""
         rounds = {number for each in versions for number in (each.round, *each.stale.values())}
         if not rounds:
             return versions
@@ -90,10 +86,10 @@ class LakeFacts:
     def try_to_read(
         self, restored: Mapping[int, int], read: Callable[[int, Sequence[int]], object]
     ) -> bool:
-        """Read some vbuckets of each version that they are restored from; return if all could be.
+        """Read some vbuckets of the versions that restore them; return whether all could be read.
 
-        What VACUUM has deleted is missed by no cheaper look. ``restored`` are versions by vbucket;
-        those where ``read`` fails for that reason are noted as unreadable.
+        No cheaper look finds the files that VACUUM has deleted. ``restored`` are versions by
+        vbucket. If ``read`` fails for that reason, they are noted as unreadable.
         """
         before = len(self.unreadable)
         for version in sorted(set(restored.values()) - {EMPTY_TABLE}):

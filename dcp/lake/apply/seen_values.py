@@ -16,7 +16,7 @@ from dcp.lake.config.column_names import same_name_key
 from dcp.lake.config.contracts import MOST_LEVELS
 
 MOST_FIELDS: Final = 100_000
-"""Fields that are looked at: of objects whose names are data there may be any number."""
+"""More fields are not looked at: objects whose names are data may have any number."""
 
 MOST_DIGITS: Final = 38
 """Digits of the largest decimal."""
@@ -25,7 +25,7 @@ NUMBERS: Final = ("int", "bigint", "decimal(38,0)", "double")
 """Kinds of numbers: whole ones by the narrowest type that holds them, and all others."""
 
 NUMERIC_TEXT: Final = "number in a text"
-"""The kind of a text that is a number as JSON has them: `00501` and `+49` are other texts."""
+"""The kind of a text that is a number in JSON's form: `00501` and `+49` are other texts."""
 
 BEYOND_DOUBLE: Final = "number beyond a double"
 """The kind of a number that only a text or a decimal holds."""
@@ -39,28 +39,29 @@ _LARGEST: Final = Context(prec=1000)
 
 @dataclass(slots=True)
 class Seen:
-    """The values at one path: how many of each kind, and what is in them.
-
-    ``whole_digits`` and ``fraction_digits`` are the most that numbers have before and behind the
-    point, ``whole_text_digits`` and ``fraction_text_digits`` those of numbers in texts. ``values``
-    counts what is not null. ``elements`` are those of arrays or, where ``names_are_data``, the
-    values of objects. The paths of a document share ``room``, the number of fields that may still
-    be added.
-    """
+    """The values at one path."""
 
     kinds: Counter[str] = field(default_factory=Counter)
+    """The number of values of each kind."""
     whole_digits: int = 0
+    """The most digits of a number before the point."""
     fraction_digits: int = 0
+    """The most digits of a number behind the point."""
     whole_text_digits: int = 0
+    """The same as `whole_digits`, of numbers in texts."""
     fraction_text_digits: int = 0
+    """The same as `fraction_digits`, of numbers in texts."""
     values: int = 0
+    """The number of values that are not null."""
     fields: dict[str, Self] = field(default_factory=dict)
     elements: Self | None = None
+    """The elements of arrays or, if `names_are_data`, the values of objects."""
     names_are_data: bool = False
     room: list[int] = field(default_factory=lambda: [MOST_FIELDS])
+    """How many fields may still be added; the paths of a document share it."""
 
     def expect(self, kind: pa.DataType) -> Self:
-        """Make place for what a column has, and return itself."""
+        """Make place for a column's fields, and return itself."""
         if pa.types.is_struct(kind):
             for each in kind:
                 self._field(each.name).expect(each.type)
@@ -70,7 +71,7 @@ class Seen:
         return self
 
     def add(self, value: Any, level: int = 1) -> None:
-        """Add a value, as `parse_object` gives it."""
+        """Add a value of `parse_object`."""
         self.values += value is not None
         match value:
             case None:
@@ -102,7 +103,6 @@ class Seen:
             self._element().count(values.flatten())
 
     def merge(self, other: Self) -> None:
-        """Add what another look has seen."""
         self.kinds += other.kinds
         self.values += other.values
         self.whole_digits = max(self.whole_digits, other.whole_digits)
@@ -117,7 +117,7 @@ class Seen:
     def spellings(self, without: Collection[str] = ()) -> dict[str, list[tuple[str, Self]]]:
         """Return fields by the names that Spark takes for one, the most frequent spelling first.
 
-        ``without`` are keys of names (`same_name_key`) that are left out.
+        ``without`` are keys of names (`same_name_key`) to leave out.
         """
         found: dict[str, list[tuple[str, Self]]] = {}
         for name, each in self.fields.items():
@@ -128,7 +128,7 @@ class Seen:
         return found
 
     def _field(self, name: str) -> Self:
-        """Return a field; where there is no room for it, one that is forgotten."""
+        """Return a field; without room for it, one that is forgotten."""
         if self.names_are_data:
             return self._element()
         found = self.fields.get(name)

@@ -43,7 +43,7 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 
 _VERSIONS_AT_ONCE: Final = 16
 _UNREADABLE_MOST: Final = 3
-"""After so many versions that cannot be read the others are not tried: they are older."""
+"""After so many unreadable versions the others are not tried: they are older."""
 
 _BEGINNING: Final = HeldVersion(EMPTY_TABLE, 0)
 """The table as it was made, without rows."""
@@ -51,7 +51,7 @@ _BEGINNING: Final = HeldVersion(EMPTY_TABLE, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """The state of one vbucket that a version of the replica holds."""
+    """A version's state of one vbucket."""
 
     round: int
     state: VbucketProgress
@@ -68,11 +68,10 @@ class _Standing:
 
 
 def slice_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> LogSlice:
-    """Return what brings a replica that holds ``held`` to ``to_round``.
+    """Return the slice that brings a replica from ``held`` to ``to_round``.
 
     Raises:
         LakeError: the log contradicts itself.
-
     """
     return _Decision(held, to_round, facts).log_slice()
 
@@ -130,7 +129,7 @@ class _Decision:
     def _publish(
         self, base: _Standing, old: _Standing, new: VbucketProgress, forks: Sequence[Fork]
     ) -> None:
-        """Take the rows from a base on; what was published of them since is kept or undone."""
+        """Take the rows from a base on; rows that were published since are kept or undone."""
         if base is old and not forks and not may_have_rows(old.state, new, old.round):
             return
         if base.round < self._cleaned_round:
@@ -215,9 +214,9 @@ class _Decision:
         return found
 
     def _live_base(self, vbucket: int, version: HeldVersion) -> _Standing | None:
-        """Return what a version holds of a vbucket, if that is live and older than what is held.
+        """Return a version's state of a vbucket, if it is live and older than the held one.
 
-        After a RESTORE there are versions of later rounds, which say nothing of the table's rows.
+        After a RESTORE, versions of later rounds say nothing of the table's rows.
         """
         standing = self._standing(vbucket, version)
         if standing.round >= self._held.round_of(vbucket):
@@ -237,13 +236,12 @@ class _Decision:
         return [fork for fork in forks if standing.round < fork.round <= self._to_round]
 
     def _learn_where_from(self) -> bool:
-        """Learn the states at both ends and the forks between; return if all begins anew.
+        """Learn the states at both ends and the forks between; return whether all begins anew.
 
-        Then the states that the replica holds do not matter: they may be lost with a damaged log.
+        Then the states that the replica holds do not matter: a damaged log may have lost them.
 
         Raises:
             LakeError: they are lost, and matter.
-
         """
         held_rounds = {self._held.round, *self._held.stale.values()}
         lost: LakeError | None = None
@@ -277,9 +275,9 @@ class _Decision:
         return list(self._facts.forks(min(moved.values()), self._to_round, sorted(moved)))
 
     def _learn_events(self, bases: Mapping[int, _Standing]) -> None:
-        """Read the events of the collection above some states; mostly there are none.
+        """Read the events of the collection above some states; usually none.
 
-        Of a vbucket that began anew all of them: a drop whose rows were kept may be long past.
+        A vbucket that began anew needs all events: a drop whose rows were kept may be long past.
         """
         first_rounds: dict[int, int] = {}
         for vbucket, base in bases.items():
@@ -308,8 +306,8 @@ def row_ranges(
 ) -> list[RowRange]:
     """Return the rows above a base that are published at ``old``, live at ``new``, or both.
 
-    ``forks`` are the vbucket's since the base. Epochs before the base's have nothing: what of them
-    is above its complete seqno was dead then.
+    ``forks`` are the vbucket's since the base. Epochs before the base's have none: their rows above
+    its complete seqno were dead then.
     """
     ranges: list[RowRange] = []
     low = base.complete_seqno
@@ -331,7 +329,7 @@ def row_ranges(
 def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -> bool:
     """Return whether the log can hold rows of this vbucket to publish, in the same epoch.
 
-    That is a document row, or the flush or drop of a collection.
+    Such a row is a document, or the flush or drop of a collection.
     """
     if new.complete_seqno <= old.complete_seqno:
         return False
@@ -342,14 +340,14 @@ def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -
 def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> int:
     """Return the oldest round with a row that waits in one of these states, or an older one.
 
-    ``otherwise`` is the round from which on everything is asked for anyway.
+    From the round ``otherwise`` on, all rounds are read anyway.
     """
     pending = (state.first_pending_round for state in states)
     return min([otherwise, *(number for number in pending if number)])
 
 
 def _require_consistent(old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]) -> None:
-    """Raise LakeError where the log lacks a fork, or went back without one."""
+    """Raise LakeError if the log lacks a fork, or went back without one."""
     # What was before a fork at 0 does not matter, nor whether the log still tells it.
     anew = max((fork.epoch for fork in forks if fork.seqno == 0), default=0)
     begun = {fork.epoch for fork in forks if fork.epoch >= anew}

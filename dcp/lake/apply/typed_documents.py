@@ -38,15 +38,15 @@ from dcp.lake.tables.typed_columns import VIOLATIONS, JsonPath, TypedColumns, pa
 from dcp.wire.vocabulary import Datatype
 
 MOST_VIOLATIONS: Final = 1000
-"""Violations that are told of one document."""
+"""The most violations that are told of one document."""
 
 _FOUND_MAX: Final = 200
-"""Characters of what was found that a violation shows."""
+"""A violation shows so many characters of the found value."""
 
 _AT_ONCE: Final = 256
-"""Documents that are read together: as much work as a call of pyarrow is reading 50 small ones."""
+"""So many documents are read together: a call of pyarrow costs as much as reading 50 small ones."""
 _ONE_BY_ONE: Final = 16
-"""So few documents are read one by one where they do not all fit."""
+"""So few documents are read one by one if they do not all fit."""
 _PARTS: Final = 4
 
 """The years 1 to 9999: few readers of the tables take others."""
@@ -54,7 +54,7 @@ _LARGEST: Final = sys.float_info.max
 
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ONLY_PYARROW: Final = (b"NaN", b"Inf")
-"""Numbers that pyarrow reads, and that JSON does not have."""
+"""pyarrow reads these numbers, which JSON does not have."""
 
 _Read = TypeVar("_Read")
 _Kind = TypeVar("_Kind")
@@ -92,7 +92,7 @@ def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -
 
 
 def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> Seen:
-    """Look at the documents of some rows: what their columns lack is in what is returned."""
+    """Look at the documents of some rows; return the values that their columns lack."""
     together = Together(columns, evolves=True)
     for batch in batches:
         objects = [each for each in json_objects(batch["datatype"], batch["value"]) if each]
@@ -103,7 +103,7 @@ def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> S
 
 
 def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
-    """Return the documents of some rows that look like JSON objects, None for all others."""
+    """Return the documents that look like JSON objects, None for all others."""
     return [
         value
         if datatype == Datatype.JSON and value is not None and looks_like_object(value)
@@ -115,7 +115,7 @@ def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
 def in_parts(
     documents: Sequence[bytes], read: Callable[[Sequence[bytes]], _Read | None]
 ) -> Iterator[tuple[Sequence[bytes], _Read | None]]:
-    """Give documents in parts, each with what ``read`` makes of it; None: one by one, then."""
+    """Give documents in parts, each with ``read``'s result; None: read it one by one."""
     waiting = _parts(documents, _AT_ONCE)
     while waiting:
         part = waiting.pop()
@@ -134,9 +134,9 @@ def _parts(documents: Sequence[bytes], size: int) -> list[Sequence[bytes]]:
 def _read_together(
     documents: Sequence[bytes], schema: pa.Schema, unexpected: str
 ) -> pa.RecordBatch | None:
-    """Return what pyarrow reads in documents that look like objects, a row for each; None: not all.
+    """Read documents that look like objects by pyarrow, a row for each; None: it cannot read all.
 
-    Each begins with ``{`` and ends with ``}``: so what is cut in one cannot go on in the next one.
+    Each begins with ``{`` and ends with ``}``, so a cut in one cannot continue in the next one.
     """
     joined = b"\n".join(documents)
     if joined.count(b"\n") >= len(documents):  # a tab is allowed where a newline is
@@ -157,7 +157,7 @@ def _read_together(
 
 
 def _pyarrow_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which pyarrow reads what becomes another: it has no dates in JSON."""
+    """Return the type in which pyarrow reads a column: it has no dates in JSON."""
     if pa.types.is_struct(kind):
         return pa.struct([(each.name, _pyarrow_type(each.type)) for each in kind])
     if pa.types.is_list(kind):
@@ -166,10 +166,10 @@ def _pyarrow_type(kind: pa.DataType) -> pa.DataType:
 
 
 class Together:
-    """Reads many documents at once, where all of them fit their columns.
+    """Reads many documents at once, if all of them fit their columns.
 
-    Where a field without a column matters, those that documents have without a value are learnt
-    from the ones that were read one by one, and with ``evolves`` the columns that they shall get.
+    A field without a column may matter. Then this learns, from documents that were read one by one,
+    which fields have no value. With ``evolves`` it also learns the columns that they shall get.
     """
 
     def __init__(self, columns: TypedColumns, *, evolves: bool = False) -> None:
@@ -226,9 +226,9 @@ class Together:
         return pa.StructArray.from_arrays(columns, fields=list(kind))
 
     def learn(self, contents: Sequence[dict[str, Any] | None]) -> None:
-        """Expect of further documents what was in some that were read one by one.
+        """Expect in further documents the fields of some that were read one by one.
 
-        Whenever those are twice as many: of objects whose names are data there is much to expect.
+        It learns whenever those have doubled: objects whose names are data have many fields.
         """
         if not self._is_strict:
             return
@@ -248,11 +248,10 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _fitted(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return what pyarrow has read as another type.
+    """Return pyarrow's values as another type.
 
     Raises:
-        ValueError: something in it does not fit.
-
+        ValueError: a value does not fit.
     """
     if pa.types.is_struct(kind):
         columns = [_fitted(found.field(each.name), each.type) for each in kind]
@@ -284,10 +283,10 @@ def _all_within(values: pa.Array, numbers: pa.Array, least: float, most: float) 
 
 
 _Notes = dict[str, tuple[Any, str]]
-"""What does not fit, and what was expected, by path: the first value of each."""
+"""By path, the first value that does not fit, and the expectation."""
 
 _Walk = Callable[[Any, _Notes], Any]
-"""Returns what is made of a value, None where it does not fit, which is noted."""
+"""Returns a value's result; None if the value does not fit, which it notes."""
 
 
 class Rules:
@@ -323,7 +322,10 @@ class Rules:
 
 
 def _of_type(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
-    """Return what makes a value at a path a column's; ``is_strict``: further fields are noted."""
+    """Return a function that turns a value at a path into a column's.
+
+    ``is_strict``: it notes further fields.
+    """
     leaves = [(str(path), spark_type(path.kind).lower()) for path in paths_of(kind, steps)]
     make = _maker(kind, steps, is_strict=is_strict)
 
@@ -344,7 +346,7 @@ def _note(notes: _Notes, path: str, found: Any, expected: str) -> None:
 
 
 def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
-    """Return the same for a value that is not null; of a misfit it raises one of two errors."""
+    """Return the same for a value that is not null; a misfit raises one of two errors."""
     if pa.types.is_struct(kind):
         paths = {each.name: (*steps, FieldName(each.name)) for each in kind}
         walks = {
@@ -391,7 +393,6 @@ def _scalar(kind: pa.DataType) -> Callable[[Any], Any]:
 
 
 def _a(kind: type[_Kind], value: Any) -> _Kind:
-    """Return a value of this type."""
     if not isinstance(value, kind):
         raise ValueError("a value of another kind")
     return value

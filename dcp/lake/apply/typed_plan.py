@@ -27,7 +27,7 @@ class ColumnChange(StrEnum):
 
     NONE = "none"
     ADD = "add"
-    """The table has no rows yet: they are added before the first ones."""
+    """The table has no rows yet: the columns are added before the first ones."""
     EXTEND = "extend"
     """The MERGE adds fields."""
     REWRITE = "rewrite"
@@ -36,24 +36,20 @@ class ColumnChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TypedPlan:
-    """The typed columns that an apply writes, and the change of the table's columns that this is.
-
-    ``columns`` is None where there are none: with a change, the table loses those that it had.
-    ``is_typed`` says that it has some.
-    """
+    """The typed columns that an apply writes, and the resulting change of the table's columns."""
 
     columns: TypedColumns | None = None
+    """None: no typed columns. With a change, the table loses its own."""
     change: ColumnChange = ColumnChange.NONE
     is_typed: bool = False
+    """The table has some."""
 
     @property
     def rewrites(self) -> bool:
-        """True if all rows of the table are written anew."""
         return self.change is ColumnChange.REWRITE
 
     @property
     def extends(self) -> bool:
-        """True if a MERGE adds fields to ``doc``."""
         return self.change is ColumnChange.EXTEND
 
 
@@ -61,9 +57,9 @@ UNTYPED: Final = TypedPlan()
 
 
 def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> TypedPlan:
-    """Return what a contract asks of a table, before any document was looked at.
+    """Return a contract's demand on a table, before any document was looked at.
 
-    ``is_applied``: an apply has put the table where it is.
+    ``is_applied``: the table has had an apply.
     """
     found = table.column(DOC)
     if contract is None:
@@ -78,7 +74,7 @@ def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> 
 
 
 def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedPlan:
-    """Return the plan for all documents that the apply writes, and what was seen in them."""
+    """Return the plan for all documents that the apply writes, and their seen values."""
     document = grown(columns.document, seen)
     if not document.num_fields:  # no document has a field: there is no column to write
         return replace(plan, columns=None) if plan.is_typed else UNTYPED

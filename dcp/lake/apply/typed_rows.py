@@ -20,24 +20,24 @@ _SEEN: Final = "seen"
 
 
 def typed_batch(batch: pa.RecordBatch, columns: TypedColumns) -> pa.RecordBatch:
-    """Return rows of a replica, and whatever else they have, with typed columns behind them."""
+    """Return rows of a replica, with all their columns, and typed columns behind them."""
     made = typed_arrays(columns, batch["datatype"], batch["value"])
     schema = pa.schema([*batch.schema, *columns.schema])
     return pa.RecordBatch.from_arrays([*batch.columns, *made], schema=schema)
 
 
 def typed_table(rows: pa.Table, columns: TypedColumns) -> pa.Table:
-    """Return the same of rows that this process holds."""
+    """Return the same for rows in memory."""
     schema = pa.schema([*rows.schema, *columns.schema])
     batches = [typed_batch(each, columns) for each in rows.to_batches()]
     return pa.Table.from_batches(batches, schema)
 
 
 def typed_sql(spark: "SparkSession", source: str, columns: TypedColumns) -> str:
-    """Return the query for the same of the rows of ``source``, for statements of this session.
+    """Return the query for the same for the rows of ``source``, for statements of this session.
 
-    Spark leaves out what a statement does not need: where a MERGE looks for the rows that match,
-    no document is read. The session's `arrow_settings` bound what a task holds.
+    Spark leaves out unneeded columns: where a MERGE looks for matching rows, it reads no document.
+    The session's `arrow_settings` bound a task's memory.
     """
     from pyspark.sql.pandas.functions import arrow_udf  # an apply of few rows does without
 
