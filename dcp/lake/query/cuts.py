@@ -40,15 +40,13 @@ _READ: Final = pa.schema([CHANGES.field("vbucket")])
 
 @dataclass(frozen=True, slots=True)
 class Cut(Record, Shown):
-    """Versions of all tables at which every vbucket stands at its complete seqno of one round.
-
-    ``versions`` are by table: the replicas, and ``changes``, which has no later round. ``time`` is
-    when the round was committed; None where Delta's log does not tell that any more.
-    """
+    """Versions of all tables at which every vbucket stands at its complete seqno of one round."""
 
     round: int
     time: datetime | None
+    """The round's commit; None if Delta's log no longer tells."""
     versions: Mapping[str, int]
+    """By table: the replicas, and ``changes``, which has no later round."""
 
     def views_sql(self, lake: LakeTables) -> list[str]:
         """Return the statements that make a view ``cut_<table>`` of each table's version."""
@@ -59,7 +57,6 @@ class Cut(Record, Shown):
         ]
 
     def __str__(self) -> str:
-        """Say which round it is."""
         time = "" if self.time is None else f" ({self.time:%Y-%m-%d %H:%M:%S} UTC)"
         return f"round {self.round}{time}"
 
@@ -67,13 +64,12 @@ class Cut(Record, Shown):
 def find_cut(
     lake: LakeTables, round_number: int | None = None, as_of: datetime | None = None
 ) -> Cut:
-    """Return the cut at a round; without one the newest cut, of rounds up to a moment if given.
+    """Return the cut at a round; by default the newest cut, of rounds up to ``as_of`` if given.
 
     Raises:
         ConfigError: there is no such round, or none at that moment.
         LakeError: the tables hold no such round in common, or it cannot be read any more; others
             changed the log or a replica, or a replica is gone.
-
     """
     commits = history(lake.changes, WHOLE)
     refuse_tampered_log(lake, commits)
@@ -145,12 +141,11 @@ def _last_round(
     round_number: int | None,
     as_of: datetime | None,
 ) -> int:
-    """Return the round that was asked for, or the newest one by then, of which positions are left.
+    """Return the wanted round, or the newest one by then, whose positions are left.
 
     Raises:
         ConfigError: there is none.
         LakeError: there is no round at all.
-
     """
     newest = newest_round(lake, commits)
     if not newest:
@@ -180,7 +175,7 @@ def _rounds(replicas: Sequence[_Replica], last: int) -> Iterator[int]:
 
 
 def _versions_holding(replicas: Sequence[_Replica], number: int) -> dict[str, int] | None:
-    """Return the version of each replica that holds a round; None where one has none."""
+    """Return each replica's version that holds a round; None if one has none."""
     versions: dict[str, int] = {}
     # Whoever is behind fails first; and the positions of a round are read once.
     for replica in sorted(replicas, key=lambda each: each.status.round):
@@ -204,7 +199,7 @@ def _log_version(lake: LakeTables, commits: Sequence[TableCommit], number: int) 
 
 
 def _require_readable(lake: LakeTables, number: int, versions: Mapping[str, int]) -> None:
-    """Raise LakeError where VACUUM has deleted files of an older version, or its log is gone."""
+    """Raise LakeError if VACUUM has deleted files of an older version, or its log is gone."""
     for name, version in versions.items():
         table = lake.table(name)
         if version == history(table, 1)[0].version:

@@ -22,11 +22,11 @@ from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.wire.vocabulary import Datatype
 
 _DOMINANT: Final = 0.9
-"""A type that so many of the values have is proposed, and the others would not fit."""
+"""A type that fits this share of the values is proposed, and the others would not fit."""
 
 _MAP_FIELDS: Final = 50
 _MAP_SHARE: Final = 0.1
-"""An object with more fields, most of which few objects have, is proposed as a map."""
+"""An object is proposed as a map if it has more fields, most of which fewer objects have."""
 
 _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "boolean": ("boolean",),
@@ -41,15 +41,15 @@ _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ProposedColumn:
-    """A column of a proposed contract; ``misfits`` are the kinds of values that would not fit."""
+    """A column of a proposed contract."""
 
     path: str
     kind: str
     values: int
     misfits: Mapping[str, int]
+    """By kind, the number of values that would not fit."""
 
     def __str__(self) -> str:
-        """Return its line in a contract."""
         told = f"{toml_value(self.path)} = {toml_value(self.kind)}  # {self.values:,} values"
         if self.misfits:
             counts = (f"{count:,} {kind}" for kind, count in sorted(self.misfits.items()))
@@ -59,16 +59,16 @@ class ProposedColumn:
 
 @dataclass(frozen=True, slots=True)
 class ProposedContract:
-    """A contract for the documents that were read; ``unnamed``: paths without a column, and why."""
+    """A contract for the documents that were read."""
 
     collection: str
     documents: int
     others: int
     columns: tuple[ProposedColumn, ...]
     unnamed: Mapping[str, str]
+    """The reason why a path has no column, by path."""
 
     def __str__(self) -> str:
-        """Return it as a contract's file has it."""
         mode = "quarantine" if self.columns else "evolve"
         lines = [
             f"# From {self.documents:,} documents; {self.others:,} of them are no JSON object."
@@ -82,12 +82,12 @@ class ProposedContract:
 def infer_contract(lake: LakeTables, collection: str, documents: int) -> ProposedContract:
     """Return a contract that fits most of the documents of a collection's table.
 
-    Reads no more than some ``documents``. Of a collection that was made again, its newest table.
+    Reads at most ``documents`` of them. If the collection was made again, it takes the newest
+    table.
 
     Raises:
         ConfigError: that is no collection's name.
         LakeError: the lake has no table of it.
-
     """
     require_collection(collection, "dcplake schema infer")
     there = replicas_in(lake)
@@ -111,7 +111,7 @@ def _json_of(row: Mapping[str, Any]) -> bytes:
 
 
 def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedContract:
-    """Return a contract that fits most of some documents; what is no JSON may be among them."""
+    """Return a contract that fits most of some documents, which need not be JSON."""
     root, count, others = Seen(), 0, 0
     for document in documents:
         count += 1
@@ -133,7 +133,7 @@ def _is_map(seen: Seen) -> bool:
 def _propose(
     seen: Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: dict[str, str]
 ) -> None:
-    """Add the columns for what was seen at a path."""
+    """Add the columns for the values at a path."""
     total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
     below = [*_below(seen, total, path, unnamed)]
     for step, each in below:
@@ -162,7 +162,7 @@ def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _below(
     seen: Seen, total: int, path: str, unnamed: dict[str, str]
 ) -> Iterator[tuple[Step, Seen]]:
-    """Give the steps further down, where most of what is at a path are objects, or arrays."""
+    """Give the steps further down, if most values at a path are objects, or arrays."""
     if seen.kinds["array"] >= _DOMINANT * total and seen.elements and seen.elements.kinds:
         yield Wildcard.ELEMENTS, seen.elements
     elif seen.kinds["object"] >= _DOMINANT * total and _is_map(seen):

@@ -52,9 +52,9 @@ _NAMING: Final = threading.Lock()
 
 _MESSAGE_CHARACTERS: Final = 2000
 _PLACE: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
-"""Where Spark's message begins to cite the statement; after that comes nothing but the citation."""
+"""Spark's message cites the statement from here on, and holds nothing else after it."""
 _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
-"""What stands before the query plan that Spark adds to the errors of its analysis."""
+"""Stands before the query plan that Spark adds to the errors of its analysis."""
 
 
 def show_for_queries(lake: LakeTables) -> LakeTables:
@@ -68,8 +68,8 @@ def show_for_queries(lake: LakeTables) -> LakeTables:
 def show_to_user(lake: LakeTables, user: SparkSession) -> LakeTables:
     """Do the same in a user's session, by temporary views; return the lake in that session.
 
-    While they are made it has the settings of `REQUIRED_SPARK`, which a view keeps; afterwards it
-    has its own again.
+    Meanwhile the session has the settings of `REQUIRED_SPARK`, which a view keeps; afterwards its
+    own.
     """
     replicas = replicas_in(lake)
     theirs = replace(lake, store=SparkStore(lambda: user, lake.location))
@@ -128,25 +128,23 @@ def answer(spark: SparkSession, question: str) -> DataFrame:
     """Return the answer to one SQL statement.
 
     Raises:
-        ConfigError: Spark does not understand it; the message is Spark's own, on one line,
-            without its stack. Most errors of a statement's values appear in `first_rows` only.
-        DcplakeError: Spark could not do it, for reasons that are not in the statement.
-
+        ConfigError: Spark does not understand it; the message is Spark's own, on one line, without
+            its stack. Most errors of a statement's values appear in `first_rows` only.
+        DcplakeError: Spark failed for another reason than the statement.
     """
     with errors_on_one_line():
         return spark.sql(question)
 
 
 def first_rows(found: DataFrame, count: int) -> list[Row]:
-    """Return the first rows of an answer, which is when Spark computes it.
+    """Return the first rows of an answer: Spark computes it now.
 
     Times and dates, at any depth, are texts as ``2026-01-31T10:00:00.25+00:00``: in UTC, and of any
-    year; Python's own end with the year 9999, and PySpark's have the zone of the machine.
+    year. Python's own end with the year 9999, and PySpark's have the machine's zone.
 
     Raises:
-        ConfigError: the statement divides by zero, casts what cannot be cast and the like.
-        DcplakeError: Spark could not do it, for reasons that are not in the statement.
-
+        ConfigError: the statement divides by zero, casts an unfit value and the like.
+        DcplakeError: Spark failed for another reason than the statement.
     """
     with errors_on_one_line():
         kinds = found.schema
@@ -161,12 +159,11 @@ def first_rows(found: DataFrame, count: int) -> list[Row]:
 
 @contextmanager
 def errors_on_one_line() -> Iterator[None]:
-    """Let Spark's errors of a statement be one line, in its words.
+    """Turn Spark's errors of a statement into one line, in its words.
 
     Raises:
         ConfigError: the statement is wrong.
-        DcplakeError: Spark could not do it, for reasons that are not in the statement.
-
+        DcplakeError: Spark failed for another reason than the statement.
     """
     try:
         with context_loggers_silent():
@@ -192,7 +189,7 @@ def _in_its_words(error: PySparkException | Py4JJavaError) -> DcplakeError:
 
 @contextmanager
 def context_loggers_silent() -> Iterator[None]:
-    """Let PySpark print no error while this goes on."""
+    """Keep PySpark from printing errors meanwhile."""
     loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:

@@ -30,8 +30,7 @@ def refuse_writing(spark: "SparkSession", statement: str) -> None:
     """Refuse a statement that may do anything but read.
 
     Raises:
-        ConfigError: it is none that reads, or Spark does not understand it.
-
+        ConfigError: it may write, or Spark does not understand it.
     """
     explained = _EXPLAIN.match(statement)
     rest = statement[explained.end() :] if explained else statement

@@ -11,7 +11,6 @@ from dcp.lake.tables.records import Record, read
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
 
 NEWEST: Final = 100
-"""Rollbacks that are told unless more are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,6 @@ class Epoch(Record):
     to_seqno: int | None
 
     def __str__(self) -> str:
-        """Say it in one line."""
         place = f"round {self.round}: vbucket {self.vbucket} goes on from seqno {self.fork_seqno}"
         if self.from_seqno is None:
             return f"{place} ({self.reason})"
@@ -49,22 +47,23 @@ class DocumentState:
 
 @dataclass(frozen=True, slots=True)
 class UndoneKey(Record):
-    """A key that an apply undid: its states before and after, None where there was none.
-
-    ``restored_version`` is the version of the table that its row came from: 0 is the empty table,
-    -1 says that the vbucket was replaced as a whole.
-    """
+    """A key that an apply undid."""
 
     table: str
     version: int
     restored_version: int
+    """Its row came from this version of the table: 0 is the empty table, -1 means that the vbucket
+    was replaced as a whole.
+    """
     round: int
     time: datetime
     vbucket: int
     fork_seqno: int
     key: str
     before: DocumentState | None
+    """None if there was no document."""
     after: DocumentState | None
+    """None if there is no document."""
 
 
 def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
@@ -93,7 +92,7 @@ def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
 
 
 def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey], int]:
-    """Return the keys that were taken back, those of the newest applies first, and how many."""
+    """Return the keys that were taken back, newest applies first, and their number."""
     if not lake.table(AUDIT_TABLE).exists():
         return [], 0
     audit = lake.table(AUDIT_TABLE)

@@ -25,32 +25,24 @@ from dcp.printable import Shown, number_ranges, printable
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSummary:
-    """One replica table: its version, the round it holds, its documents.
-
-    ``defect`` says which commit of others stops every apply; empty if all is well. ``stale`` are
-    the vbuckets that it shows as they were at an older round, until they are whole again.
-    ``undecodable_values`` counts the documents whose value is as it was sent.
-    """
+    """One replica table."""
 
     table: str
     version: int
     round: int
+    """The round that the version holds."""
     documents: int
     defect: str
+    """The foreign commit that stops every apply; empty if all is well."""
     stale: tuple[int, ...] = ()
+    """It shows these vbuckets as of an older round, until they are whole again."""
     undecodable_values: int = 0
+    """Documents whose value is as it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus(Shown):
-    """A lake at one moment.
-
-    ``waiting`` are the vbuckets whose newest rows wait for a snapshot's end; ``stuck`` those that
-    the newest round could not bring further, or could not stream at all, with its reason. What the
-    cluster holds by now is not asked. ``requests`` are those of the table ``control`` that are not
-    done. ``horizon_seconds`` is how far back rollbacks can be undone,
-    and ``warnings`` say what others did that shortens it, or to the log.
-    """
+    """A lake at one moment; the cluster is not asked."""
 
     place: str
     lake_id: Annotated[str, "lake"]
@@ -58,21 +50,26 @@ class LakeStatus(Shown):
     vbuckets: int
     round: int
     waiting: Annotated[tuple[int, ...], "waiting_for_snapshot_end"]
+    """The newest rows of these vbuckets wait for a snapshot's end."""
     stuck: tuple[VbucketReport, ...]
+    """The vbuckets that the newest round could not bring further, or not stream, with its
+    reason.
+    """
     replicas: tuple[ReplicaSummary, ...]
     horizon_seconds: float = 0.0
+    """Rollbacks can be undone as far back."""
     warnings: tuple[str, ...] = ()
+    """Foreign changes that shorten the horizon, or damage the log."""
     requests: tuple[Action, ...] = ()
+    """Requests of the table ``control`` that are not done."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         shown = ("id", "action", "state", "vbuckets", "who")
         requests = [{name: plain(getattr(each, name)) for name in shown} for each in self.requests]
         told: dict[str, Any] = plain(self)
         return told | {"requests": requests}
 
     def __str__(self) -> str:
-        """Say it in a few lines."""
         lines = [
             f"lake {self.lake_id} at {self.place}: bucket {self.bucket!r}, {self.vbuckets} "
             f"vbuckets, round {self.round}"
@@ -118,7 +115,6 @@ def _stuck_lines(stuck: Sequence[VbucketReport]) -> list[str]:
 
 
 def lake_status(lake: LakeTables) -> LakeStatus:
-    """Read where ``lake`` stands."""
     commits = history(lake.changes)
     newest = newest_round(lake, commits)
     record = round_record(lake, newest)
@@ -148,7 +144,7 @@ def _warnings(
     commits: Sequence[TableCommit],
     replicas: Mapping[ReplicaTable, ReplicaStatus],
 ) -> Iterator[str]:
-    """Say what the next run would refuse or warn of; nothing is refused here."""
+    """Name all that the next run would refuse or warn of; refuse nothing here."""
     try:
         refuse_tampered_log(lake, commits)
         statuses = {replica.name: status for replica, status in replicas.items()}

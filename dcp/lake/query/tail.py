@@ -17,7 +17,7 @@ _ORDER = attrgetter("round", "seqno", "vbucket")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the log; ``value`` holds at most its first 4 KiB."""
+    """One row of the log."""
 
     round: int
     kind: str
@@ -27,12 +27,13 @@ class Change:
     key: str
     value_bytes: int
     value: bytes
+    """At most its first 4 KiB."""
 
 
 def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
     """Return the latest round, and the last ``count`` changes up to it, oldest first.
 
-    Two queries, however many rounds it takes: how many changes the rounds brought, then the rows.
+    Two queries, however many rounds it takes: the rounds' numbers of changes, then the rows.
     """
     with lake.look():
         newest = latest_round(lake)

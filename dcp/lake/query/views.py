@@ -49,7 +49,6 @@ def register_views(
     """Make or renew all views and the function ``vbucket_of(key)``; return the views' names.
 
     With ``temporary``, the views of a lake in a catalog schema are temporary views of the session.
-
     The replica tables must exist (`dcp.lake.tables.tables.ensure_replicas`).
     """
     views = lake_views(lake, replicas)
@@ -102,8 +101,8 @@ def _is_typed(lake: LakeTables, replica: ReplicaTable) -> bool:
 def rounds(lake: LakeTables) -> DataFrame:
     """Return the rounds that the history still knows: number, version, time, size, vbuckets.
 
-    ``rows`` are documents, ``bytes`` theirs on the wire, as a run reports them; ``stored_bytes`` is
-    what the commit wrote, and ``vbuckets`` how many of them brought a document.
+    ``rows`` are documents, ``bytes`` theirs on the wire, as a run reports them. ``stored_bytes`` is
+    the commit's size. ``vbuckets`` counts those that brought a document.
     """
     commits = [
         (

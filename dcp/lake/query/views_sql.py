@@ -31,10 +31,10 @@ VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 _LAYERS: Final = int(Datatype.SNAPPY | Datatype.XATTR)
 
 RESTREAM: Final = "stale, streamed whole"
-"""Why an epoch begins without an order: what was lost could not be taken back (`slice_rules`)."""
+"""The reason of an epoch without an order: lost rows could not be taken back (`slice_rules`)."""
 
 AS_SENT_SQL: Final = "datatype > 1"
-"""Whether a value could not be decoded, and is as it was sent (`dcp.lake.tables.schema`)."""
+"""True for a value that could not be decoded, and is as it was sent (`dcp.lake.tables.schema`)."""
 
 _TEXT: Final = "try_validate_utf8(CAST(value AS STRING))"
 _NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
@@ -61,9 +61,9 @@ _METADATA: Final = (
 
 
 def documents_sql(table_sql: str) -> str:
-    """Return the documents with their JSON as text, and where that is NULL, why.
+    """Return the documents with their JSON as text; NULL comes with the reason.
 
-    The JSON bit is the server's own finding (it parses what it stores); where the bit is not set
+    The JSON bit is the server's own finding: it parses the values that it stores. Without the bit
     the text is parsed here.
     """
     text = (
@@ -73,12 +73,12 @@ def documents_sql(table_sql: str) -> str:
 
 
 def documents_variant_sql(table_sql: str) -> str:
-    """Return the documents as VARIANT, and where that is NULL, why."""
+    """Return the documents as VARIANT; NULL comes with the reason."""
     return _documents_sql(table_sql, f"try_parse_json({_TEXT})")
 
 
 def _documents_sql(table_sql: str, document: str) -> str:
-    """Return the documents, of those that could be decoded also in another form.
+    """Return the documents, decoded ones also in another form.
 
     ``xattrs`` is a map of their names to their values: a string as it is, others as JSON.
     """
@@ -88,7 +88,7 @@ FROM (SELECT *, IF({AS_SENT_SQL}, NULL, {document}) AS document FROM {table_sql}
 
 
 def quarantine_sql(tables: Mapping[str, str]) -> str:
-    """Return what does not fit the contracts: a row for each document and path.
+    """Return the values that do not fit the contracts: a row for each document and path.
 
     ``tables`` are those with typed columns: the SQL name of each, by its name.
     """
@@ -112,12 +112,11 @@ WHERE {is_kind(RowKind.POSITION)} AND round = {_newest_round(changes_sql)}"""
 def pending_changes_sql(
     changes_sql: str, replicas: Sequence[ReplicaTable], held: Mapping[str, HeldVersion]
 ) -> str:
-    """Return the live rows that are in the log and not yet in their replica table.
+    """Return the live rows of the log that are not yet in their replica table.
 
-    ``state`` is ``complete`` where an apply may publish the row, ``incomplete`` where it waits for
-    its snapshot's end. The log's index of applies tells what a table has, and is behind an apply
-    until a round is planned after it; so ``held`` says for each table where it stands now. Of a
-    stale vbucket it has nothing that is live.
+    ``state`` is ``complete`` if an apply may publish the row, ``incomplete`` if it waits for its
+    snapshot's end. The log's index of applies is behind an apply until a round is planned after it.
+    So ``held`` gives each table's present round. A table holds nothing live of a stale vbucket.
     """
     branches = [
         f"""
@@ -139,21 +138,20 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
 def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> str:
     """Return the replica overlaid with the complete changes that are not applied yet.
 
-    A flush or drop that is complete ends what the table and the overlay have at lower seqnos.
-
-    The overlay starts at the ``log_from_round`` of the newest row in the log's index of applies.
-    It can hold changes that the table has already, of a version that is not listed yet or of a
-    round with rows that waited; they are the newest of their keys, so the result is the same.
+    A complete flush or drop ends all rows of table and overlay at lower seqnos. The overlay starts
+    at the ``log_from_round`` of the newest row in the log's index of applies. It can hold changes
+    that the table has already: of an unlisted version, or of a round with rows that waited. They
+    are the newest of their keys, so the result is the same.
 
     A vbucket that must be taken back first, or is stale, has no overlay: until the next apply it is
     shown as the table holds it.
 
-    The log is named before the table, and a query takes its versions in that order: an apply that
-    lands between the two makes the index seem behind, which does no harm. The other way round, an
-    apply and the round that lists it could land between, and their changes would be in neither.
+    The log is named before the table, and a query takes its versions in that order. An apply
+    between the two makes the index seem behind, which does no harm. In the other order, an apply
+    and the round that lists it could come between, and their changes would be in neither.
 
-    After a RESTORE of the table the index is ahead of it until the
-    next apply, or the next round, lists where it stands.
+    After a RESTORE of the table the index is ahead of it until the next apply or round lists its
+    version.
     """
     columns = ", ".join(quoted(name) for name in REPLICA.names)
     row = ", ".join(
@@ -176,12 +174,12 @@ LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_se
 
 
 def dropped_documents_sql(changes_sql: str, table_sqls: Mapping[ReplicaTable, str]) -> str:
-    """Return the documents that stay although their collection is gone, marked with when and why.
+    """Return the documents that stay after their collection's drop, with its time and cause.
 
-    ``dropped_seqno`` is that of the drop in the document's vbucket, ``dropped_in_round`` the round
-    that brought it, ``dropped_at`` the time at which it was first received.
+    ``dropped_seqno`` is the drop's in the document's vbucket. ``dropped_in_round`` is the round
+    that brought it. ``dropped_at`` is the time at which it was first received.
 
-    Of tables whose collections are not marked nothing is read: their join ends with the marks.
+    Tables whose collections are not marked are not read: their join ends with the marks.
     """
     sources = [(each, sql) for each, sql in table_sqls.items()] or [
         (DOCS, f"({_no_rows(REPLICA)})")
@@ -200,11 +198,11 @@ JOIN ({_marks(changes_sql)}) m
 def _marks(changes_sql: str) -> str:
     """Return the collections that were dropped softly, each with its drop, by vbucket.
 
-    The newest live and complete event of a collection decides. What a vbucket had when it began
-    anew, at 0, holds until its new history tells otherwise: so long, and where the drop is told no
-    more, the rows stay too (`dcp.lake.apply.clearing_rules.keeps_dropped_rows`).
-
-    An event that is received again is the same one where its seqno is the same.
+    The newest live and complete event of a collection decides. The state of a vbucket that began
+    anew, at 0, holds until its new history tells otherwise. Until then, and if the history no
+    longer tells of the drop, the rows stay too
+    (`dcp.lake.apply.clearing_rules.keeps_dropped_rows`). An event that is received again has the
+    same seqno.
     """
     later_beginning = "exists(b.forks, z -> z.seqno = 0 AND z.epoch > e.epoch{})"
     is_dead = (
@@ -246,11 +244,11 @@ WHERE newest.marked_at IS NOT NULL"""
 def row_history_sql(changes_sql: str) -> str:
     """Return every received version of every document, over all branches, each once.
 
-    ``delete_time`` is when the server made a tombstone, in seconds since 1970, 0 where it does not
-    tell; NULL of mutations. ``is_live`` is false on a dead branch; ``died_in_round`` is the round
-    that began the epoch which left it behind. ``cleared_at_seqno`` is where a flush or drop of its
-    collection ended it, by the history that it is on, and ``cleared_in_round`` the round that
-    brought that; NULL where none did.
+    ``delete_time`` is when the server made a tombstone, in seconds since 1970, 0 if it does not
+    tell; NULL for mutations. ``is_live`` is false on a dead branch; ``died_in_round`` is the round
+    whose new epoch left the branch. ``cleared_at_seqno`` is the flush or drop of its collection
+    that ended it, on its own history, and ``cleared_in_round`` the round that brought that; NULL
+    without one.
     """
     died = "array_min(filter(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno))"
     # What was undone before the row died did not end it; what came on other branches neither.
@@ -285,7 +283,7 @@ FROM (SELECT *, {cleared} AS cleared
 def epochs_sql(changes_sql: str) -> str:
     """Return the beginnings of epochs, each with the newest order of its vbucket before it.
 
-    ``fork_seqno`` is where history goes on: what earlier epochs hold above it is dead.
+    History goes on at ``fork_seqno``: rows of earlier epochs above it are dead.
     """
     return f"""
 SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
@@ -304,14 +302,14 @@ GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 
 
 def rollbacks_sql(audit_sql: str | None) -> str:
-    """Return what rollbacks took back, key by key; ``audit_sql`` is None where there was none."""
+    """Return the keys that rollbacks took back; ``audit_sql`` is None if there was none."""
     if audit_sql is None:
         return _no_rows(AUDIT)
     return f"SELECT {', '.join(quoted(name) for name in AUDIT.names)} FROM {audit_sql}"
 
 
 def stale_vbuckets_sql(changes_sql: str, shown: Mapping[str, Mapping[int, int]]) -> str:
-    """Return the vbuckets that a replica shows as they were, and the branch that they were on.
+    """Return the vbuckets that a replica shows in an old state, with their old branch.
 
     They wait for the first complete snapshot after they began anew. ``shown`` are rounds by table
     and vbucket.
@@ -365,7 +363,7 @@ def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
 def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
     """Return FROM … WHERE … for the live document rows (c) that the replica can lack.
 
-    What a complete flush or drop ended is not among them. ``b`` are the vbucket's bounds.
+    Rows that a complete flush or drop ended are not among them. ``b`` are the vbucket's bounds.
     """
     return f"""
 FROM {changes_sql} c
@@ -377,14 +375,16 @@ WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {replica.collection_id}
 
 
 def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
-    """Return SELECT … of what bounds each vbucket's live rows that the replica can lack.
+    """Return SELECT … of the bounds of each vbucket's live rows that the replica can lack.
 
     Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
-    file list: so there is one, for the round to begin at, and the bounds come from the rows of the
-    same rounds. So does the newest apply: a later round lists it. A fork of an
-    earlier round kills rows of still earlier ones only. ``must_go_back`` says that the replica's
-    rows are not live: a later fork lies below what it holds, or it is stale. ``cleared_seqno`` is
-    that of the newest complete and live flush or drop of the collection, or 0.
+    file list. So there is one, for the first round, and the bounds come from the rows of the same
+    rounds. So does the newest apply: a later round lists it. A fork of an earlier round kills only
+    rows of still earlier ones.
+
+    ``must_go_back`` says that the replica's rows are not live: a later fork lies below them, or the
+    vbucket is stale. ``cleared_seqno`` is that of the newest complete and live flush or drop of the
+    collection, or 0.
     """
     is_apply = f"{is_kind(RowKind.APPLIED)} AND applied.table = {string(replica.name)}"
     is_end = f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id = {replica.collection_id}"
