@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REPLICAS: Final = "replicas"
 SETTINGS: Final = "settings"
 SOURCES: Final = (REPLICAS, SETTINGS)
-"""Where a backfill may read: from replicas, or as ``source.seeds`` say (a relay, perhaps)."""
+"""A backfill reads from replicas, or as ``source.seeds`` say (a relay, perhaps)."""
 
 LEAST_MEGABYTES_PER_SECOND: Final = 0.01
 MOST_MEGABYTES_PER_SECOND: Final = 1e6
@@ -33,26 +33,24 @@ SEQNOS_OF_A_ROUND: Final = 500_000
 """A round begins vbuckets that hold so many seqnos together, or one that holds more."""
 
 ROUND_SECONDS: Final = 5.0
-"""What a round with a backfill is to take: all other vbuckets wait for its end."""
+"""The aim for a round with a backfill: all other vbuckets wait for its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """A backfill that was asked for and has begun.
-
-    ``new_vbuckets`` are those of its vbuckets of which the lake had nothing when it began.
-    """
+    """A backfill that somebody asked for and that has begun."""
 
     id: str
     vbuckets: frozenset[int]
     source: BackfillSource
     begun_round: int
     new_vbuckets: frozenset[int] = frozenset()
+    """The lake had nothing of these vbuckets when it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillProgress:
-    """The vbuckets of a backfill by how far they are: each is in one of the three."""
+    """The vbuckets of a backfill by their progress: each is in one of the three."""
 
     waiting: frozenset[int]
     reading: frozenset[int]
@@ -71,7 +69,6 @@ class BackfillProgress:
             request: the backfill.
             states: the vbuckets' newest states.
             begun: those that began an epoch at 0 after the request's round.
-
         """
         started = request.vbuckets & (request.new_vbuckets | frozenset(begun))
         done = frozenset(
@@ -86,7 +83,7 @@ def is_new(state: VbucketProgress) -> bool:
 
 
 def _is_read(state: VbucketProgress) -> bool:
-    """Return whether what a node held when it was asked was read to its end."""
+    """Return whether all that a node held when it was asked was read."""
     return state.is_whole and (state.caught_up_seqno > 0 or state.position.seqno == 0)
 
 
@@ -101,19 +98,19 @@ class BackfillStream:
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """The part of a round that a backfill has.
-
-    ``left_out`` are vbuckets that no other stream may read meanwhile; ``waiting_for`` says of
-    others, which are read from their active nodes as ever, why they do not begin.
-    """
+    """A backfill's part of a round."""
 
     source: BackfillSource
     streams: Mapping[int, BackfillStream]
     left_out: Mapping[int, LeftOut] = field(default_factory=dict)
+    """No other stream may read these vbuckets meanwhile."""
     waiting_for: Mapping[int, LeftOut] = field(default_factory=dict)
+    """The reason why these vbuckets do not begin; their active nodes stream them as always."""
 
     def read(self, vbucket: int) -> BackfillStream | LeftOut | None:
-        """Return how the backfill reads a vbucket, or why nobody may; None: it leaves it alone."""
+        """Return the backfill's stream of a vbucket, or why nobody may read it; None: not its
+        vbucket.
+        """
         return self.streams.get(vbucket) or self.left_out.get(vbucket)
 
 
@@ -124,15 +121,14 @@ def plan_backfill(
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
 ) -> BackfillPlan:
-    """Choose what the next round reads; see the module's text.
+    """Choose the streams of the next round; see the module's text.
 
     Args:
         request: the backfill.
-        progress: how far its vbuckets are.
-        states: their newest states; one that is missing was never read.
-        cluster: what the active nodes hold.
-        copies: what may be read of each vbucket (`copies_of`).
-
+        progress: of its vbuckets.
+        states: their newest states; a missing one was never read.
+        cluster: the active nodes' high seqnos.
+        copies: the readable copies of each vbucket (`copies_of`).
     """
     streams: dict[int, BackfillStream] = {}
     left_out: dict[int, LeftOut] = {}
@@ -163,7 +159,7 @@ def copy_to_begin_with(
     copies: Sequence["VbucketHolder"],
     source: BackfillSource,
 ) -> "VbucketHolder | LeftOut":
-    """Return the copy that holds all that was published of a vbucket, or why there is none."""
+    """Return the copy that holds all published rows of a vbucket, or why there is none."""
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:
         return LeftOut(vbucket, "rollback pending", "it is followed first")

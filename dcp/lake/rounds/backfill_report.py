@@ -13,20 +13,21 @@ from dcp.lake.tables.records import plain
 class BackfillReport:
     """The progress of a backfill.
 
-    Only the process that carries it out knows more than its vbuckets: ``documents``,
-    ``frame_bytes`` and ``seqnos`` are what it has read in ``seconds``, ``seqnos_left`` what the
-    nodes still hold for it. ``waiting_for`` are vbuckets that cannot be read now.
+    Only the process that carries it out knows the figures beside those of vbuckets.
     """
 
     id: str
     vbuckets: int
     done: int
     documents: int = 0
+    """Read in `seconds`, like `frame_bytes` and `seqnos`."""
     frame_bytes: int = 0
     seqnos: int = 0
     seqnos_left: int = 0
+    """The nodes still hold so much for it."""
     seconds: float = 0.0
     waiting_for: tuple[LeftOut, ...] = ()
+    """The vbuckets that cannot be read now."""
 
     @property
     def documents_per_second(self) -> float:
@@ -35,11 +36,10 @@ class BackfillReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """The time that the rest takes at this speed; None where nothing was read yet."""
+        """The time that the rest takes at this speed; None if nothing was read yet."""
         return self.seqnos_left * self.seconds / self.seqnos if self.seqnos else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             **plain(self),
             "documents_per_second": round(self.documents_per_second, 1),
@@ -60,39 +60,37 @@ class BackfillReport:
 
 @dataclass(frozen=True, slots=True)
 class BackfillEstimate:
-    """The work of a backfill, estimated before it begins.
-
-    ``seqnos`` are what each node holds of it: as many documents as it can have, by the rows of the
-    lake's tables and the seqnos above these; without them its high seqnos.
-    ``bytes_per_document`` is the mean of the tables' rows as frames; None: there are none.
-    ``left_out`` are vbuckets that could not begin now.
-    """
+    """The work of a backfill, estimated before it begins."""
 
     vbuckets: int
     seqnos: Annotated[Mapping[NodeAddress, int], "nodes"]
+    """By node, the most documents that it can hold. The lake's rows and the seqnos above them tell;
+    without a lake, the high seqnos.
+    """
     bytes_per_document: float | None
+    """The mean of the tables' rows as frames; None: there are none."""
     bytes_per_second: float | None
     left_out: tuple[LeftOut, ...]
+    """The vbuckets that could not begin now."""
 
     @property
     def documents(self) -> int:
-        """The documents that it reads at most."""
+        """The most documents that it reads."""
         return sum(self.seqnos.values())
 
     @property
     def frame_bytes(self) -> float | None:
-        """The bytes that these are, as far as the lake tells."""
+        """The bytes of the documents, as far as the lake tells."""
         return self.bytes_per_document and self.documents * self.bytes_per_document
 
     @property
     def seconds(self) -> float | None:
-        """The time that it takes at the rate given."""
+        """The time that it takes at the given rate."""
         return (
             self.frame_bytes and self.bytes_per_second and self.frame_bytes / self.bytes_per_second
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             **plain(self),
             "documents": self.documents,

@@ -27,15 +27,15 @@ class _Wait:
 
 
 class EmptyRounds:
-    """Knows of one run which vbuckets wait; ``now`` is ``time.monotonic``, given by the caller."""
+    """Knows one run's waiting vbuckets; the caller gives ``now``, of ``time.monotonic``."""
 
     def __init__(self, interval_seconds: float) -> None:
-        """``interval_seconds`` is the least time between two rounds, which the wait multiplies."""
+        """The wait multiplies ``interval_seconds``, the least time between two rounds."""
         self._interval_seconds = interval_seconds
         self._waits: dict[int, _Wait] = {}
 
     def learn(self, reports: Iterable[VbucketReport], now: float) -> None:
-        """Note what a round brought that ended at ``now``."""
+        """Note the results of a round that ended at ``now``."""
         for report in reports:
             is_done = report.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP)
             if report.rows or not is_done:

@@ -23,9 +23,9 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
 def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakePosition:
-    """Return where a lake stands, and how vbuckets begin anew that must.
+    """Return a lake's position, with the beginnings of vbuckets that must begin anew.
 
-    ``stale`` are vbuckets that a replica holds as they were at that round (`stale_vbuckets`).
+    ``stale`` are vbuckets that a replica holds as of that round (`stale_vbuckets`).
     """
     newest = latest_round(lake)
     states = positions_at(lake, newest)
@@ -37,7 +37,7 @@ def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]
 
 
 def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
-    """Return the vbuckets that some versions hold as they were at an older round, and that one."""
+    """Return the vbuckets that some versions hold as of an older round, and that round."""
     stale: dict[int, int] = {}
     for vbucket, number in (each for version in versions for each in version.stale):
         stale[vbucket] = min(number, stale.get(vbucket, number))
@@ -47,9 +47,9 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
 def _stale_epoch_starts(
     lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, stale: Mapping[int, int]
 ) -> dict[int, VbucketProgress | BlockedRollback]:
-    """Return the stale vbuckets that must be streamed from their beginning, and are not yet.
+    """Return the beginnings of stale vbuckets that must be streamed from seqno 0, and are not yet.
 
-    A replica could not take them back, because neither an old version nor the log tells how.
+    A replica could not take them back: neither an old version nor the log has the rows.
     """
     if not stale:
         return {}
@@ -65,7 +65,7 @@ def _stale_epoch_starts(
 def ordered_epoch_starts(
     lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
 ) -> dict[int, VbucketProgress | BlockedRollback]:
-    """Return how the vbuckets that a rollback was ordered for begin their next epoch."""
+    """Return how vbuckets with an ordered rollback begin their next epoch."""
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return {
@@ -75,10 +75,10 @@ def ordered_epoch_starts(
 
 
 def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
-    """Return how many tasks a round may have; 0 where the cluster decides.
+    """Return how many tasks a round may have; 0 if the cluster decides.
 
     A receiving task keeps its core until it is done. So on one machine a round leaves half of the
-    cores to an apply that is under way; where there is one only, Spark lets them take turns.
+    cores to a running apply. On a single core, Spark lets them take turns.
     """
     slots = lake.store.slots
     if slots and beside_apply:
@@ -87,11 +87,10 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
 
 
 def refuse_late_start(lake: LakeTables, document_filter: DocumentFilter) -> None:
-    """Refuse a filter that lets a lake start now which has begun at seqno 0.
+    """Refuse a filter that lets a lake start now if the lake has begun at seqno 0.
 
     Raises:
         ConfigError: it is such a lake.
-
     """
     if document_filter.rules.starts_now:
         newest = latest_round(lake)
@@ -103,12 +102,11 @@ def refuse_late_start(lake: LakeTables, document_filter: DocumentFilter) -> None
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
-    """Refuse a cluster whose bucket is not the one that the lake holds.
+    """Refuse a cluster whose bucket is not the lake's.
 
     Raises:
         LakeError: it is another cluster; or uuid or number of vbuckets differ: the bucket was made
             anew.
-
     """
     found = replace(
         lake.identity,

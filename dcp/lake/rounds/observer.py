@@ -10,36 +10,36 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.round_report import RoundReport
 
 NEXT_ROUND: Final = "the next round"
-"""What a run waits for when all is well."""
+"""A run waits for this when all is well."""
 
 PAUSED: Final = "dcplake resume"
-"""What it waits for while it is paused; by whom is said behind it."""
+"""A paused run waits for this; the pauser's name follows."""
 
 
 class Observer:
     """Base class of run observers: does nothing on each step. Methods must return quickly.
 
-    ``applied`` is called by the threads that apply, the others by the thread that runs rounds;
-    ``waiting`` by both.
+    The threads that apply call ``applied``, the thread that runs rounds calls the others; both call
+    ``waiting``.
     """
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
-        """Called when a round begins; ``progress`` reads its progress, where that is known."""
+        """A round begins; ``progress``, if known, reads its progress."""
 
     def committed(self, report: "RoundReport") -> None:
-        """Called when a round is durable."""
+        """A round is durable."""
 
     def idle(self, idle: "Idle") -> None:
-        """Called when there is nothing to stream."""
+        """There is nothing to stream."""
 
     def backfill(self, report: "BackfillReport") -> None:
-        """Called before each round of a backfill."""
+        """A round of a backfill comes next."""
 
     def applied(self, version: "AppliedVersion") -> None:
-        """Called when a replica table has a new version."""
+        """A replica table has a new version."""
 
     def waiting(self, seconds: float, reason: str) -> None:
-        """Called when the run waits, with the reason."""
+        """The run waits."""
 
     def ended(self) -> None:
-        """Called when a round has failed, and when the run is over, however it ended."""
+        """A round has failed, or the run is over, however it ended."""

@@ -9,19 +9,16 @@ from dcp.printable import number_ranges
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """Vbuckets that will be read from seqno 0, because their nodes order them back.
-
-    ``documents`` is the most that they hold, ``bytes`` their size by the mean of the tables' rows,
-    None where they have none.
-    """
+    """Vbuckets that will be read from seqno 0, because their nodes order them back."""
 
     vbuckets: tuple[int, ...]
     documents: int
+    """The most that they hold."""
     bytes: float | None
+    """Their size by the mean of the tables' rows; None without rows."""
     policy: RollbackPolicy
 
     def __str__(self) -> str:
-        """Say how much it is, and what becomes of the rows."""
         about = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
         then = "their rows stay as they are until all of it is read"
         if self.policy is RollbackPolicy.FAIL:
@@ -34,14 +31,13 @@ class ReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class Outlook(Record):
-    """The things that a plan foresees; ``written_anew`` are tables that get other typed columns.
-
-    ``without_effect`` says of settings that they have none at this bucket, and why.
-    """
+    """The things that a plan foresees."""
 
     read_again: ReadAgain | None = None
     written_anew: tuple[str, ...] = ()
+    """Tables that get other typed columns."""
     without_effect: tuple[str, ...] = ()
+    """Settings without effect at this bucket, with the reason."""
 
     @property
     def lines(self) -> list[str]:

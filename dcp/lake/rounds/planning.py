@@ -39,38 +39,38 @@ SEQNOS_OF_A_TASK: Final = 10_000
 """A round gets a further task for each so many seqnos; a task reads them in a tenth of a second."""
 
 CLUSTER_TASKS: Final = 2
-"""How many tasks a round has at most where the cluster decides how many run at once.
+"""The most tasks of a round if the cluster decides how many run at once.
 
-`RoundSettings.tasks` says another number.
+`RoundSettings.tasks` sets another number.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LakePosition:
-    """The position of a lake: its newest round, and each vbucket's state after it.
-
-    ``epoch_starts`` has, for vbuckets that must begin a new epoch, its first state, or why they
-    cannot; ``backfill`` what a backfill reads now; ``document_filter`` is the lake's. ``waiting``
-    has the vbuckets whose last rounds brought no rows (`dcp.lake.rounds.empty_rounds`). A higher
-    seqno of theirs alone starts no round; a round for another vbucket streams them, too.
-    """
+    """The position of a lake: its newest round, and each vbucket's state after it."""
 
     lake_id: str
     latest_round: int
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
     epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
+    """The first state of a new epoch, or why it cannot begin, for vbuckets that must begin one."""
     backfill: BackfillPlan | None = None
+    """The backfill's part of the next round."""
     document_filter: DocumentFilter = EVERYTHING
     waiting: frozenset[int] = frozenset()
+    """The last rounds brought these vbuckets no rows (`dcp.lake.rounds.empty_rounds`).
+
+    Their higher seqno alone starts no round; a round for another vbucket streams them, too.
+    """
 
     def state(self, vbucket: int) -> VbucketProgress:
-        """Return the vbucket's state; seqno 0 where the lake has no position of it yet."""
+        """Return the vbucket's state; seqno 0 if the lake has no position of it yet."""
         return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
 
     def epoch_start(self, vbucket: int) -> VbucketProgress | BlockedRollback | None:
-        """Return the state that a new epoch begins with; None where the epoch goes on.
+        """Return the first state of a new epoch; None if the epoch goes on.
 
-        What another filter let pass is read anew.
+        Rows that another filter let pass are read anew.
         """
         ordered, state = self.epoch_starts.get(vbucket), self.state(vbucket)
         if self.document_filter.has_read(state) or isinstance(ordered, BlockedRollback):
@@ -88,7 +88,6 @@ class LakePosition:
 
         Raises:
             ConfigError: it has.
-
         """
         if not self.document_filter.rules.starts_now:
             return
@@ -113,18 +112,17 @@ def plan_round(
     """Plan the next round.
 
     Args:
-        position: where the lake stands.
-        cluster: map, high seqnos and unreachable nodes, asked for just now.
+        position: the lake's.
+        cluster: map, high seqnos and unreachable nodes, just asked for.
         settings: number of tasks, bytes and seconds.
         flow: policy and numbers of the windows.
-        slots: how many tasks Spark runs at the same time (0: unknown); or what tells it, asked only
-            where there is something to stream.
+        slots: how many tasks Spark runs at once (0: unknown); or a function, called only if there
+            is something to stream.
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
 
     Raises:
         ConfigError: the lake is to start now, and has begun at seqno 0.
-
     """
     position.refuse_late_start()
     goals = cluster.high_seqnos if targets is None else targets
@@ -185,8 +183,8 @@ def plan_round(
 def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:
     """Return the streams of each task.
 
-    Those of a backfill, which may be slow, have tasks of their own: half of what can run at once,
-    or the second turn where that is one.
+    A backfill's streams may be slow, so they have their own tasks: half of those that can run at
+    once. If only one can, it is the second turn.
     """
     live = [stream for stream in streams if not stream.is_backfill]
     backfill = [stream for stream in streams if stream.is_backfill]
@@ -197,7 +195,7 @@ def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tupl
 
 
 def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int:
-    """Return how many tasks share the streams: what was ``wanted``, else as many as they are worth.
+    """Return how many tasks share the streams: ``wanted``, else as many as they are worth.
 
     Each task costs a connection to each of its nodes, a worker's turn and a file of ``changes``.
     """
@@ -209,7 +207,7 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
 def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
     """Return whether rows up to ``target_seqno`` may be missing or pending.
 
-    A vbucket that began anew and may be empty by now must prove it, so that its old rows can go.
+    A vbucket that began anew may be empty. It must prove that, so that its old rows can go.
     """
     if state.epoch > FIRST_EPOCH and not state.is_whole:
         return True
@@ -220,7 +218,7 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
     """Return whether the producer may be on another history than the one read: it must be asked.
 
     It holds less than we do, or writes on a branch that the log accepted with our data lacks. The
-    seqnos alone do not tell: a new branch may have come to the very seqno of the lost one.
+    seqnos alone do not tell: a new branch may have reached the very seqno of the lost one.
     """
     if state.position.seqno == 0 or state.failover_log is None:
         return False
@@ -232,14 +230,16 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
 
 
 def _may_wait(stream: StreamPlan, position: LakePosition, cluster: "ClusterView") -> bool:
-    """Return whether a stream is no reason for a round: nothing but a high seqno asks for it."""
+    """Return whether a stream is no reason for a round: only a high seqno asks for it."""
     asks_more = stream.begins_epoch or stream.is_backfill or is_elsewhere(stream.state, cluster)
     is_complete = stream.state.position.is_complete
     return stream.vbucket in position.waiting and is_complete and not asks_more
 
 
 def _passing(stream: StreamPlan, document_filter: DocumentFilter) -> StreamPlan:
-    """Return the stream with the filter in its state: all that is there passed it, or nothing."""
+    """Return the stream with the filter in its state: all present rows passed it, or there are
+    none.
+    """
     state = replace(stream.state, filter_fingerprint=document_filter.fingerprint)
     return replace(stream, state=state)
 
@@ -320,10 +320,10 @@ def _tasks(
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,
 ) -> tuple[TaskPlan, ...]:
-    """Give each task its streams, its part of what is only written down, and its windows.
+    """Give each task its streams, its share of the states to write down, and its windows.
 
-    These are sized as if all tasks ran at once in one executor. The last ones, where a backfill has
-    some besides others, carry nothing.
+    Windows are sized as if all tasks ran at once in one executor. A backfill's tasks, beside
+    others, come last and carry nothing.
     """
     streamed = {stream.vbucket for share in shares for stream in share}
     known = {*range(cluster.map.vbucket_count), *position.states}
@@ -368,5 +368,5 @@ def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
 
 
 def _longest_waiting(stream: StreamPlan) -> tuple[int, int]:
-    """Sort key of the streams of a task: what ran out of budget last time opens first."""
+    """Sort key of a task's streams: those that ran out of budget last time open first."""
     return stream.state.last_data_round or 0, stream.vbucket

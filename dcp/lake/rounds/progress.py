@@ -32,7 +32,6 @@ class RoundProgress:
         written.replace(Path(self.folder) / f"{task}.task")
 
     def total(self) -> StreamProgress:
-        """Return the progress of all tasks together."""
         seqnos = frame_bytes = 0
         for file in Path(self.folder).glob("*.task"):
             try:
@@ -45,7 +44,7 @@ class RoundProgress:
 
 @contextmanager
 def round_progress(*, is_local: bool) -> Iterator[RoundProgress | None]:
-    """Make a place for a round's progress, and remove it after; None where tasks are elsewhere."""
+    """Make a place for a round's progress, and remove it after; None if tasks run elsewhere."""
     if not is_local:
         yield None
         return

@@ -24,14 +24,14 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.types import FailoverEntry, FailoverLog
 
 FRUITLESS_MOST: Final = 2
-"""So many rollbacks in a row that lead to the very request that they refused are no progress."""
+"""So many rollbacks in a row to the very request that they refused are no progress."""
 
 
 class RollbackPolicy(StrEnum):
     """The configured reaction to a rollback."""
 
     REWRITE = "rewrite"
-    """Undo exactly what is lost; stream on from the common history."""
+    """Undo exactly the lost rows; stream on from the common history."""
     RESYNC = "resync"
     """Stream the vbucket again from its beginning, and replace it when it is complete."""
     FAIL = "fail"
@@ -40,13 +40,11 @@ class RollbackPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """The rollback target: a complete seqno of at most ``seqno``, on one of these branches.
-
-    ``log`` says which branch holds a seqno.
-    """
+    """The rollback target: a complete seqno of at most ``seqno``, on one of these branches."""
 
     seqno: int
     log: FailoverLog | None
+    """Tells which branch holds a seqno."""
 
     def uuid_at(self, seqno: int) -> int:
         """Return the branch to name in a request at ``seqno``."""
@@ -68,10 +66,8 @@ def plan_rollback(
 
     Args:
         state: the vbucket's, with its order.
-        complete_seqnos: snapshot ends that were reached on its live history; others may be among
-            them that are too high.
-        policy: what the lake's settings say.
-
+        complete_seqnos: reached snapshot ends on its live history; too high ones may be among them.
+        policy: the lake's.
     """
     if state.order is None:
         raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")
@@ -90,7 +86,7 @@ def plan_rollback(
 
 
 def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackTarget:
-    """Return how far back an order leads."""
+    """Return an order's target."""
     order = state.order
     assert order is not None
     if policy is RollbackPolicy.RESYNC:
@@ -104,10 +100,10 @@ def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackT
 
 
 def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> RollbackTarget:
-    """Return up to which seqno two logs tell the same history, and its branches in our log.
+    """Return the seqno up to which two logs tell the same history, and its branches in our log.
 
-    A branch ends, in a log, where the next newer one begins; our newest one at ``our_seqno``. Both
-    hold a common branch up to the earlier one of its two ends.
+    A branch ends, in a log, where the next newer one begins; our newest one ends at ``our_seqno``.
+    Both hold a common branch up to the earlier one of its two ends.
     """
     ends: dict[int, int | None] = {}
     end: int | None = None
@@ -127,10 +123,10 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ro
 
 
 def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int | None:
-    """Return where a vbucket starts on the history of a failover log that was accepted.
+    """Return a vbucket's start on the history of an accepted failover log.
 
-    That is lower where its history forked off below: what was written there since is the lake's. It
-    is 0 where nothing tells how much of the history is common.
+    It is lower if the history forked off below the old start: later writes are the lake's. It is 0
+    if nothing tells how much of the history is common.
     """
     ours, start_seqno = state.failover_log, state.start_seqno
     if ours is None or not start_seqno:

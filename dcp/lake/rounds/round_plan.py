@@ -21,13 +21,12 @@ _LISTED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class BackfillSource:
-    """The source of a backfill: replicas, or the settings' nodes; and its rate at most.
-
-    ``bytes_per_second`` is for all tasks together; None: as fast as it goes.
-    """
+    """The source of a backfill, and its highest rate."""
 
     reads_replicas: bool
+    """False: it reads from the settings' nodes."""
     bytes_per_second: float | None = None
+    """For all tasks together; None: no limit."""
 
     def shared_by(self, tasks: int) -> "BackfillSource":
         """Return each task's part of it."""
@@ -37,31 +36,31 @@ class BackfillSource:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """One vbucket to stream: from which node, from which state, to which seqno at least.
-
-    ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
-    A target that was reached before asks no more than whether the producer still agrees.
-    ``is_backfill``: a backfill reads it (`dcp.lake.rounds.backfill_plan`), so the target is what
-    the node holds, which need not be all that there is.
-    """
+    """One vbucket to stream."""
 
     state: VbucketProgress
     node: NodeAddress
     target_seqno: int
+    """The least seqno to reach. If it was reached before, the stream only asks whether the producer
+    still agrees.
+    """
     begins_epoch: bool = False
+    """The state is the beginning of a new epoch, which the round records."""
     is_backfill: bool = False
+    """A backfill reads it (`dcp.lake.rounds.backfill_plan`): the target is its node's high seqno,
+    which may be behind.
+    """
 
     @property
     def vbucket(self) -> int:
-        """The vbucket."""
         return self.state.vbucket
 
     @property
     def least_complete_seqno(self) -> int:
-        """The complete seqno that no budget ends it below; 0: it may end anywhere.
+        """The least complete seqno before a budget may end it; 0: it may end anywhere.
 
-        After fruitless rollbacks it must be read up to its target (`dcp.lake.rounds.rollback_plan`
-        says why).
+        After fruitless rollbacks it must be read up to its target
+        (`dcp.lake.rounds.rollback_plan`).
         """
         is_whole = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
         return self.target_seqno if is_whole else 0
@@ -74,33 +73,32 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """One Spark task: what it streams, and its share of what the round only writes down.
-
-    ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
-    have been. ``applied`` are replica versions that the log does not list yet. ``backfill`` is set
-    where all its streams are a backfill's, with the task's part of the rate. ``seeds`` are the
-    nodes of the cluster when it was planned, which it may ask for a newer map. Of its streams goes
-    to the lake what passes ``document_filter``.
-    """
+    """One Spark task: its streams, and its share of the states that the round only writes down."""
 
     index: int
     streams: tuple[StreamPlan, ...]
     carried: tuple[VbucketProgress, ...]
+    """States of vbuckets that no task streams."""
     windows: WindowPlan
     left_out: "tuple[LeftOut, ...]" = ()
+    """Those of the carried vbuckets that should have been streamed."""
     applied: tuple[AppliedVersion, ...] = ()
+    """Replica versions that the log does not list yet."""
     backfill: BackfillSource | None = None
+    """Set if all its streams are a backfill's, with the task's part of the rate."""
     seeds: tuple[NodeAddress, ...] = ()
+    """The nodes of the cluster at the plan's time, which the task may ask for a newer map."""
     document_filter: DocumentFilter = EVERYTHING
+    """Only documents that pass it go to the lake."""
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
-        """The nodes it connects to, one connection each."""
+        """The nodes that it connects to, one connection each."""
         return tuple(sorted({stream.node for stream in self.streams}))
 
     @property
     def backlog(self) -> int:
-        """Seqnos that its vbuckets are behind."""
+        """The seqnos that its vbuckets are behind."""
         return sum(stream.backlog for stream in self.streams)
 
 
@@ -115,10 +113,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan(Shown):
-    """The whole round. Its tasks write the position of every vbucket, streamed or carried.
-
-    ``outlook`` is what else is foreseen, where somebody asked (`dcp.lake.run.preview`).
-    """
+    """The whole round. Its tasks write the position of every vbucket, streamed or carried."""
 
     lake_id: str
     round: int
@@ -127,6 +122,7 @@ class RoundPlan(Shown):
     target_bytes: int
     target_seconds: float
     outlook: Outlook | None = None
+    """Set if somebody asked for it (`dcp.lake.run.preview`)."""
 
     @property
     def streams(self) -> tuple[StreamPlan, ...]:
@@ -136,7 +132,7 @@ class RoundPlan(Shown):
 
     @property
     def backlog(self) -> int:
-        """Seqnos that its streams are behind."""
+        """The seqnos that its streams are behind."""
         return sum(task.backlog for task in self.tasks)
 
     def listing(self, applied: Sequence[AppliedVersion]) -> "RoundPlan":
@@ -146,7 +142,6 @@ class RoundPlan(Shown):
         return replace(self, tasks=tuple(tasks))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as a JSON object; seqnos are exact integers."""
         return plan_json(self)
 
     def __str__(self) -> str:
@@ -155,21 +150,18 @@ class RoundPlan(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Idle(Shown):
-    """No stream is needed, or none is possible: no round, no commit.
-
-    ``waiting`` are vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`).
-    ``paused`` says who paused the lake; empty where nobody did.
-    """
+    """No stream is needed, or none is possible: no round, no commit."""
 
     lake_id: str
     latest_round: int
     left_out: tuple[LeftOut, ...]
     outlook: Outlook | None = None
     waiting: frozenset[int] = frozenset()
+    """Vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`)."""
     paused: str = ""
+    """Who paused the lake; empty if nobody did."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "lake": self.lake_id,
             "round": None,
@@ -184,7 +176,7 @@ class Idle(Shown):
 
 
 def plan_text(plan: RoundPlan) -> str:
-    """Return a few lines: what streams from where, how far it is behind, what is left out."""
+    """Return a few lines on the streams, their backlog, and the vbuckets left out."""
     streams = plan.streams
     backlog = sum(stream.backlog for stream in streams)
     head = (
@@ -198,7 +190,7 @@ def plan_text(plan: RoundPlan) -> str:
 
 
 def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
-    """Return a line for each epoch that begins, with the vbuckets where it does so alike."""
+    """Return a line for each group of epochs that begin alike, with its vbuckets."""
     begins: dict[str, list[int]] = {}
     for stream in streams:
         if stream.begins_epoch:
@@ -210,7 +202,7 @@ def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
 
 
 def idle_text(idle: Idle) -> str:
-    """Return why there is no round."""
+    """Return the reason why there is no round."""
     lines = [f"no round: after round {idle.latest_round} "]
     if idle.waiting:
         lines[0] += "no vbucket needs one yet"
@@ -223,7 +215,7 @@ def idle_text(idle: Idle) -> str:
 
 
 def pause_lines(paused: str) -> list[str]:
-    """Return a line for who paused a lake; none where nobody did."""
+    """Return a line on who paused a lake; none if nobody did."""
     if not paused:
         return []
     return [f"the lake is {paused}: no further round begins until dcplake resume"]
@@ -255,7 +247,7 @@ def _source_text(source: BackfillSource) -> str:
 
 
 def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
-    """Return a line for each reason, with the vbuckets that it concerns."""
+    """Return a line for each reason, with its vbuckets."""
     by_reason: dict[tuple[str, str], list[int]] = {}
     for left in left_out:
         by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)
@@ -268,7 +260,6 @@ def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
 
 
 def plan_json(plan: RoundPlan) -> dict[str, Any]:
-    """Return the plan as a JSON object."""
     return {
         "lake": plan.lake_id,
         "round": plan.round,

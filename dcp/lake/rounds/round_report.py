@@ -15,8 +15,6 @@ _WORTH_A_LINE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RoundReport(Shown):
-    """The result of a committed round."""
-
     round: int
     version: int
     seconds: float
@@ -27,7 +25,6 @@ class RoundReport(Shown):
     def of(
         cls, plan: RoundPlan, version: int, seconds: float, vbuckets: tuple[VbucketReport, ...]
     ) -> "RoundReport":
-        """Return the report of a plan's round."""
         return cls(plan.round, version, seconds, vbuckets, plan.left_out)
 
     @property
@@ -57,15 +54,15 @@ class RoundReport(Shown):
 
     @property
     def gate(self) -> str:
-        """The stage that full windows waited for most; empty where that is not known."""
+        """The stage that full windows waited for most; empty if it is unknown."""
         shares = window_full_shares(self.vbuckets)
         return max(filter(None, shares), key=lambda gate: shares[gate], default="")
 
     @property
     def incomplete(self) -> tuple[LeftOut, ...]:
-        """Every vbucket that did not go on, with the reason: planned or not.
+        """Every vbucket that did not go on, planned or not, with the reason.
 
-        One that was rolled back does: the next round begins its new epoch.
+        A vbucket that was rolled back does go on: the next round begins its new epoch.
         """
         failed = (
             LeftOut(report.vbucket, report.reason, report.detail)
@@ -75,7 +72,6 @@ class RoundReport(Shown):
         return (*self.left_out, *failed)
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         sums = ("rows", "escaped_keys", "undecodable_values", "gate")
         return {
             **plain(self),
@@ -116,9 +112,9 @@ class RoundReport(Shown):
 
 
 def window_full_shares(reports: Sequence[VbucketReport]) -> dict[str, float]:
-    """Return the part of the time in which nodes could send nothing, by the stage waited for.
+    """Return the part of the time in which nodes could send nothing, by the stage they waited for.
 
-    It is the mean over the vbuckets. The stage is empty where it is not known.
+    It is the mean over the vbuckets. The stage is empty if it is unknown.
     """
     shares: dict[str, float] = {}
     for report in reports:

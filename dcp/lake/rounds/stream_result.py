@@ -18,17 +18,15 @@ _LEAST_SHARE: Final = 0.005
 
 @dataclass(slots=True)
 class StreamResult:
-    """One vbucket in one task of a round. Its counts are filled in when the task ends.
+    """One vbucket in one task of a round.
 
-    ``position_of`` is the consumer's, which alone keeps where a vbucket stands.
-
-    More than 15 attributes: one is one column.
-
-    Written from outside: a task fills it in as its streams go on.
+    Its counts are filled in when the task ends. More than 15 attributes: one is one column. Written
+    from outside: a task fills it in as its streams go on.
     """
 
     plan: StreamPlan
     position_of: Callable[[int], Position]
+    """The consumer's, which alone keeps a vbucket's position."""
     failover_log: FailoverLog | None = None
     purge_seqno: int | None = None
     start_seqno: int | None = None
@@ -43,7 +41,7 @@ class StreamResult:
     window_full: float = 0.0
     """The part of its task's time in which the node could send nothing: the window was full."""
     gate: str = ""
-    """The stage that the window then waited for, most of the time."""
+    """The full window then waited for this stage, most of the time."""
     order: RollbackOrder | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -51,17 +49,17 @@ class StreamResult:
 
     @property
     def position(self) -> Position:
-        """The position behind the last row that was taken."""
+        """The position behind the last taken row."""
         return self.position_of(self.plan.vbucket)
 
     @property
     def target_reached(self) -> bool:
-        """True if the end of a snapshot at or beyond the target was reached."""
+        """True if the stream reached a snapshot's end at or beyond the target."""
         return self.position.complete_seqno >= self.plan.target_seqno
 
     @property
     def reads_on(self) -> bool:
-        """True if the stream must not end before a snapshot's end that is still to come."""
+        """True if the stream must not end before a coming snapshot's end."""
         return self.position.complete_seqno < self.plan.least_complete_seqno
 
     def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
@@ -69,7 +67,6 @@ class StreamResult:
         self.outcome, self.reason, self.detail = outcome, reason, detail
 
     def state(self, round_number: int) -> VbucketProgress:
-        """Return the vbucket's state after the round."""
         begun = self.plan.state
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
@@ -89,7 +86,6 @@ class StreamResult:
         return state if self.order is None else state.ordered(self.order)
 
     def report(self) -> VbucketReport:
-        """Return what the vbucket's status row says."""
         assert self.outcome is not None, "it is over"
         is_told = self.window_full >= _LEAST_SHARE
         return VbucketReport(
