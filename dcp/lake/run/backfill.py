@@ -40,19 +40,20 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BackfillWish:
-    """The vbuckets to rebuild (None: all), from where, and how fast at most (None: no limit)."""
+    """The vbuckets to rebuild, the source, and the highest rate."""
 
     vbuckets: frozenset[int] | None
+    """None: all."""
     source: str
     megabytes_per_second: float | None = None
+    """None: no limit."""
 
     def is_large(self, high_seqnos: Mapping[int, int]) -> bool:
-        """Return whether it reads so much that Java's best code pays: vbuckets from seqno 0 on."""
+        """Return whether it reads so much from seqno 0 on that Java's best code pays."""
         chosen = high_seqnos if self.vbuckets is None else self.vbuckets
         return sum(high_seqnos.get(vbucket, 0) for vbucket in chosen) >= MANY_CHANGES
 
     def action(self) -> Action:
-        """Return a new request."""
         ranges = None if self.vbuckets is None else number_ranges(self.vbuckets)
         options = backfill_options(self.source, self.megabytes_per_second)
         return Action.requested(BACKFILL, ranges, options)
@@ -66,13 +67,12 @@ def backfill(
     stop: threading.Event | None = None,
     spark: "SparkSession | None" = None,
 ) -> Action:
-    """Rebuild vbuckets, or go on with the backfill that is open, and return what came of it.
+    """Rebuild vbuckets, or go on with the open backfill, and return its outcome.
 
     Raises:
-        ConfigError: another backfill than this is open; or the request was refused.
+        ConfigError: another backfill is open; or the request was refused.
         IncompleteRunError: some vbuckets could not be rebuilt; the message names them.
         StoppedError: it was asked to stop, and the backfill stays open; or somebody cancelled it.
-
     """
     told = observer or Observer()
     with stopping(stop, settings.round) as stopped:
@@ -87,14 +87,13 @@ def backfill(
 
 
 def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> Action:
-    """Ask the lake's driver to end the backfill that is open.
+    """Ask the lake's driver to end the open backfill.
 
-    Vbuckets that it has begun are read to their end from the active nodes; of one of collections
-    those that are not done keep the rows that they had.
+    Vbuckets that it has begun are read to their end from the active nodes. Unread vbuckets keep
+    their old rows.
 
     Raises:
         ConfigError: none is open.
-
     """
     with opened_lake(settings, spark) as lake:
         control = Control(lake)
@@ -114,8 +113,6 @@ def _drive(
     stopped: threading.Event,
     spark: "SparkSession | None",
 ) -> Action:
-    """Be the lake's driver until the backfill has ended."""
-
     def check(cluster: ClusterView) -> None:
         request_of(wish.action(), cluster.map.vbucket_count)
 
@@ -136,7 +133,7 @@ def _wait_for_driver(
     stopped: threading.Event,
     spark: "SparkSession | None",
 ) -> Action:
-    """Ask the process that drives the lake, and look on until it has ended the backfill."""
+    """Ask the process that drives the lake, and watch until it has ended the backfill."""
     with opened_lake(settings, spark) as lake:
         control = Control(lake)
         action = _own(lake, control, wish)
@@ -152,7 +149,7 @@ def _wait_for_driver(
 
 
 def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
-    """Return the backfill that is open, if it is what is wished; else a new one."""
+    """Return the open backfill, if it is the wished one; else a new one."""
     wanted, found = wish.action(), _open_backfill(control)
     if found is None:
         control.write(wanted, ActionState.REQUESTED)
@@ -176,7 +173,7 @@ def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], Backfi
 
 
 def _open_backfill(control: Control) -> Action | None:
-    """Return the oldest backfill that is open; one that is cancelled ends before the next round."""
+    """Return the oldest open backfill; a cancelled one ends before the next round."""
     for each in control.actions():
         if each.action == BACKFILL and each.is_open and not each.is_to_be_cancelled:
             return each
@@ -184,7 +181,7 @@ def _open_backfill(control: Control) -> Action | None:
 
 
 def _seen(lake: LakeTables, action: Action) -> BackfillReport:
-    """Return how far a backfill is that another process carries out, as the log tells it."""
+    """Return the progress of another process's backfill, by the log."""
     newest = latest_round(lake)
     states = positions_at(lake, newest)
     request = request_of(action, lake.identity.vbucket_count)

@@ -49,7 +49,7 @@ NO_COLLECTIONS: Final = (
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts of a backfill in this process, and its standing when that last changed."""
+    """Counts of a backfill in this process, and its standing at its last change."""
 
     began_at: float
     moved_at: float
@@ -61,19 +61,15 @@ class _Counts:
 
     @classmethod
     def begun_now(cls) -> "_Counts":
-        """Return those of a backfill that begins."""
         now = monotonic()
         return cls(now, now)
 
     def note(self, *standing: int) -> None:
-        """Note how far the backfill is."""
         if standing != self.standing:
             self.standing, self.moved_at = standing, monotonic()
 
 
 class Backfills:
-    """The backfills of one driver."""
-
     def __init__(
         self, lake: LakeTables, control: Control, access: SourceAccess, observer: Observer
     ) -> None:
@@ -86,11 +82,10 @@ class Backfills:
 
     @property
     def is_open(self) -> bool:
-        """True if a backfill is going on."""
         return self._request is not None
 
     def next(self, cluster: ClusterView) -> BackfillPlan | None:
-        """Return what the next round reads for a backfill; None where there is none."""
+        """Return the backfill's part of the next round; None if there is none."""
         while (action := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
             states = positions_at(self._lake, newest)
@@ -106,7 +101,7 @@ class Backfills:
         return None
 
     def learn(self, plan: RoundPlan, report: RoundReport) -> None:
-        """Take note of what a round brought."""
+        """Note the results of a round."""
         before = {each.vbucket: each.state for each in plan.streams if each.is_backfill}
         counts = self._counts
         for each in report.vbuckets:
@@ -134,7 +129,7 @@ class Backfills:
         newest: int,
         cluster: ClusterView,
     ) -> BackfillRequest | None:
-        """Return a request that is begun, by us now or by a driver before; None: refused."""
+        """Return a request that we begin now, or that a driver began before; None: refused."""
         try:
             request = request_of(action, cluster.map.vbucket_count)
             if action.state is ActionState.BEGUN:
@@ -220,8 +215,7 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
     """Return the request that the rows of ``control`` make.
 
     Raises:
-        ConfigError: they ask for what there is not.
-
+        ConfigError: they ask for unknown things.
     """
     try:
         new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
@@ -240,7 +234,7 @@ def progress_of(
     states: Mapping[int, VbucketProgress],
     newest: int,
 ) -> BackfillProgress:
-    """Return how far a backfill is by what the log says."""
+    """Return a backfill's progress, by the log."""
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
     return BackfillProgress.of(request, states, {each.vbucket for each in forks if not each.seqno})
 
@@ -260,13 +254,11 @@ def copies_of(
 
 
 def backfill_options(source: str, megabytes_per_second: float | None) -> dict[str, Any]:
-    """Return the options of a request, as its row has them."""
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
     return {_SOURCE: source, **rate}
 
 
 def _source_of(options: str | None) -> BackfillSource:
-    """Return the source that a request's options name."""
     try:
         told = json.loads(options or "{}")
     except ValueError:

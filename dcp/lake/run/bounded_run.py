@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.round_report import RoundReport
 
 _FRUITLESS_ROUNDS: Final = 3
-"""After so many rounds in a row without any progress what is behind is given up."""
+"""After so many rounds in a row without any progress, the vbuckets that are behind are given up."""
 
 _AGREEMENTS: Final = 3
-"""So often a node is asked again that agrees with us and tells something else."""
+"""A node that agrees with us and tells something else is asked again so often."""
 
 _EPOCHS_MOST: Final = 30
 """More than a failover log has entries: so many rollbacks of a vbucket in one run lead nowhere."""
@@ -29,7 +29,7 @@ class BoundedRun:
     """``goals`` are seqnos by vbucket; ``given_up`` says why a vbucket is not tried again."""
 
     def __init__(self, cluster: "ClusterView") -> None:
-        """Want what the cluster holds now."""
+        """The goals are the cluster's present high seqnos."""
         self.goals: dict[int, int] = dict(cluster.high_seqnos)
         self.given_up: dict[int, LeftOut] = {}
         self._agreed: Counter[int] = Counter()
@@ -37,7 +37,7 @@ class BoundedRun:
         self._fruitless = 0
 
     def learn(self, plan: RoundPlan, report: "RoundReport") -> None:
-        """Take note of what a round brought, and what it did not."""
+        """Note the results of a round."""
         progress = _progress(plan, report)
         self._fruitless = 0 if any(progress.values()) else self._fruitless + 1
         self._give_up_what_stands_still(plan, report, progress)
@@ -51,7 +51,7 @@ class BoundedRun:
         }
 
     def update(self, cluster: "ClusterView") -> None:
-        """Lower the goals where the cluster holds less by now; add those not known before."""
+        """Lower the goals if the cluster holds less now; add unknown vbuckets."""
         known = cluster.high_seqnos
         lowered = {vb: min(goal, known.get(vb, goal)) for vb, goal in self.goals.items()}
         self.goals = {**known, **lowered}
@@ -72,9 +72,9 @@ class BoundedRun:
     def _give_up_what_contradicts_itself(self, plan: RoundPlan) -> None:
         """Give up vbuckets whose node says one thing and does another, again and again.
 
-        It agreed while it told of a lower high seqno or another branch (such vbuckets are asked for
-        although their target was reached, see `dcp.lake.rounds.planning.is_elsewhere`); or it
-        ordered one rollback after another.
+        It agreed, but told a lower high seqno or another branch; such vbuckets are asked for even
+        at their target (`dcp.lake.rounds.planning.is_elsewhere`). Or it ordered one rollback after
+        another.
         """
         for stream in plan.streams:
             vbucket = stream.vbucket
@@ -98,9 +98,9 @@ def _backfill_vbuckets(plan: RoundPlan) -> frozenset[int]:
 
 
 def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:
-    """Return for each streamed vbucket whether the round brought it further.
+    """Return for each streamed vbucket whether the round advanced it.
 
-    A rollback does: each leads further back, or is reported by the plan
+    A rollback does: each leads further back, or the plan reports it
     (`dcp.lake.rounds.rollback_plan`).
     """
     before = {each.vbucket: each.state.position.seqno for each in plan.streams}

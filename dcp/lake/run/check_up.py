@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """A source whose every step is done, and what became known of it."""
+    """A source whose every step is done, with the findings."""
 
     settings: Settings
     connection: ConnectionSettings
@@ -65,8 +65,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
     """Go from the settings that ``load`` returns to the first rows of a vbucket.
 
     Raises:
-        DcplakeError: the first step that fails, told before.
-
+        DcplakeError: the first step that fails; ``tell`` has heard of it.
     """
     with checking("configuration", tell) as finding:
         settings = load()
@@ -100,7 +99,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
 
 
 def _whence(source: SourceSettings) -> str:
-    """Return where the password comes from; nothing where a certificate signs in."""
+    """Name the source of the password; empty if a certificate signs in."""
     if source.credentials_folder:
         return f", told by {source.credentials_folder}"
     if not source.username:
@@ -115,7 +114,7 @@ def _look_up(
     credentials: Credentials,
     tell: Tell,
 ) -> FoundSeeds:
-    """Find the nodes to begin with; a step of its own where DNS or HTTP is asked for them."""
+    """Find the nodes to begin with; asking DNS or HTTP is a step of its own."""
     place = ConnectionString.parse(written, tls=connection.tls is not None)
     name = "HTTP" if place.over_http else "DNS SRV" if place.srv_name else ""
     if not name:
@@ -127,7 +126,7 @@ def _look_up(
 
 
 def _resolve(seeds: FoundSeeds, finding: Finding) -> None:
-    """Look the seeds' names up; one that is found is enough for a run."""
+    """Look the seeds' names up; a run needs only one that is found."""
     found: dict[str, list[str]] = {}
     unknown: list[str] = []
     for seed in seeds.nodes:
@@ -241,11 +240,10 @@ def _require_all_nodes(cluster: ClusterView, finding: Finding) -> None:
 
 
 def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
-    """Return the vbucket that is the least to read, but not nothing if there is one, and its node.
+    """Return the smallest vbucket, preferably with documents, and its node.
 
     Raises:
         NodeUnavailableError: no vbucket is active.
-
     """
     candidates = [
         (seqno == 0, seqno, vbucket, node)
@@ -265,13 +263,13 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 
 
 def check_lake(source: CheckedSource, tell: Tell) -> None:
-    """Look if there is a lake at the configured place, of this bucket, and fit for the settings.
+    """Check that the configured place has no lake, or one of this bucket that fits the settings.
 
     Raises:
-        SetupError: the store does not let us write, or Spark does not start where it is needed.
-        LakeError: it holds another bucket, what is there is no lake, or the store overwrites.
-        ConfigError: a run refuses the names of collections, or where the lake is to start.
-
+        SetupError: the store does not let us write, or Spark, if needed, does not start.
+        LakeError: the lake holds another bucket, the place holds a foreign table, or the store
+            overwrites.
+        ConfigError: a run refuses the names of collections, or the lake's start.
     """
     settings, cluster = source.settings, source.cluster
     store = store_without_spark(settings)

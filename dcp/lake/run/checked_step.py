@@ -11,7 +11,9 @@ from dcp.errors import DcplakeError
 
 
 class StepState(StrEnum):
-    """The end of a step: with a warning a run works, without something or not for long."""
+    """The end of a step: with a warning a run works, but lacks something, or works only for a
+    while.
+    """
 
     OK = "ok"
     WARNING = "warning"
@@ -20,16 +22,17 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedStep:
-    """A step that is over: what was found in words, and for machines."""
+    """A step that is over."""
 
     name: str
     state: StepState
     seconds: float
     found: str
+    """The finding in words."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    """The finding for machines."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
         return {
             "step": self.name,
             "state": str(self.state),
@@ -48,24 +51,22 @@ class Finding:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def say(self, text: str, **facts: Any) -> None:
-        """Say what was found."""
         self.text = text
         self.facts |= facts
 
     def checked(self, name: str, begun: float) -> CheckedStep:
-        """Return the step, over by now."""
         found = "; ".join([self.text, *self.warnings])
         state = StepState.WARNING if self.warnings else StepState.OK
         return CheckedStep(name, state, monotonic() - begun, found, self.facts)
 
 
 Tell = Callable[[CheckedStep], None]
-"""Hears of each step when it is over; of those of a connection's set-up in another thread."""
+"""Hears of each finished step; another thread calls it for the set-up of a connection."""
 
 
 @contextmanager
 def checking(name: str, tell: Tell) -> Iterator[Finding]:
-    """Do a step, and tell it: what was found, or the error that it ends with."""
+    """Do a step, and tell its findings, or the error that ends it."""
     begun = monotonic()
     finding = Finding()
     try:
@@ -78,7 +79,9 @@ def checking(name: str, tell: Tell) -> Iterator[Finding]:
 
 @contextmanager
 def attempts(tell: Tell) -> Iterator[Tell]:
-    """Give what tells the steps of attempts: a failed one is a warning where another follows it."""
+    """Give a function that tells steps of attempts: a failed one is a warning if another
+    follows.
+    """
     failed: CheckedStep | None = None
 
     def tell_when_decided(step: CheckedStep) -> None:

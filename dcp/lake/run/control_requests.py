@@ -28,7 +28,7 @@ RESUME: Final = "resume"
 RESYNC: Final = "resync"
 ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
 _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
-"""Requests that ended so change nothing."""
+"""Requests with these ends change nothing."""
 
 
 def ask(
@@ -37,12 +37,11 @@ def ask(
     vbuckets: Collection[int] | None = None,
     spark: "SparkSession | None" = None,
 ) -> Action:
-    """Ask the driver of a lake, which need not run now, for an action without options.
+    """Ask a lake's driver, which need not run now, for an action without options.
 
     Raises:
-        ConfigError: a vbucket that the bucket does not have.
+        ConfigError: the bucket lacks a vbucket.
         LakeError: there is no lake.
-
     """
     wanted = Action.requested(action, None if vbuckets is None else number_ranges(vbuckets), {})
     with opened_lake(settings, spark) as lake, lake.look():
@@ -63,12 +62,10 @@ class Requests:
         self._only_in_log = only_in_log
 
     def carry_out(self) -> Action | None:
-        """Do what is asked; return the pause that holds, if one does.
+        """Carry out the requests; return the pause that holds, if one does.
 
         Raises:
-            FencedError: another driver committed a round in the moment of a resync; the
-                request stays open.
-
+            FencedError: another driver committed a round during a resync; the request stays open.
         """
         for action in self._control.actions():
             if action.is_open and action.action != BACKFILL:
@@ -118,8 +115,7 @@ def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:
     """Return the vbuckets that a request names, or all.
 
     Raises:
-        ConfigError: it names some that the bucket does not have.
-
+        ConfigError: the bucket lacks one of them.
     """
     every = frozenset(range(vbucket_count))
     if ranges is None:

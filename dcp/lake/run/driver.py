@@ -67,7 +67,7 @@ from dcp.lake.tables.tables import (
 from dcp.printable import Shown
 
 _CHECK_SECONDS: Final = 1.0
-"""How often a run that waits looks whether its applies go on."""
+"""A waiting run looks so often whether its applies go on."""
 _REFUSED_SECONDS: Final = 300.0
 """How long a run that has begun may be refused, or find a secret half written, until that ends it.
 
@@ -77,9 +77,10 @@ minute or two to bring a new secret to each pod; the cluster has it at once.
 
 
 class _Patience(NamedTuple):
-    """Errors that a run outlasts: for ever, or for `_REFUSED_SECONDS`; ``awaited`` ends them."""
+    """Errors that a run outlasts: for ever, or for `_REFUSED_SECONDS`."""
 
     awaited: str
+    """Ends the errors."""
     kinds: tuple[type[DcplakeError], ...]
     is_endless: bool = False
 
@@ -104,18 +105,15 @@ _STOPPED: Final = (
 
 @dataclass(slots=True)
 class RunReport(Shown):
-    """The result of a run: rounds, applied versions and vbuckets left out.
-
-    ``paused`` says who paused the lake meanwhile; empty where nobody did.
-    """
+    """The result of a run: rounds, applied versions and vbuckets left out."""
 
     rounds: list[RoundReport] = field(default_factory=list)
     applied: list[AppliedVersion] = field(default_factory=list)
     left_out: tuple[LeftOut, ...] = ()
     paused: str = ""
+    """Who paused the lake meanwhile; empty if nobody did."""
 
     def __str__(self) -> str:
-        """Say what each round and each apply did, in the words of the command."""
         lines = [*map(str, self.rounds), *(f"applied: {each}" for each in self.applied)]
         lines += left_out_lines(self.left_out)
         lines = lines or ["nothing to do: the lake has what the cluster holds"]
@@ -159,7 +157,7 @@ class Driver:
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
         self._failing_since: float | None = None
         self._is_cut_short = False
-        """Whether the store failed since the tables were read; perhaps behind an apply's commit."""
+        """True if the store failed since the tables were read, perhaps after an apply's commit."""
 
     def once(
         self,
@@ -170,19 +168,21 @@ class Driver:
     ) -> RunReport:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
 
-        Backfills that were asked for are carried out, too. Once it ``is_enough``, what is there is
-        applied, and that is all. The cluster accepted the login before ``cluster`` was read. If
-        a node refuses it later, an executor lacks a secret's file, or the lake's store does not
-        answer, the run tries again for five minutes.
+        Requested backfills are carried out, too. Once it ``is_enough``, it applies all received
+        rounds and ends.
+
+        The cluster accepted the login before ``cluster`` was read. If a node refuses it later, an
+        executor lacks a secret's file, or the lake's store does not answer, the run tries again for
+        five minutes.
 
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
                 applied; or ``policy.persist_to`` holds an apply back.
-            StoppedError: ``stop`` or a pause of the lake came first; what was read is committed.
-            QualityError: ``quality.gate`` holds an apply back; what was read is committed.
+            StoppedError: ``stop`` or a pause of the lake came first; all received rows are
+                committed.
+            QualityError: ``quality.gate`` holds an apply back; all received rows are committed.
             AuthenticationError, BucketError, SecretError: refused for five minutes.
             StoreUnavailableError: the store did not answer for five minutes.
-
         """
         self._persistence.heed(stop)
         bounds = BoundedRun(cluster)
@@ -206,7 +206,7 @@ class Driver:
         stop: threading.Event,
         is_enough: Callable[[], bool],
     ) -> ClusterView | None:
-        """Do one round of `once`; return what the cluster holds then, None where all is done."""
+        """Do one round of `once`; return the cluster's new state, None if all is done."""
         pause = self._requests.carry_out()
         plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
         if is_enough():
@@ -241,15 +241,15 @@ class Driver:
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
 
-        Beside it another thread applies: what it is to apply to is handed over, and not waited for.
-        When ``stop`` is set, the round under way ends, and is applied if that is due.
+        Another thread applies the rounds that it gets, and this one does not wait for it. When
+        ``stop`` is set, the running round ends, and is applied if that is due.
+
         A cluster or a store that does not answer is asked again. A cluster that refuses us may be
-        starting, or have new secrets before we do: that ends the run after five minutes only.
+        starting, or have new secrets before we do: it ends the run only after five minutes.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
             SecretError: a file of a secret could not be used for five minutes.
-
         """
         self._persistence.heed(stop)
         with ApplyThread(self.apply_newest, self._applier.leave_the_rest) as applying:
@@ -259,7 +259,7 @@ class Driver:
         return self._report
 
     def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
-        """Poll, hand over what there is to apply, and wait."""
+        """Poll, hand over rounds to apply, and wait."""
         begin = monotonic()
         applying.check()
         reason = self.poll(applying.hand_over, stop)
@@ -274,14 +274,13 @@ class Driver:
                 break
 
     def poll(self, hand_over: Callable[[int], object], stop: threading.Event) -> str:
-        """Do what is asked of the driver, and run a round if one is due: a pass of `continuously`.
+        """Do the requests, and run a round if one is due: a pass of `continuously`.
 
-        ``hand_over`` is called with the round that can be applied (`apply_newest`). Returns what to
-        wait for before the next one.
+        ``hand_over`` is called with the round that can be applied (`apply_newest`). Returns the
+        reason to wait before the next pass.
 
         Raises:
             AuthenticationError, BucketError, SecretError: refused for five minutes.
-
         """
         try:
             with self.lake.look():
@@ -328,9 +327,9 @@ class Driver:
         raise failure
 
     def apply_newest(self, to_round: int) -> None:
-        """Apply what is pending up to ``to_round`` if it is due; of a run without end.
+        """Apply the pending changes up to ``to_round`` if it is due; for a run without end.
 
-        Where the store does not answer, the next round that is handed over is applied instead.
+        If the store does not answer, the next round that is handed over is applied instead.
         """
         try:
             self.apply(to_round, force=False)
@@ -344,13 +343,11 @@ class Driver:
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
-        """Return what the next round does, from what is durable and what the cluster holds.
+        """Return the next round's plan, by the lake and the cluster.
 
         Raises:
-            LakeError: the cluster's bucket is not the one that the lake holds, or somebody changed
-                the log behind our back.
-            ConfigError: a setting names a scope or collection that nobody knows.
-
+            LakeError: the cluster's bucket is not the lake's, or somebody changed the log.
+            ConfigError: a setting names an unknown scope or collection.
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._remember(cluster)
@@ -386,7 +383,7 @@ class Driver:
         return plan
 
     def _remember(self, cluster: ClusterView) -> None:
-        """Know the nodes of the newest map from here on, as do drivers that come after this one."""
+        """Keep the nodes of the newest map, for this driver and later ones."""
         is_encrypted = self._access.consumer.connection.tls is not None
         nodes = remembered_text(cluster.map, tls=is_encrypted)
         if nodes and (self._nodes is None or nodes != self._nodes.connection_string):
@@ -402,11 +399,10 @@ class Driver:
         return latest_round(self.lake)
 
     def apply_received(self) -> list[AppliedVersion]:
-        """Apply all that is received, whether that is due or not.
+        """Apply all received rounds, whether that is due or not.
 
         Raises:
             IncompleteRunError, QualityError: as of `once`.
-
         """
         self._guard.check()
         made = self.apply(self.received(), force=True)
@@ -430,12 +426,12 @@ class Driver:
         return report
 
     def _know(self, collections: Collections) -> None:
-        """Learn by which policies drops of some collections go."""
+        """Learn the drop policies of some collections."""
         dropped = self._access.dropped.knowing(self._settings.policy, collections)
         self._access = replace(self._access, dropped=dropped)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
-        """Apply what is pending up to ``to_round``, the newest one, if it is due and may be
+        """Apply the pending changes up to ``to_round``, the newest one, if it is due and may be
         published.
 
         ``force`` makes it due unless `when` is never.
@@ -456,17 +452,16 @@ class Driver:
         self._gate.refuse_held()
 
     def close(self) -> None:
-        """Let go of what it had of Spark, and say that the run is over; it can do nothing more."""
+        """End its use of Spark, and say that the run is over; it can do nothing more."""
         self._observer.ended()
         self._applier.close()
 
     def _ensure_replicas(self, cluster: ClusterView, document_filter: DocumentFilter) -> None:
-        """Make the tables of new collections; those of dropped ones go on being applied to.
+        """Make the tables of new collections; those of dropped ones still get applies.
 
-        Where a vbucket was read with another filter, a table would lack what that left out: it is
-        made when all have begun anew.
-
-        They bring no rows, but the log is kept for as long as a table stands at an old round.
+        If a vbucket was read with another filter, a new table would lack documents: it is made when
+        all vbuckets have begun anew. These tables bring no rows, but a table at an old round keeps
+        the log.
         """
         there = replicas_of(cluster.manifest)
         wanted = filter(document_filter.has_table, there)
@@ -486,7 +481,9 @@ class Driver:
             self._applier.know(replicas_in(self.lake))
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
-        """Return the vbuckets that a table still shows as they were, unless another job applies."""
+        """Return the vbuckets that a table still shows in an old state, unless another
+        job applies.
+        """
         if self._settings.apply.when == "never":
             return ()
         told = {left.vbucket for left in known}

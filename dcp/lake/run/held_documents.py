@@ -20,13 +20,14 @@ _MEASURED_ROWS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class HeldDocuments:
-    """The documents of some tables: ``rows`` by vbucket, and their mean length as frames.
-
-    The length is that of uncompressed values. None: the tables have no rows of the vbuckets.
-    """
+    """The documents of some tables."""
 
     rows: Counter[int]
+    """By vbucket."""
     mean_bytes: float | None
+    """The mean length of the documents as frames, with uncompressed values. None: the tables have
+    no rows of the vbuckets.
+    """
 
     def at_most(self, vbucket: int, complete_seqno: int, high_seqno: int) -> int:
         """Return how many documents a vbucket can have at a high seqno of its history.
@@ -56,7 +57,7 @@ def held_documents(lake: LakeTables, vbuckets: Collection[int]) -> HeldDocuments
 
 
 def _mean_frame_bytes(rows: Iterator[Mapping[str, Any]]) -> float:
-    """Return the mean length of the rows as frames; nothing is kept of them."""
+    """Return the mean length of the rows as frames; keeps no row."""
     count = total_bytes = 0
     for row in rows:
         count += 1

@@ -34,7 +34,6 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     Raises:
         AuthenticationError: user or password refused.
         BucketError: no access to the bucket's streams.
-
     """
     starts = [
         StreamStart(

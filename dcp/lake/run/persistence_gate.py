@@ -36,17 +36,17 @@ NO_DISKS: Final = (
     "published at once"
 )
 _SHORT_SECONDS: Final = 2.0
-"""So long is waited where the same is asked again soon."""
+"""The wait if the same question comes again soon."""
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LONGEST_WAIT_SECONDS: Final = 2.0
 
 
 def disks_of(persist_to: int, cluster: ClusterMap) -> int:
-    """Return on how many nodes' disks rows must be: ``persist_to``, none of an ephemeral bucket.
+    """Return how many nodes' disks must have the rows: ``persist_to``, or 0 for an ephemeral
+    bucket.
 
     Raises:
         ConfigError: the bucket has fewer copies than that.
-
     """
     if cluster.is_ephemeral:
         return 0
@@ -59,7 +59,7 @@ def disks_of(persist_to: int, cluster: ClusterMap) -> int:
 
 
 class PersistenceGate:
-    """Asks the nodes before each apply what is on their disks."""
+    """Asks the nodes before each apply for the seqnos on their disks."""
 
     def __init__(
         self, lake: LakeTables, settings: Settings, access: SourceAccess, remembered: Remembered
@@ -78,23 +78,22 @@ class PersistenceGate:
         self._stop = Event()
 
     def heed(self, stop: Event) -> None:
-        """Wait for no disk any more when ``stop`` is set."""
+        """Stop waiting for disks once ``stop`` is set."""
         self._stop = stop
 
     def leave_out(self, blocked: Collection[int]) -> None:
-        """Ask nothing of vbuckets whose rollback cannot be followed: they stay as they are."""
+        """Do not ask for vbuckets whose rollback cannot be followed: they stay as they are."""
         self._blocked = frozenset(blocked)
 
     def lets_pass(self, from_round: int, to_round: int, *, waits: bool) -> bool:
         """Return whether the rows up to ``to_round`` are on enough disks.
 
-        All tables hold ``from_round``: what was published is not asked for again. ``waits``: for
-        ``round.node_deadline_seconds``, else two seconds, and a later call asks again. Whatever the
-        nodes refuse is no error here: those who look at the cluster judge it.
+        All tables hold ``from_round``: published rows are not asked for again. ``waits``: for
+        ``round.node_deadline_seconds``, else two seconds, and a later call asks again. A node's
+        refusal is no error here: those who look at the cluster judge it.
 
         Raises:
             ConfigError: the bucket has fewer copies than that.
-
         """
         if not self._nodes:
             return True
@@ -119,7 +118,6 @@ class PersistenceGate:
 
         Raises:
             IncompleteRunError: names the vbuckets that are not on enough disks.
-
         """
         if self._missing:
             raise IncompleteRunError(
@@ -138,7 +136,7 @@ class PersistenceGate:
         )
 
     def _not_persisted(self, states: Mapping[int, VbucketProgress]) -> list[int]:
-        """Ask for what is not known to be on enough disks; return the vbuckets that are not."""
+        """Ask for all states that may not be on enough disks; return the vbuckets that are not."""
         branches = {
             vbucket: state.failover_log.uuid_at(state.complete_seqno)
             for vbucket, state in states.items()

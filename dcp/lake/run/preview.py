@@ -49,17 +49,16 @@ NEW_LAKE = "(a new lake)"
 
 
 def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPlan | Idle:
-    """Plan the next round of the lake, or the first one where there is no lake yet.
+    """Plan the next round of the lake, or the first one if there is no lake yet.
 
-    Its outlook says which vbuckets the nodes will order back to their beginning, with an estimate,
-    and which tables get other typed columns. ``spark`` is used where the lake cannot be read
-    without; None builds or takes over a session.
+    Its outlook estimates the vbuckets that the nodes will order back to their beginning, and names
+    the tables that get other typed columns. ``spark`` is used if only Spark can read the lake; None
+    builds or takes over a session.
 
     Raises:
-        ConfigError: a run would refuse the settings: by what the cluster or a table has.
+        ConfigError: a run would refuse the settings at this cluster or table.
         SourceError: the cluster cannot be asked.
-        LakeError: what is there is no lake, or holds another bucket.
-
+        LakeError: the table is foreign, or the lake holds another bucket.
     """
     access = source_access(settings)
     persist_to = settings.policy.persist_to
@@ -107,7 +106,6 @@ def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTab
 
     Raises:
         ConfigError: there is one.
-
     """
     rules, there = settings.policy, collections_of(cluster.manifest)
     known = DroppedPolicies().knowing(rules, there)
@@ -123,7 +121,7 @@ def _read_again(
     position: LakePosition,
     orders: Mapping[int, RollbackOrder],
 ) -> ReadAgain | None:
-    """Estimate what is read again by orders to come, and by those that the lake has."""
+    """Estimate the documents that coming orders, and the lake's own, let the run read again."""
     states = position.states.values()
     ordered = [state for state in states if state.order is not None]
     ordered += [position.state(vbucket).ordered(order) for vbucket, order in orders.items()]
@@ -154,7 +152,7 @@ def _written_anew(
     settings: ApplySettings,
     applied: Mapping[ReplicaTable, AppliedVersion | None],
 ) -> tuple[str, ...]:
-    """Return the tables whose typed columns the next apply replaces, as their contracts say."""
+    """Return the tables whose typed columns the next apply replaces, by their contracts."""
     if settings.when == "never" and not settings.contracts_folder:
         return ()  # another job applies, perhaps with another file
     contracts, found = ContractBook(settings.contracts_folder), []
@@ -174,13 +172,12 @@ def _leaves_out_documents(rules: FilterSettings) -> bool:
 
 
 def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate:
-    """Estimate a backfill by what the nodes hold now.
+    """Estimate a backfill by the nodes' present seqnos.
 
     Raises:
-        ConfigError: a vbucket that the bucket does not have.
+        ConfigError: the bucket lacks a vbucket.
         SourceError: the cluster cannot be asked.
-        LakeError: what is there is no lake, or holds another bucket.
-
+        LakeError: the table is foreign, or the lake holds another bucket.
     """
     access = source_access(settings)
     states: Mapping[int, VbucketProgress] = {}

@@ -32,7 +32,7 @@ from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 
 def only_in_log(settings: Settings) -> tuple[str, ...]:
-    """Return what only the log of a lake with these settings tells, and what to do without."""
+    """Name the settings that only the log can serve, each with the way to do without."""
     told = []
     if settings.policy.keeps_dropped:
         told.append(
@@ -57,13 +57,12 @@ def commit_resync(
 ) -> int:
     """Commit the round of the driver ``writer_id``; return its number.
 
-    ``only_in_log`` says what is lost with the log, and what to do without.
+    ``only_in_log`` names the losses of a damaged log, and the way to do without.
 
     Raises:
         LakeError: the log is damaged, and not all vbuckets are to begin anew, or something is
             ``only_in_log``.
         FencedError: another driver committed a round.
-
     """
     every = range(lake.identity.vbucket_count)
     chosen = sorted(vbuckets)
@@ -100,9 +99,9 @@ def commit_resync(
 def _states(
     lake: LakeTables, newest: int, number: int, *, is_needed: bool
 ) -> Mapping[int, VbucketProgress]:
-    """Return the newest states; of a log that lost them, only that no epoch is used twice.
+    """Return the newest states; for a log that lost them, states that use no epoch twice.
 
-    A vbucket begins one epoch in a round at most, so none is higher than the number of rounds.
+    A vbucket begins at most one epoch in a round, so none is higher than the number of rounds.
     """
     try:
         with spark_errors("the newest positions cannot be read"):
@@ -122,8 +121,8 @@ def _states(
 def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writer_id: str) -> None:
     """Take all files out of ``changes``.
 
-    A DELETE without a condition reads no file. Delta cannot take out one alone that is unreadable.
-    The files stay on the disk, and in the older versions, for as long as the horizon keeps those.
+    A DELETE without a condition reads no file; Delta cannot take out a single unreadable one. The
+    files stay on the disk, and in the older versions, as long as the horizon keeps those.
     """
     record_cleaned_round(lake, replicas, newest)
     base = history(lake.changes, 1)[0].version

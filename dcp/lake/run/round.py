@@ -23,13 +23,12 @@ def run_round(
     writer_id: str,
     progress: RoundProgress | None = None,
 ) -> RoundReport:
-    """Stream what the plan says into one append of ``changes``, and report it.
+    """Stream a plan into one append of ``changes``, and report it.
 
     Raises:
         FencedError: another driver writes to this lake.
         AuthenticationError, BucketError: the source refused user, password or bucket.
         DcplakeError: Spark failed for another reason; the same round can be run again.
-
     """
     begin = monotonic()
     reached("round.planned")
@@ -45,6 +44,6 @@ def run_round(
 
 
 def streamed_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:
-    """Return what a round tells of the vbuckets that it streamed."""
+    """Return a round's reports of the vbuckets that it streamed."""
     reports = round_record(lake, round_number).reports
     return tuple(report for report in reports if report.outcome is not Outcome.LEFT_OUT)

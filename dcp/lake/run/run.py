@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _AFTER_ROUND_SECONDS: Final = 60.0
-"""How long a run that is asked to stop may take after its round's time: to commit and to apply."""
+"""A run that is asked to stop may take so long after its round's time, to commit and to apply."""
 
 
 def run(
@@ -41,16 +41,17 @@ def run(
     stop: threading.Event | None = None,
     spark: "SparkSession | None" = None,
 ) -> RunReport:
-    """Replicate: ``once`` until what the cluster held at the start is applied, else until ``stop``.
+    """Replicate: ``once`` until all that the cluster held at the start is applied, else until
+    ``stop``.
 
-    Without ``stop``, SIGTERM and SIGINT end a run after the round under way; a second signal ends
-    it at once, which loses nothing that is durable.
+    Without ``stop``, SIGTERM and SIGINT end a run after the running round. A second signal ends it
+    at once, which loses nothing durable.
 
     Args:
         settings: all of them.
         once: whether the run ends by itself.
         observer: hears of each step.
-        stop: ends the run after the round under way, when set by another thread.
+        stop: another thread sets it to end the run after the running round.
         spark: the session to use; None builds or takes over one.
 
     Raises:
@@ -60,7 +61,6 @@ def run(
         AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
         LakeError: the lake is not this bucket's, or somebody changed its tables.
         QualityError: a run with ``once`` ends with an apply that ``quality.gate`` holds back.
-
     """
 
     def is_long(high_seqnos: Mapping[int, int]) -> bool:
@@ -83,14 +83,13 @@ def driving(
     is_long: Callable[[Mapping[int, int]], bool],
     check: Callable[[ClusterView], object] = lambda _: None,
 ) -> Iterator[tuple[Driver, ClusterView]]:
-    """Be the driver of the lake, which is made if it is not there.
+    """Be the lake's driver; makes a missing lake.
 
-    Gives the driver and what the cluster holds. ``is_long`` is asked with the high seqnos when
-    Spark starts (`jvm_options`); ``check`` may refuse the cluster before a lake is made.
+    Gives the driver and the cluster's state. ``is_long`` is asked with the high seqnos when Spark
+    starts (`jvm_options`); ``check`` may refuse the cluster before a lake is made.
 
     Raises:
         LakeLockedError: another process is the driver.
-
     """
     access = source_access(settings)
     highs: dict[int, int] = {}
@@ -116,17 +115,16 @@ def apply_pending(
     """Bring every replica table to the newest round, whatever ``apply.when`` says.
 
     It reads the lake alone: the cluster may be out of reach, unless ``policy.persist_to`` lets it
-    ask what is on disks.
+    ask for the seqnos on disks.
 
     Returns:
-        The new versions; none where nothing waits.
+        The new versions; none if nothing waits.
 
     Raises:
         LakeError: there is no lake, or somebody changed its tables.
         FencedError: another driver works on the lake.
         IncompleteRunError: ``policy.persist_to`` holds the apply back.
         QualityError: ``quality.gate`` holds an apply back.
-
     """
     settings = replace(settings, apply=replace(settings.apply, when="every_round"))
     with (
@@ -138,7 +136,7 @@ def apply_pending(
 
 
 def open_or_create(store: SparkStore, settings: Settings, cluster: ClusterView) -> LakeTables:
-    """Return the lake of this bucket, made if it is not there."""
+    """Return the lake of this bucket; makes a missing one."""
     identity = LakeIdentity(
         lake_id=uuid4().hex,
         bucket=settings.source.bucket,
@@ -157,7 +155,7 @@ def open_or_create(store: SparkStore, settings: Settings, cluster: ClusterView) 
 
 @contextmanager
 def stopping(stop: threading.Event | None, rule: RoundSettings) -> Iterator[threading.Event]:
-    """Give the event that ends a run: the one given, or one that SIGTERM and SIGINT set."""
+    """Give the event that ends a run: the given one, or one that SIGTERM and SIGINT set."""
     if stop is not None:
         yield stop
         return

@@ -38,7 +38,7 @@ class SetUpCheck:
     """Tells the steps of one connection's set-up, each when the next one begins."""
 
     def __init__(self, node: NodeAddress, tell: Tell, *, is_first: bool) -> None:
-        """``is_first``: also what comes before DCP, which is the same for later connections."""
+        """``is_first``: also tells the steps before DCP, which later connections repeat."""
         self._node = node
         self._tell = tell
         self._is_first = is_first
@@ -59,11 +59,10 @@ class SetUpCheck:
             self._name, self._begun = name, monotonic()
 
     def end(self, finding: Finding) -> None:
-        """Tell the last step."""
         self._tell(finding.checked(self._name, self._begun))
 
     def fail(self, error: DcplakeError) -> None:
-        """Tell that the step under way failed."""
+        """Tell that the running step failed."""
         seconds = monotonic() - self._begun
         self._tell(CheckedStep(self._name, StepState.FAILED, seconds, str(error)))
 
@@ -98,7 +97,7 @@ def _hello(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
 
 
 def costs_of(refused: Mapping[str, str]) -> list[str]:
-    """Return a warning for each thing that was refused, with what it costs."""
+    """Return a warning for each refused thing, with its cost."""
     return [f"without {name}: {lost}" for name, lost in refused.items()]
 
 

@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
     """Give an event that the first signal sets; outside the main thread nothing sets it.
 
-    Where the block goes on ``limit_seconds`` after the first signal, the second one follows.
+    If the block goes on ``limit_seconds`` after the first signal, the second one follows.
     """
     event = threading.Event()
     main = threading.current_thread()

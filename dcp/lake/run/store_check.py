@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 
 def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:
-    """List, write, read, try to overwrite, swap and remove a file, each as a step of its own.
+    """List, write, read, try to overwrite, swap and remove a file, each as its own step.
 
     Raises:
-        SetupError: the store cannot be reached, or does not let us.
+        SetupError: the store cannot be reached, or denies access.
         LakeError: it overwrites.
-        ConfigError: the session is somebody else's, and commits to S3 without the store's refusal.
-
+        ConfigError: the session is foreign, and commits to S3 without the store's refusal.
     """
     if not isinstance(place, ObjectPlace):
         with checking("object store", tell) as finding:
@@ -36,7 +35,7 @@ def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, 
 
 
 def _found_by_spark(spark: "SparkSession", root: str) -> str:
-    """Write a file below a root on S3, try to overwrite it, and remove it; tell what was found."""
+    """Write a file below a root on S3, try to overwrite it, and remove it; return the finding."""
     bucket, chosen = urlsplit(root).netloc, log_store_of(spark, root)
     if chosen != LOG_STORE:
         return f"{bucket}: not tried, the log store is {chosen}"

@@ -16,7 +16,7 @@ from dcp.protocol.refusals import describe_status
 
 
 def open_dcp(opened: NodeConnection, tell: Tell) -> None:
-    """Open DCP with all the settings of a run, and tell what was negotiated."""
+    """Open DCP with all the settings of a run, and tell the agreed features."""
     set_up = SetUpCheck(opened.address, tell, is_first=False)
     try:
         opened.open(set_up.begin)
@@ -42,12 +42,13 @@ def open_dcp(opened: NodeConnection, tell: Tell) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WantedStream:
-    """The stream to try, and until when (``time.monotonic``)."""
+    """The stream to try."""
 
     vbucket: int
     high_seqno: int
     node: str
     deadline: float
+    """A time of ``time.monotonic``."""
 
     def __str__(self) -> str:
         return f"vbucket {self.vbucket} at {self.node}"
@@ -56,13 +57,12 @@ class WantedStream:
 def try_stream(
     connection: NodeConnection, wanted: WantedStream, cure: str, finding: Finding
 ) -> None:
-    """Stream a vbucket from its beginning, until there are rows or it proves to have none.
+    """Stream a vbucket from its beginning, until it has rows or proves to have none.
 
     Raises:
         BucketError: no access to the documents; the message says ``cure``.
         SourceError: the node refuses the stream, or ends it.
         NodeUnavailableError: nothing comes until the deadline, or the connection is lost.
-
     """
     connection.open_stream(wanted.vbucket, Position.beginning())
     told: list[str] = []
@@ -94,11 +94,11 @@ def try_stream(
 
 
 _PROGRESS: Final = (e.Items, e.SystemEventReceived, e.SnapshotCompleted, e.StreamAdvanced)
-"""What proves that the stream brings what it has."""
+"""These events prove that the stream works."""
 
 
 def _refusal(event: e.Event, wanted: WantedStream, cure: str) -> SourceError | None:
-    """Return the error that an event means for the stream; None where it means none."""
+    """Return the error that an event means for the stream; None for other events."""
     match event:
         case e.StreamRejected():
             return SourceError(f"{wanted}: {event.detail}")
