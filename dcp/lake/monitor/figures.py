@@ -28,8 +28,6 @@ ROUNDS_SHOWN: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """The newest version of a table, and its size."""
-
     table: str
     version: int
     size: TableSize
@@ -37,19 +35,19 @@ class TableFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFigures:
-    """The state that a replica table shows.
-
-    ``round`` is the one that its last apply brought it to. ``reached`` are the seqnos, by vbucket,
-    up to which it lacks nothing; rounds without rows for it count. ``behind_since`` is when the
-    lake received, or first knew of, the oldest change that it lacks; None where it lacks none.
-    ``applied_at`` is None before the first apply, or where the history no longer tells.
-    """
+    """The state that a replica table shows."""
 
     table: str
     round: int
+    """The round of its last apply."""
     applied_at: datetime | None
+    """None before the first apply, or if the history no longer tells."""
     reached: Mapping[int, int]
+    """By vbucket, the seqno up to which it lacks nothing; rounds without rows for it count."""
     behind_since: datetime | None
+    """The time when the lake received, or first knew of, the oldest change that it lacks; None if
+    it lacks none.
+    """
     stale: tuple[int, ...]
 
     def lag_seqnos(self, highs: Mapping[int, int]) -> int:
@@ -59,51 +57,48 @@ class ReplicaFigures:
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """The figures of one committed round.
-
-    ``window_full`` is the part of the time in which nodes could send nothing, by the stage that
-    was waited for (empty where that is not known). ``time`` is None where the history no longer
-    tells.
-    """
-
     round: int
     time: datetime | None
+    """None if the history no longer tells."""
     rows: int
     bytes: int
     vbuckets: int
     rollbacks: int
     window_full: Mapping[str, float]
+    """The part of the time in which nodes could send nothing, by the stage they waited for (empty:
+    unknown).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFigures:
-    """A lake at one moment.
-
-    ``highs`` are the newest seqnos that the lake knows of, by vbucket; ``rounds`` the newest ones,
-    newest first; ``rollbacks`` counts what producers ordered so far, by vbucket. ``stuck`` are the
-    vbuckets that the newest round could not bring further, ``waiting`` counts those whose newest
-    rows wait for a snapshot's end.
-    """
+    """A lake at one moment."""
 
     bucket: str
     lake_id: str
     vbuckets: int
     round: int
     rounds: tuple[RoundFigures, ...]
+    """The newest ones, newest first."""
     highs: Mapping[int, int]
+    """By vbucket, the newest seqno that the lake knows of."""
     replicas: tuple[ReplicaFigures, ...]
     tables: tuple[TableFigures, ...]
     rollbacks: int
+    """The rollbacks that producers ordered so far, counted once for each vbucket."""
     stuck: tuple[LeftOut, ...]
+    """The vbuckets that the newest round could not bring further."""
     waiting: int
+    """How many vbuckets have newest rows that wait for a snapshot's end."""
 
     @property
     def round_at(self) -> datetime | None:
-        """The time of the newest round."""
         return self.rounds[0].time if self.rounds else None
 
     def seeing(self, targets: Mapping[int, int], since: datetime) -> "LakeFigures":
-        """Return the figures of one who knows higher seqnos of some vbuckets, since a time."""
+        """Return the figures for somebody who knows higher seqnos of some vbuckets, since
+        a time.
+        """
         highs = {**self.highs}
         for vbucket, target in targets.items():
             highs[vbucket] = max(target, highs.get(vbucket, 0))
@@ -127,10 +122,10 @@ class FiguresReader:
         self._rollbacks = self._rollbacks_up_to = 0
 
     def read(self) -> LakeFigures:
-        """Return the figures of now.
+        """Return the present figures.
 
         Raises:
-            LakeError: a table, or the newest round's record, is not as it must be.
+            LakeError: a table, or the newest round's record, is damaged.
         """
         with self._lake.look():
             return self._read_newest()
@@ -179,7 +174,7 @@ class FiguresReader:
     def _round_figures(
         self, commits: Sequence[TableCommit], newest: int
     ) -> tuple[RoundFigures, ...]:
-        """Return the newest rounds; only those not known yet are read."""
+        """Return the newest rounds; reads only those not known yet."""
         first = max(1, newest - ROUNDS_SHOWN + 1)
         missing = [number for number in range(first, newest + 1) if number not in self._rounds]
         if missing:
@@ -206,7 +201,7 @@ class FiguresReader:
         return self._lake.table(table).size() if known is None else known
 
     def _count_rollbacks(self, states: Collection[VbucketProgress], newest: int) -> int:
-        """Count the orders in the log; a lake without any is known by its positions."""
+        """Count the orders in the log; positions show that a lake has none."""
         if any(state.epoch or state.order is not None for state in states):
             self._rollbacks += count_orders(self._lake, self._rollbacks_up_to, newest)
         self._rollbacks_up_to = newest
@@ -229,7 +224,7 @@ def _of_round(
 
 
 def _high_seqnos(record: RoundRecord) -> dict[int, int]:
-    """Return the newest seqno that a round's plan, or its streams, knew of each vbucket."""
+    """Return the newest seqno of each vbucket that a round's plan, or its streams, knew."""
     highs = {vb: max(_reached(state), state.position.seqno) for vb, state in record.states.items()}
     for each in record.reports:
         if each.outcome is not Outcome.CAUGHT_UP:  # proven to hold nothing up to its target
@@ -280,7 +275,7 @@ def _reached_at(
     now: Mapping[int, VbucketProgress],
     newest: int,
 ) -> dict[int, int]:
-    """Return what the states of a round had reached, as far as it is still part of the history."""
+    """Return the seqnos that the states of a round had reached, as far as they are still live."""
     reached = {vb: _reached(state) for vb, state in states.items()}
     forked = [vb for vb, state in states.items() if state.epoch != now[vb].epoch]
     for fork in forks_between(lake, round_number, newest, forked):

@@ -15,7 +15,7 @@ _PAGE: Final = "page.html"
 
 
 def figures_json(lake: LakeFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
-    """Return what the page shows as a JSON object; times are ISO 8601, in UTC."""
+    """Return the page's figures as a JSON object; times are ISO 8601, in UTC."""
     return {
         "at": at.isoformat(),
         "bucket": lake.bucket,
@@ -67,7 +67,6 @@ def figures_json(lake: LakeFigures, at: datetime, health: Health | None = None) 
 
 
 def page_html(figures: dict[str, Any] | None = None) -> str:
-    """Return the page, with figures in it or without."""
     text = "null" if figures is None else json.dumps(figures).replace("<", "\\u003c")
     page = resources.files(__package__).joinpath(_PAGE).read_text(encoding="utf-8")
     return page.replace("FIGURES", text)

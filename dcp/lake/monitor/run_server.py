@@ -47,10 +47,10 @@ class RunFigures:
         self._read_at = -_KEPT_SECONDS
 
     def read(self) -> LakeFigures:
-        """Return the figures of now, with what the run's plan knows.
+        """Return the present figures, with the seqnos that the run's plan knows.
 
         Raises:
-            LakeError: there is no lake yet, or it cannot be read without Spark.
+            LakeError: there is no lake yet, or only Spark can read it.
         """
         with self._lock:
             if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
@@ -74,7 +74,7 @@ class RunServer:
         """Listen.
 
         Raises:
-            SetupError: the address is taken, or none of this machine.
+            SetupError: the address is taken, or not of this machine.
         """
         answers = _Answers(RunFigures(store, watch), watch)
         try:
@@ -91,12 +91,10 @@ class RunServer:
         )
 
     def __enter__(self) -> "RunServer":
-        """Begin to answer."""
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -117,7 +115,7 @@ def http_address(text: str) -> NodeAddress:
 
 
 class _Answers:
-    """The content type and the body of each path; a status, where it is not 200."""
+    """The content type and the body of each path; also a status, unless it is 200."""
 
     def __init__(self, figures: RunFigures, watch: RunWatch) -> None:
         self._figures = figures
@@ -155,7 +153,6 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)  # type: ignore[arg-type]  # the server's own three
 
     def do_GET(self) -> None:
-        """Answer."""
         answer = self._answers.of_path.get(self.path.partition("?")[0])
         if answer is None:
             known = ", ".join(self._answers.of_path)
@@ -176,4 +173,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing: a scraper comes every few seconds."""
+        """Log nothing: a scraper comes every few seconds."""

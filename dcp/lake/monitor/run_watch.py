@@ -23,19 +23,17 @@ _START_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The progress of a run: whether there is any, and what it waits for.
-
-    ``quiet_seconds`` is the time since a round ended or nothing was found to do, or since the round
-    under way was seen to bring more.
-    """
+    """The progress of a run."""
 
     is_well: bool
+    """Whether there is any progress."""
     reason: str
+    """The run waits for this."""
     quiet_seconds: float
+    """The time since a round ended, an idle pass, or the running round's last progress."""
     limit_seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "status": "ok" if self.is_well else "stalled",
             "reason": self.reason,
@@ -45,12 +43,12 @@ class Health:
 
 
 class RunWatch(Observer):
-    """Passes on what it hears, and answers from any thread how the run stands."""
+    """Passes on its events, and tells from any thread how the run stands."""
 
     def __init__(
         self, inner: Observer, rounds: RoundSettings, clock: Callable[[], float] = monotonic
     ) -> None:
-        """Begin; a round may take its target, and what a silent node is waited for."""
+        """A round may take its target, and the wait for a silent node."""
         self._inner = inner
         self._clock = clock
         self._limit_seconds = (
@@ -64,7 +62,7 @@ class RunWatch(Observer):
         self._progress: RoundProgress | None = None
         self._done = StreamProgress()
         self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.now(UTC))
-        """The seqnos that the round under way is to reach, by vbucket, and when it was planned."""
+        """The running round's target seqnos, by vbucket, and the time of its plan."""
 
     def health(self) -> Health:
         """Return whether the run makes progress."""
@@ -76,38 +74,33 @@ class RunWatch(Observer):
         return Health(in_time and not is_kept, self._reason, quiet_seconds, self._limit_seconds)
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
-        """Note what the round is to reach."""
         targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
         self.under_way = targets, datetime.now(UTC)
         self._progress, self._done = progress, StreamProgress()
         self._inner.planned(plan, progress)
 
     def committed(self, report: "RoundReport") -> None:
-        """Note progress; what the round left open is in the lake by now."""
+        """Note progress; the lake has the round's open seqnos now."""
         self.under_way, self._progress = ({}, datetime.now(UTC)), None
         self._move()
         self._inner.committed(report)
 
     def applied(self, version: "AppliedVersion") -> None:
-        """Note progress."""
         self._move()
         self._inner.applied(version)
 
     def idle(self, idle: "Idle") -> None:
-        """Note progress: there is nothing to do."""
         self._move()
         self._inner.idle(idle)
 
     def backfill(self, report: "BackfillReport") -> None:
-        """Pass it on."""
         self._inner.backfill(report)
 
     def ended(self) -> None:
-        """Pass it on."""
         self._inner.ended()
 
     def waiting(self, seconds: float, reason: str) -> None:
-        """Note what the run waits for; a pause is as good as progress."""
+        """Note the reason of a wait; a pause is as good as progress."""
         if reason.startswith(PAUSED):
             self._move()
         self._reason = "" if reason == NEXT_ROUND else reason
