@@ -18,10 +18,10 @@ _LEAST_SHARE: Final = 0.005
 
 @dataclass(slots=True)
 class StreamResult:
-    """One vbucket in one task of a round.
+    """One vbucket in one task of a round. Its counts are filled in when the task ends.
 
-    Its counts are filled in when the task ends. More than 15 attributes: one is one column. Written
-    from outside: a task fills it in as its streams go on.
+    More than 15 attributes: one is one column.
+    Written from outside: a task fills it in as its streams go on.
     """
 
     plan: StreamPlan
