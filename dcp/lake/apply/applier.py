@@ -83,7 +83,6 @@ class Applier:
         return stale_vbuckets(self._newest.values())
 
     def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
-        """Replace the list of replica tables to apply to."""
         known = set(self._replicas)
         self.learn(each for each in replicas if each not in known)
         self._replicas = replicas
@@ -134,7 +133,6 @@ class Applier:
     def _apply_waiting(
         self, to_round: int, lake: LakeTables, *, force: bool, budget: RowBudget
     ) -> list[AppliedVersion]:
-        """Apply to one waiting table after the other, until none waits."""
         made = []
         while self._waiting:
             try:
@@ -153,7 +151,6 @@ class Applier:
         return made
 
     def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
-        """Return whether a replica is known to have nothing to publish up to ``to_round``."""
         if self._held_back.get(replica.name) == to_round:
             return True
         return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(

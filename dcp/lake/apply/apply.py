@@ -156,7 +156,6 @@ def plan_apply(
 
 
 def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
-    """Return a plan with the typed columns for the documents that it writes."""
     columns = plan.typed.columns
     if columns is None:
         return plan
@@ -171,7 +170,6 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
 
 
 def _empty_slice(applied: AppliedVersion) -> LogSlice:
-    """Return a slice that brings a table nothing, and keeps its round."""
     return LogSlice(
         ranges=(),
         first_round=applied.to_round,
@@ -340,7 +338,6 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
 
 
 def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
-    """Add typed columns, unless another driver came first, as the history shows."""
     with lake.store.looks.committing():
         if _checked_lineage(lake, plan).since() == -1:
             lake.table(plan.table).add_columns(columns.schema, {DOC: columns.fingerprint})
@@ -442,7 +439,6 @@ def _merge(
 def _rewrite(
     lake: LakeTables, plan: ApplyPlan, transaction: Transaction, metadata: Mapping[str, Any]
 ) -> None:
-    """Write the table anew with other columns, and the rows of the plan with them."""
     table, columns = lake.table(plan.table), plan.typed.columns
     with plan_source(lake, plan) as source:
         rows, comments = written_sql(source, plan, table.sql), {}
@@ -471,7 +467,6 @@ def plan_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
 
 @contextmanager
 def typed_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
-    """Give the same with the typed columns that the plan writes."""
     columns, arrow = plan.typed.columns, arrow_settings(plan.largest_bytes)
     if columns is not None and plan.rows is not None:
         plan, columns = replace(plan, rows=typed_table(plan.rows, columns)), None

@@ -31,7 +31,6 @@ class RowBudget:
     """Limits the newest row of each key."""
 
     def shared_by(self, applies: int) -> "RowBudget":
-        """Return the budget of each of several simultaneous applies."""
         return RowBudget(self.rows // applies, self.bytes // applies)
 
 
@@ -74,7 +73,6 @@ class ApplyPlan:
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
-        """The vbuckets that it touches, in order."""
         return self.log_slice.vbuckets if self.keys is None else self.keys.vbuckets
 
     @property

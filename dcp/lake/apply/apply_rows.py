@@ -86,6 +86,5 @@ def old_rows(
 
 
 def deletions(lost: Iterable[LostKey]) -> pa.Table:
-    """Return rows that delete keys, as `SOURCE`."""
     rows = [{"vbucket": each.vbucket, "key": each.key, "deleted": True} for each in lost]
     return pa.Table.from_pylist(rows, schema=SOURCE)

@@ -98,7 +98,6 @@ def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
 def _newest_parts(
     table_sql: str, changes_sql: str, plan: ApplyPlan, log_slice: LogSlice
 ) -> list[str]:
-    """Return the queries that look for the newest row of each key."""
     touched = touched_sql(changes_sql, plan.collection_id, log_slice)
     parts = [
         won_rows_sql(
@@ -145,7 +144,6 @@ LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 
 def _old_rows(table_sql: str, plan: ApplyPlan, vbuckets: Iterable[int]) -> str:
-    """Return the query for the rows of some vbuckets in the versions that they go back to."""
     by_version: dict[int, list[int]] = {}
     for vbucket in vbuckets:
         version = plan.log_slice.restored[vbucket]

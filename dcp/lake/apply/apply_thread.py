@@ -75,7 +75,6 @@ class ApplyThread:
             self._apply(to_round)
 
     def _next(self) -> int | None:
-        """Wait for the next round to apply to; None when there will be none."""
         with self._changed:
             self._is_busy = False
             while self._wanted is None:

@@ -80,8 +80,6 @@ def write_audit(
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """An apply to audit."""
-
     applied: AppliedVersion
     time: datetime
     first_round: int
@@ -245,7 +243,6 @@ WHERE CASE WHEN u.version = {REPLACED}
 
 
 def _revived(applied: AppliedVersion) -> dict[int, list[int]]:
-    """Return the vbuckets with an undone flush or drop, by the version gone back to."""
     by_version: dict[int, list[int]] = {}
     for undo in sorted(applied.undone):
         if undo.vbucket in applied.revived:

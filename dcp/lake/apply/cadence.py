@@ -29,7 +29,6 @@ class Pending:
 
     @property
     def is_some(self) -> bool:
-        """True if an apply would publish something."""
         return self.rows > 0 or self.takes_back
 
 

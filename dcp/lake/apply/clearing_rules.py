@@ -19,8 +19,6 @@ from dcp.lake.log.log_slice import CollectionEvent, Role, RowRange
 
 @dataclass(frozen=True, slots=True)
 class ClearedRanges:
-    """Row ranges of one vbucket with the effect of its collection's events."""
-
     ranges: Sequence[RowRange]
     clears: bool = False
     """The table's rows of it go."""
@@ -82,7 +80,6 @@ def _role_of(event: CollectionEvent, ranges: Iterable[RowRange]) -> Role | None:
 
 
 def _above(seqno: int, ranges: Iterable[RowRange]) -> list[RowRange]:
-    """Return the ranges without the live rows up to ``seqno``."""
     cut = (
         each if each.role is Role.UNDONE else replace(each, low=max(each.low, seqno))
         for each in ranges

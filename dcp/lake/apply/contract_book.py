@@ -27,7 +27,6 @@ class ContractBook:
         """Contracts with a warning that their documents have no field for a column."""
 
     def contract_of(self, lake: LakeTables, replica: ReplicaTable) -> Contract | None:
-        """Return the contract of a replica's collection, if there is one."""
         if not self._contracts:
             return None
         if replica.collection not in self._known:

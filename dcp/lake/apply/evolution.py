@@ -69,7 +69,6 @@ class _Growth:
         return _widened(known, seen) if self.adds else known
 
     def of_new(self, seen: Seen) -> pa.DataType | None:
-        """Return the type of a new column; None if only null was seen."""
         kinds = seen.kinds.keys()
         if not kinds:
             return None
@@ -94,7 +93,6 @@ def _empty_type(seen: Seen) -> pa.DataType:
 
 
 def _values(seen: Seen) -> int:
-    """Return the number of paths with values."""
     if not seen.kinds.keys() <= {"object", "array"} or len(seen.kinds) > 1:
         return 1
     elements = 0 if seen.elements is None else _values(seen.elements)

@@ -44,7 +44,6 @@ _ESCAPES: Final = re.compile(
 
 
 def parse_object(document: bytes) -> dict[str, Any] | None:
-    """Return the content of a document; None if it is no JSON object."""
     if not looks_like_object(document):
         return None
     try:
@@ -67,7 +66,6 @@ def _without_half(escape: re.Match[str]) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    """Refuse NaN and the infinities: they are no JSON."""
     raise ValueError(name)
 
 
@@ -78,7 +76,6 @@ def looks_like_object(document: bytes) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """Return a text as it is, and any other value as its JSON."""
     if isinstance(value, str):
         return value
     parts: list[str] = []

@@ -52,7 +52,6 @@ class QuietTables:
         self._asked: Set[ReplicaTable] = frozenset()
 
     def begin_look(self, replicas: Sequence[ReplicaTable]) -> None:
-        """Choose the tables that this look asks."""
         chosen = replicas[self._next : self._next + ASKED_AT_ONCE]
         self._next += len(chosen)
         if self._next >= len(replicas):

@@ -103,7 +103,6 @@ class LakeFacts:
         return len(self.unreadable) == before
 
     def read_keys(self, version: int, vbuckets: Sequence[int]) -> None:
-        """Read the key column of some vbuckets in an old version."""
         self._lake.table(self._replica.name).query(
             lambda name, _: (
                 f"SELECT max(key) AS key FROM {name} WHERE vbucket IN ({integer_list(vbuckets)})"

@@ -39,8 +39,6 @@ _LARGEST: Final = Context(prec=1000)
 
 @dataclass(slots=True)
 class Seen:
-    """The values at one path."""
-
     kinds: Counter[str] = field(default_factory=Counter)
     """The number of values of each kind."""
     whole_digits: int = 0
@@ -71,7 +69,6 @@ class Seen:
         return self
 
     def add(self, value: Any, level: int = 1) -> None:
-        """Add a value of `parse_object`."""
         self.values += value is not None
         match value:
             case None:

@@ -51,8 +51,6 @@ _BEGINNING: Final = HeldVersion(EMPTY_TABLE, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A version's state of one vbucket."""
-
     round: int
     state: VbucketProgress
     version: int = EMPTY_TABLE
@@ -77,8 +75,6 @@ def slice_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> LogS
 
 
 class _Decision:
-    """Builds the slice of the log for one apply, vbucket by vbucket."""
-
     def __init__(self, held: HeldVersion, to_round: int, facts: ReplicaFacts) -> None:
         self._facts = facts
         self._cleaned_round = facts.cleaned_round  # asked once: it is a statement on the lake
@@ -293,7 +289,6 @@ class _Decision:
                 self._events.setdefault(event.vbucket, set()).add(event)
 
     def _learn(self, versions: Sequence[HeldVersion], vbuckets: Sequence[int]) -> None:
-        """Read states and forks from those versions on."""
         rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
         self._states |= self._facts.states(rounds - self._states.keys())
         known = set(self._forks)

@@ -62,7 +62,6 @@ _Number = TypeVar("_Number", int, float)
 
 
 def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -> list[pa.Array]:
-    """Return the columns ``doc`` and ``violations`` of some rows, in their order."""
     kind = TYPED.field(VIOLATIONS).type
     together, rules = Together(columns), Rules(columns)
     candidates = json_objects(datatypes, values)
@@ -103,7 +102,6 @@ def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> S
 
 
 def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
-    """Return the documents that look like JSON objects, None for all others."""
     return [
         value
         if datatype == Datatype.JSON and value is not None and looks_like_object(value)
@@ -290,14 +288,11 @@ _Walk = Callable[[Any, _Notes], Any]
 
 
 class Rules:
-    """The rules by which documents become typed columns: takes them one by one."""
-
     def __init__(self, columns: TypedColumns) -> None:
         self._tells = columns.tells_violations
         self._walk = _of_type(columns.document, (), is_strict=columns.tells_new_fields)
 
     def no_object(self, datatype: int | None, value: bytes) -> list[dict[str, str]] | None:
-        """Return the violation of a document that is no JSON object."""
         found = f"{len(value)} bytes that are no JSON"
         if datatype == Datatype.JSON:
             found = value[: 4 * _FOUND_MAX].decode(errors="replace")
@@ -306,7 +301,6 @@ class Rules:
     def of_document(
         self, document: bytes, content: dict[str, Any] | None
     ) -> tuple[dict[str, Any] | None, list[dict[str, str]] | None]:
-        """Return the typed columns of a document with the JSON flag: ``doc`` and ``violations``."""
         if content is None:
             return None, self.no_object(Datatype.JSON, document)
         notes: _Notes = {}
@@ -416,7 +410,6 @@ def _decimal_text(value: Any) -> str:
 
 
 def _micros(value: Any) -> int:
-    """Return a time in microseconds since 1970."""
     if isinstance(value, bytes):
         return _within(FIRST_SECOND, int(value), LAST_SECOND) * 1_000_000
     return micros_of(_a(str, value))

@@ -23,8 +23,6 @@ from dcp.lake.tables.typed_columns import (
 
 
 class ColumnChange(StrEnum):
-    """The change of a table's columns that an apply makes."""
-
     NONE = "none"
     ADD = "add"
     """The table has no rows yet: the columns are added before the first ones."""

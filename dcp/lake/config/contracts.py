@@ -75,8 +75,6 @@ class ContractMode(StrEnum):
 
 
 class Wildcard(StrEnum):
-    """A step of a JSON path into all elements of an array, or all values of an object."""
-
     ELEMENTS = "[*]"
     VALUES = ".*"
 
@@ -96,8 +94,6 @@ Step = FieldName | Wildcard
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The typed columns of one collection."""
-
     collection: str
     """``scope.collection``."""
     mode: ContractMode
@@ -225,7 +221,6 @@ _Leaf = tuple[Sequence[Step], pa.DataType, str]
 
 
 def _type(leaves: Sequence[_Leaf], where: str) -> pa.DataType:
-    """Return the type of the values at the end of some paths."""
     kinds = {_kind(steps) for steps, _, _ in leaves}
     if len(kinds) > 1 or (kinds == {"a value"} and len(leaves) > 1):
         raise ConfigError(

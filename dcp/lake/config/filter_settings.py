@@ -48,7 +48,6 @@ class FilterSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check names, expressions and time."""
         Section.__post_init__(self)
         for setting in ("include_collections", "exclude_collections"):
             require_names(setting, getattr(self, setting))

@@ -103,7 +103,6 @@ def heap_bytes(driver_memory: str, tasks: int) -> int:
 
 
 def direct_memory_options(tasks: int, batch_bytes: int) -> str:
-    """Return the JVM's options that bound its memory outside the heap."""
     limit = direct_memory_bytes(tasks, batch_bytes) // MEBIBYTE
     # The second: what a thread keeps for its next write, else the largest write it ever made.
     return f"-XX:MaxDirectMemorySize={limit}m -Djdk.nio.maxCachedBufferSize={MEBIBYTE}"

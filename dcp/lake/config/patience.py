@@ -21,7 +21,6 @@ _NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
 
 
 def checked_patience(options: Mapping[str, str]) -> None:
-    """Raise ConfigError if such an option is no number."""
     for name in PATIENCE.keys() & options.keys():
         if not re.fullmatch(_NUMBERS[name == RETRIES], options[name]):
             expected = "a number" if name == RETRIES else 'a number of seconds, as "30s"'

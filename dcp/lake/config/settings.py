@@ -103,7 +103,6 @@ class SourceSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check the seeds, the tag, and that only one setting says who signs in."""
         Section.__post_init__(self)
         try:
             encrypts = self.connection_string().tls
@@ -367,7 +366,6 @@ class PolicySettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check names and choices of single collections."""
         Section.__post_init__(self)
         require_names("dropped_collections", self.dropped_collections)
         for name, policy in self.dropped_collections.items():
@@ -424,7 +422,6 @@ class SparkSettings(Section):
     conf: Mapping[str, str] = key({}, "Further Spark configuration.", may_be_secret=True)
 
     def __post_init__(self) -> None:
-        """Check the master and the heap's size."""
         Section.__post_init__(self)
         slots_of(self.master)
         if "spark.master" in self.conf:

@@ -26,8 +26,6 @@ PREFIX: Final = "DCPLAKE_"
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value, and the place that gave it, in words."""
-
     value: object
     where: str
     is_text: bool = False
@@ -185,7 +183,6 @@ def _typed(section: str, key: "Field[Any]", entry: _Given) -> object:
 
 
 def _from_text(text: str, default: object) -> object | None:
-    """Read a text as a value of the default's type; None if it is no such value."""
     if isinstance(default, bool):
         return {"true": True, "false": False}.get(text.strip().lower())
     if isinstance(default, int | float):

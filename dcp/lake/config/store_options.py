@@ -64,7 +64,6 @@ class StoreOptions:
         return self.other_names.get(name, name)
 
     def _refuse(self, name: str, written: str, value: str) -> None:
-        """Raise ConfigError if an option is wrong by itself."""
         if name in self.secrets:
             variable = (self.prefix + name.removeprefix(self.prefix)).upper()
             raise ConfigError(

@@ -13,8 +13,6 @@ from dcp.lake.config.memory import READ_BUFFER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """One window for each of ``connections``."""
-
     policy: str
     quota_bytes: int
     connections: int

@@ -155,7 +155,6 @@ def settled_lineage(lake: LakeTables, table: str, window: int = FEW) -> Lineage:
 
 
 def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
-    """Read an apply from its commit."""
     counts = [
         int(commit.metrics.get(name, "0") or 0)
         for name in (
@@ -205,7 +204,6 @@ def applied_of_heartbeat(table: str, told: Mapping[str, Any]) -> AppliedVersion 
 def _by_vbucket(
     stale: Iterable[tuple[int, int]], undone: Iterable[Undo]
 ) -> dict[str, list[tuple[int, ...]]]:
-    """Return the content about single vbuckets; usually none."""
     told: dict[str, list[tuple[int, ...]]] = {
         "stale": list(stale),
         "undone": [(each.vbucket, each.version, each.fork_seqno) for each in undone],
@@ -280,7 +278,6 @@ def _recent(lake: LakeTables, table: str, window: int) -> list[AppliedVersion]:
 def indexed_applied(
     lake: LakeTables, tables: Sequence[str], first_round: int
 ) -> list[AppliedVersion]:
-    """Return the ``applied`` rows of some tables, of rounds from ``first_round`` on, in order."""
     found = lake.changes.rows(
         "round, applied", f"{is_kind(RowKind.APPLIED)} AND round >= {int(first_round)}"
     )
@@ -306,7 +303,6 @@ def indexed_applied(
 
 
 def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa.RecordBatch:
-    """Return the ``applied`` rows of a round, with the columns of ``changes``."""
     rows = [
         {
             "round": round_number,

@@ -18,7 +18,6 @@ def collection_events(
     to_round: int,
     vbuckets: Collection[int],
 ) -> list[CollectionEvent]:
-    """Return the events of a collection in some vbuckets, in these rounds (both included)."""
     rows = lake.changes.rows(
         "DISTINCT vbucket, epoch, seqno, round, collection_id, detail",
         f"{is_kind(RowKind.SYSTEM_EVENT)} AND round BETWEEN {int(from_round)} AND {int(to_round)} "
@@ -61,7 +60,6 @@ def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
 
 
 def changed_collections(lake: LakeTables, after_round: int, to_round: int) -> frozenset[int]:
-    """Return the collections with document rows in the rounds after one, up to another."""
     rows = lake.changes.rows(
         "DISTINCT collection_id",
         f"round > {int(after_round)} AND round <= {int(to_round)} AND {is_kind(*ITEM_KINDS)}",

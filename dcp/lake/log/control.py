@@ -44,8 +44,6 @@ _ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A request and its state."""
-
     id: str
     action: str
     vbuckets: str | None
@@ -67,7 +65,6 @@ class Action:
 
     @property
     def is_open(self) -> bool:
-        """True if the driver has not ended it."""
         return self.state in _OPEN
 
 
@@ -145,7 +142,6 @@ def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
 
 
 def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
-    """Return the request that the rows of one id make."""
     asked = next((row for row in rows if row["action"] != CANCEL), rows[0])
     action = Action(
         asked["id"],

@@ -41,7 +41,6 @@ def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
 
 
 def count_orders(lake: LakeTables, after_round: int, to_round: int) -> int:
-    """Return how often the producer ordered a rollback in the rounds after one."""
     [row] = lake.changes.rows(
         "count(*) AS orders",
         f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NULL AND "

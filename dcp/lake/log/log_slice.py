@@ -54,8 +54,6 @@ class CollectionEvent:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Undo:
-    """The rollback of a vbucket in a replica."""
-
     vbucket: int
     version: int
     """Gives the lost rows; 0 is the empty table, -1 means that the vbucket was replaced
@@ -66,21 +64,17 @@ class Undo:
 
     @property
     def is_replacement(self) -> bool:
-        """True if the whole vbucket was replaced."""
         return self.version == REPLACED
 
 
 @dataclass(frozen=True, slots=True)
 class HeldVersion:
-    """A version of a replica and the round that it holds."""
-
     version: int
     round: int
     stale: Mapping[int, int] = field(default_factory=dict)
     """Older rounds, by vbucket."""
 
     def round_of(self, vbucket: int) -> int:
-        """Return the round whose state it holds of a vbucket."""
         return self.stale.get(vbucket, self.round)
 
 
@@ -135,7 +129,6 @@ class LogSlice:
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
-        """The vbuckets that it may touch, in order."""
         return tuple(
             sorted({*(each.vbucket for each in self.ranges), *self.emptied, *self.revived})
         )
@@ -159,5 +152,4 @@ class LogSlice:
 
     @property
     def has_work(self) -> bool:
-        """True if it can change a row."""
         return bool(self.ranges or self.undone or self.cleared)

@@ -65,13 +65,11 @@ def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
 
 
 def count_changes(lake: LakeTables, condition: str) -> int:
-    """Return the number of rows, of all kinds, that fulfil a condition."""
     [row] = lake.changes.rows("count(*) AS found", condition)
     return int(row["found"])
 
 
 def rounds_left(lake: LakeTables, rounds: Collection[int]) -> frozenset[int]:
-    """Return those of some rounds whose positions cleaning has left."""
     rows = lake.changes.rows(
         "DISTINCT round",
         f"{is_kind(RowKind.POSITION)} AND round IN ({integer_list(sorted(rounds))})",
@@ -80,13 +78,11 @@ def rounds_left(lake: LakeTables, rounds: Collection[int]) -> frozenset[int]:
 
 
 def oldest_round_left(lake: LakeTables) -> int:
-    """Return the oldest round whose positions cleaning has left; there must be one."""
     [row] = lake.changes.rows("min(round) AS oldest", is_kind(RowKind.POSITION))
     return int(row["oldest"])
 
 
 def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
-    """Return the vbuckets' states after a round, as far as cleaning has left them."""
     condition = f"{is_kind(RowKind.POSITION)} AND round = {int(round_number)}"
     return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
 

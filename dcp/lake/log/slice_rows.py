@@ -37,7 +37,6 @@ _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
 
 
 def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple[int, int | None]:
-    """Return a slice's number of document rows, and the first round with one."""
     found = changes.query(
         lambda name, _: (
             "SELECT count(*) AS found, min(c.round) AS first "

@@ -36,7 +36,6 @@ WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
 
 
 def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner]) -> str:
-    """Return the query for single rows of the log."""
     values = ", ".join(
         f"({each.round}, {each.vbucket}, {each.epoch}, {u64(each.seqno)})" for each in winners
     )
@@ -72,7 +71,6 @@ WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.{is_kind(*ITEM_KINDS)}
 
 
 def deletions_sql(changes_sql: str, first_round: int, last_round: int, condition: str) -> str:
-    """Return the query for the deletions and expirations of some rounds (both included)."""
     return (
         f"SELECT {', '.join(DELETION_COLUMNS)} FROM {changes_sql} "
         f"WHERE round BETWEEN {int(first_round)} AND {int(last_round)} "

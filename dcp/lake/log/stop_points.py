@@ -77,7 +77,6 @@ def _parse(wanted: str) -> tuple[str, int, str]:
 
 
 def _make(file: str) -> bool:
-    """Make the file; return whether it was missing."""
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:

@@ -19,8 +19,6 @@ from dcp.lake.tables.sql import restore_sql
 
 @dataclass(frozen=True, slots=True)
 class Tampering:
-    """A foreign commit that damaged a table."""
-
     table: str
     commit: TableCommit
     harm: str
@@ -116,7 +114,6 @@ def short_vacuums(
 
 
 def _culprit(lineage: Lineage, after: int, before: int) -> TableCommit:
-    """Return the newest change of rows by others between two versions."""
     newest = (lineage.commit(version) for version in range(before - 1, after, -1))
     changes = [each for each in newest if each is not None and not each.keeps_rows]
     foreign = [each for each in changes if each.restored is None and not each.is_log_write]

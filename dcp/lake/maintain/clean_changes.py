@@ -20,7 +20,6 @@ STEP = "clean"
 
 
 def clean(work: MaintenanceWork) -> Iterator[StepReport]:
-    """Remove the rows of ``changes`` that no version within the time to keep can need."""
     plan = cleaning_of(work)
     if isinstance(plan, CleaningDeferred):
         yield StepReport(STEP, "changes", str(plan))

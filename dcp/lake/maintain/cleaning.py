@@ -37,8 +37,6 @@ class CleaningBound:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """The rows to remove: documents, positions and statuses."""
-
     to_round: int
     """Documents of later rounds stay."""
     keep_positions_from: int

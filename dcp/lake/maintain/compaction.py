@@ -26,7 +26,6 @@ _MANY_FILES: Final = 64
 
 
 def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
-    """Put the rows of small files into larger ones, sorted for the tables' queries."""
     ledgers = (each for each in work.ledgers if work.lake.table(each).size().files >= _MANY_FILES)
     for table in (*work.tables, *ledgers):
         yield unless_driver_writes("optimize", table, partial(_optimize, work, table))
@@ -79,7 +78,6 @@ def optimize_table(
 
 
 def vacuum(work: MaintenanceWork) -> Iterator[StepReport]:
-    """Delete the files that only versions from before the time to keep need."""
     wrong = wrong_properties(work.lake, work.replicas, work.horizon)
     for table in work.tables:
         if FILE_RETENTION in wrong.get(table, ()):

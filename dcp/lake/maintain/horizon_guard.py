@@ -37,8 +37,6 @@ def look_back(lake: LakeTables) -> int:
 
 
 class HorizonGuard:
-    """Keeps the rollback horizon of one open lake, for one process."""
-
     def __init__(self, lake: LakeTables, horizon: Horizon) -> None:
         self._lake = lake
         self._horizon = horizon

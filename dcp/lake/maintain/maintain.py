@@ -114,7 +114,6 @@ def run_steps(work: MaintenanceWork, steps: Sequence[str] | None = None) -> Iter
 
 
 def _retention(work: MaintenanceWork) -> Iterator[StepReport]:
-    """Correct the table properties: VACUUM and log cleanup go by them."""
     if work.dry_run:
         for table, wrong in wrong_properties(work.lake, work.replicas, work.horizon).items():
             told = f"would set {', '.join(wrong)} to the horizon of {work.horizon}"
@@ -125,7 +124,6 @@ def _retention(work: MaintenanceWork) -> Iterator[StepReport]:
 
 
 def _heartbeat(work: MaintenanceWork) -> Iterator[StepReport]:
-    """Give a table whose newest version is old a new one with the same rows."""
     for replica in (None, *work.replicas):
         table = "changes" if replica is None else replica.name
         age = work.now - newest_commit_time(work.lake, table)

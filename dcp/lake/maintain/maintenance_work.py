@@ -13,8 +13,6 @@ from dcp.lake.tables.transaction import is_conflict
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceWork:
-    """The input of one maintenance."""
-
     lake: LakeTables
     replicas: tuple[ReplicaTable, ...]
     horizon: Horizon
@@ -36,7 +34,6 @@ class MaintenanceWork:
         return tuple(name for name in LEDGERS if self.lake.table(name).exists())
 
     def commits(self, replica: ReplicaTable) -> list[TableCommit]:
-        """Return a replica's whole known history, newest first."""
         return history(self.lake.table(replica.name), WHOLE)
 
     def metadata(self, step: str) -> dict[str, Any]:

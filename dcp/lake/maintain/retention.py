@@ -31,7 +31,6 @@ def keep_retention(
 def wrong_properties(
     lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
 ) -> dict[str, dict[str, str]]:
-    """Return the properties that do not fit the horizon, by table, with their found values."""
     found = {}
     for table in ("changes", *(replica.name for replica in replicas)):
         properties = _properties(lake, table)

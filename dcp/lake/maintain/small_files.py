@@ -28,8 +28,6 @@ _LOOK_BACK: Final = (COMMITS // 2, COMMITS, 4 * COMMITS)
 
 
 class SmallFiles:
-    """Compacts tables after every `COMMITS` commits, for one process."""
-
     def __init__(self) -> None:
         self._due: dict[str, int] = {}  # by table, the version from which on it may be time
 

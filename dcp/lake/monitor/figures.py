@@ -35,8 +35,6 @@ class TableFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFigures:
-    """The state that a replica table shows."""
-
     table: str
     round: int
     """The round of its last apply."""
@@ -72,8 +70,6 @@ class RoundFigures:
 
 @dataclass(frozen=True, slots=True)
 class LakeFigures:
-    """A lake at one moment."""
-
     bucket: str
     lake_id: str
     vbuckets: int

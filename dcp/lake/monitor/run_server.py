@@ -68,8 +68,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class RunServer:
-    """The server; it ends with the ``with`` block."""
-
     def __init__(self, address: NodeAddress, store: SparkStore, watch: RunWatch) -> None:
         """Listen.
 

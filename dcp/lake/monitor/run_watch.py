@@ -23,8 +23,6 @@ _START_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The progress of a run."""
-
     is_well: bool
     """Whether there is any progress."""
     reason: str
@@ -65,7 +63,6 @@ class RunWatch(Observer):
         """The running round's target seqnos, by vbucket, and the time of its plan."""
 
     def health(self) -> Health:
-        """Return whether the run makes progress."""
         if self._progress is not None and (done := self._progress.total()) != self._done:
             self._done, self._moved_at = done, self._clock()
         quiet_seconds = self._clock() - self._moved_at

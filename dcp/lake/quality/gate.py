@@ -71,7 +71,6 @@ class QualityGate:
 
 
 def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
-    """Check the rows that an apply inserts or updates."""
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
     from dcp.lake.quality.quality import ReplicaVersion, check_version, complete_positions
 

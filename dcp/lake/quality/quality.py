@@ -120,7 +120,6 @@ def newest_version(
 def _facts(
     lake: LakeTables, table: str, status: ReplicaStatus, passed: PassedCheck | None
 ) -> dict[str, Any]:
-    """Return the facts about a table's newest version (`TABLE_FACTS`)."""
     counted = lake.table(table).query(
         lambda name, _: f"SELECT count(*) AS documents FROM {name}", _COUNT, status.version
     )
@@ -211,7 +210,6 @@ def _cached(frame: DataFrame) -> Iterator[None]:
 
 
 def checked_sql(replica: ReplicaVersion) -> str:
-    """Return the query for the rows to check, with the ``complete_seqno`` of their vbuckets."""
     positions = ", ".join(
         f"({vbucket}, {u64(seqno)}, "
         f"{u64(replica.unchanged[vbucket]) if vbucket in replica.unchanged else 'NULL'})"

@@ -95,7 +95,6 @@ def _with_utc(rows: DataFrame) -> DataFrame:
 
 
 def data_docs_page(validation: Any) -> str:
-    """Return a result as a page of Great Expectations' Data Docs, in HTML."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
 
@@ -114,7 +113,6 @@ def _one_row(facts: Mapping[str, Any]) -> Any:
 def _validate(
     frame: Any, name: str, specs: Sequence[ExpectationSpec], result_format: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return Great Expectations' result of each expectation, by its name."""
     if not specs:
         return {}
     import great_expectations as gx
@@ -156,7 +154,6 @@ def _validate(
 
 
 def _whole(name: str, outcomes: Sequence[Any]) -> Any:
-    """Return the result of the whole suite, in Great Expectations' form."""
     from great_expectations.core import ExpectationSuiteValidationResult
 
     held = sum(bool(each.success) for each in outcomes)

@@ -20,8 +20,6 @@ class CheckScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectationResult:
-    """One expectation's outcome."""
-
     name: str
     says: str
     violations: int | None
@@ -45,7 +43,6 @@ class ExpectationResult:
 
     @property
     def passed(self) -> bool:
-        """True if the check ran and no row breaks it."""
         return self.violations == 0
 
     def __str__(self) -> str:
@@ -66,8 +63,6 @@ class ExpectationResult:
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """One suite over rows of one version of one replica table."""
-
     run: str
     checked_at: datetime
     table: str

@@ -15,8 +15,6 @@ _PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round",
 
 @dataclass(frozen=True, slots=True)
 class PassedCheck:
-    """A check of a table that passed."""
-
     version: int
     round: int
     """The version held this round."""
@@ -33,7 +31,6 @@ def write_results(lake: LakeTables, report: QualityReport) -> None:
 
 
 def results_table(report: QualityReport, table_id: str) -> pa.Table:
-    """Return the rows of a check, with the columns of ``quality``."""
     of_check = {
         "run": report.run,
         "time": report.checked_at,

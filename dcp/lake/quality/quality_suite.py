@@ -55,8 +55,6 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectationSpec:
-    """One expectation."""
-
     name: str
     """Reports call it by this."""
     says: str
@@ -74,7 +72,6 @@ class ExpectationSpec:
         return tuple(name for name in found if isinstance(name, str))
 
     def __post_init__(self) -> None:
-        """Check the type, and its arguments."""
         try:
             from great_expectations.compatibility.pydantic import ValidationError
             from great_expectations.expectations import registry
@@ -118,7 +115,6 @@ def _inexact(given: object, taken: object) -> Iterator[int]:
 
 
 def _told(error: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection[str]) -> str:
-    """Return the fault of one argument, or of all together."""
     name = str(error["loc"][0])
     if error["type"] == "value_error.missing":
         return f"{name}: found none, expected one"
@@ -131,8 +127,6 @@ def _told(error: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection
 
 @dataclass(frozen=True, slots=True)
 class QualitySuite:
-    """A suite of expectations."""
-
     name: str
     columns: Mapping[str, str]
     """By added column, its SQL."""

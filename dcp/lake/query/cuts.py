@@ -49,7 +49,6 @@ class Cut(Record, Shown):
     """By table: the replicas, and ``changes``, which has no later round."""
 
     def views_sql(self, lake: LakeTables) -> list[str]:
-        """Return the statements that make a view ``cut_<table>`` of each table's version."""
         return [
             f"CREATE OR REPLACE TEMPORARY VIEW {quoted(f'cut_{table}')} AS "
             f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {version}"
@@ -94,8 +93,6 @@ def find_cut(
 
 
 class _Replica:
-    """A replica, and the rounds that its versions hold."""
-
     def __init__(self, lake: LakeTables, replica: ReplicaTable, log_version: int) -> None:
         self.name = replica.name
         self.status = replica_status(lake, replica)

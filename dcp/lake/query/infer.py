@@ -41,8 +41,6 @@ _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ProposedColumn:
-    """A column of a proposed contract."""
-
     path: str
     kind: str
     values: int
@@ -59,8 +57,6 @@ class ProposedColumn:
 
 @dataclass(frozen=True, slots=True)
 class ProposedContract:
-    """A contract for the documents that were read."""
-
     collection: str
     documents: int
     others: int
@@ -133,7 +129,6 @@ def _is_map(seen: Seen) -> bool:
 def _propose(
     seen: Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: dict[str, str]
 ) -> None:
-    """Add the columns for the values at a path."""
     total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
     below = [*_below(seen, total, path, unnamed)]
     for step, each in below:
@@ -152,7 +147,6 @@ def _propose(
 
 
 def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Give the types for texts, and the kinds of values that they are meant for."""
     scale = max(seen.fraction_digits, seen.fraction_text_digits)
     if scale + max(seen.whole_digits, seen.whole_text_digits) <= MOST_DIGITS:
         yield f"decimal({MOST_DIGITS},{scale})", (*NUMBERS, NUMERIC_TEXT)

@@ -189,7 +189,6 @@ def _in_its_words(error: PySparkException | Py4JJavaError) -> DcplakeError:
 
 @contextmanager
 def context_loggers_silent() -> Iterator[None]:
-    """Keep PySpark from printing errors meanwhile."""
     loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:

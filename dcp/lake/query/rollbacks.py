@@ -38,8 +38,6 @@ class Epoch(Record):
 
 @dataclass(frozen=True, slots=True)
 class DocumentState:
-    """A document on one branch."""
-
     seqno: int
     vb_uuid: int
     value: bytes = b""
@@ -47,8 +45,6 @@ class DocumentState:
 
 @dataclass(frozen=True, slots=True)
 class UndoneKey(Record):
-    """A key that an apply undid."""
-
     table: str
     version: int
     restored_version: int
@@ -67,7 +63,6 @@ class UndoneKey(Record):
 
 
 def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
-    """Return the newest rollbacks, newest first."""
     orders: dict[tuple[int, int], Mapping[str, Any]] = {}  # the newest of each vbucket and epoch
     epochs = []
     for row in rollback_rows(lake):

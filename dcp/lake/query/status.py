@@ -25,8 +25,6 @@ from dcp.printable import Shown, number_ranges, printable
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSummary:
-    """One replica table."""
-
     table: str
     version: int
     round: int

@@ -17,8 +17,6 @@ _ORDER = attrgetter("round", "seqno", "vbucket")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the log."""
-
     round: int
     kind: str
     vbucket: int

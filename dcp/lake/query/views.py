@@ -67,7 +67,6 @@ def register_views(
 
 
 def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, str]:
-    """Return the query of each view, by its name."""
     views: dict[str, str] = {}
     for replica in replicas:
         table_sql = lake.table_sql(replica.name)

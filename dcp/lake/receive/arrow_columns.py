@@ -22,7 +22,6 @@ def u64_column(values: NDArray[np.uint64]) -> pa.Array:
 def integer_column(
     values: NDArray[Any], kind: pa.DataType, present: NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Return integers of the Arrow type ``kind``; null if ``present`` is false."""
     mask = None if present is None or present.all() else ~present
     return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, mask=mask)
 

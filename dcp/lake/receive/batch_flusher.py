@@ -53,7 +53,6 @@ class BatchFlusher:
 
     @property
     def due_at(self) -> float:
-        """The held rows must be flushed by this time."""
         return self._began_at + self._flow.batch_seconds
 
     def add(self, delivery: Delivery) -> None:

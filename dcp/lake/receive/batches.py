@@ -57,8 +57,6 @@ _Rows = Mapping[str, Sequence[pa.Array]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Documents of one delivery as sent."""
-
     columns: DataColumns
     epochs: NDArray[np.int32]
     """The epoch of each document when it came."""

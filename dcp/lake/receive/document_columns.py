@@ -133,7 +133,6 @@ def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
 
 
 def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    """Return the length of each value in bytes; 0 for null."""
     lengths: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
     return lengths
 

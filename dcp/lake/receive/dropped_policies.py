@@ -27,8 +27,6 @@ class DroppedPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DroppedPolicies:
-    """The policies of a bucket's collections."""
-
     default: DroppedPolicy = DroppedPolicy.DELETE
     by_collection: Mapping[int, DroppedPolicy] = field(default_factory=dict)
     """Collections with a policy of their own, by id."""
@@ -39,7 +37,6 @@ class DroppedPolicies:
         return self.by_collection.get(collection_id, self.default)
 
     def knowing(self, rules: PolicySettings, collections: Collections) -> "DroppedPolicies":
-        """Return these policies with those of more collections."""
         own = rules.dropped_collections.keys()
         found = {
             each.collection_id: DroppedPolicy(rules.dropped_of(each.names))

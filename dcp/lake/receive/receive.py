@@ -167,7 +167,6 @@ class TaskReceiver:
         return enough or monotonic() >= self._policy.ends_at
 
     def _is_too_fast(self) -> bool:
-        """Return whether a backfill exceeded its rate since the task began."""
         if self._rate is None:
             return False
         return self._flusher.taken_bytes > self._rate * (monotonic() - self._policy.began_at)
@@ -295,7 +294,6 @@ class TaskReceiver:
     # What goes to Spark
 
     def _hand_over(self) -> Iterator[pa.RecordBatch]:
-        """Give Spark all collected rows."""
         for rows in self._flusher.flush():
             yield rows
             self._policy.resumed_reading(monotonic())

@@ -26,7 +26,6 @@ class RememberedNodes:
 
     @classmethod
     def of(cls, lake: LakeTables) -> "RememberedNodes | None":
-        """Return the nodes that the lake remembers, or None."""
         return cls(lake.nodes, lake.identity) if lake.nodes else None
 
     def connection_settings(self, settings: ConnectionSettings) -> ConnectionSettings | None:

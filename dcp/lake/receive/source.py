@@ -83,8 +83,6 @@ class TaskPartition(InputPartition):
 
 
 class DcpReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
-
     def __init__(self, settings: Settings, access: SourceAccess, wants_documents: bool) -> None:
         self._settings = settings
         self._access = access

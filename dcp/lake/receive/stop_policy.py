@@ -53,10 +53,7 @@ UNLIMITED: Final = TaskBudget(target_bytes=2**62, target_seconds=7 * 86400.0)
 
 
 class ConsumerStreams(Protocol):
-    """The consumer's interface for the stop policy."""
-
-    def is_streaming(self, vbucket: int) -> bool:
-        """Return whether the vbucket has an open stream."""
+    def is_streaming(self, vbucket: int) -> bool: ...
 
     def trouble(self, vbucket: int) -> str:
         """Return why a vbucket has no stream; empty only while its stream is open."""
@@ -120,7 +117,6 @@ class StopPolicy:
     # What happened
 
     def begin(self, now: float) -> None:
-        """Note that the task begins to receive."""
         self.began_at = now
         self.ends_at = now + self._budget.target_seconds
         self._reads_since = now
@@ -146,14 +142,12 @@ class StopPolicy:
             stream.is_from_disk = bool(flags & SnapshotFlag.DISK)
 
     def moved(self, node: NodeAddress, vbuckets: Iterable[int]) -> None:
-        """Note the vbuckets that a node's delivery advanced."""
         for vbucket in vbuckets:
             if vbucket in self._streams:
                 self._streams[vbucket].has_moved = True
                 self._hear(node, vbucket)
 
     def answered(self, node: NodeAddress, seqnos: Mapping[int, int]) -> None:
-        """Note a node's high seqnos."""
         told = self._nodes[node]
         told.answered_at, told.high_seqnos = self._listened_seconds, seqnos
         told.unanswered_since = inf
@@ -256,7 +250,6 @@ class StopPolicy:
         return disk_silent_seconds < self._deadline_seconds
 
     def _standstill(self, result: StreamResult) -> tuple[str, str]:
-        """Return the reason why a vbucket with a stream gets nothing, and the detail."""
         assert result.node is not None, "it has a stream"
         node, position = result.node, result.position
         if self._waits_for_turn(result):

@@ -30,7 +30,6 @@ def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicies) -> 
 
 
 def _policy_of(event: SystemEventReceived, dropped: DroppedPolicies) -> DroppedPolicy | None:
-    """Return a drop's policy; None for other events."""
     if isinstance(event.meaning, CollectionEnded):
         return dropped.of(event.meaning.collection_id)
     return None

@@ -52,7 +52,6 @@ class WantedRows:
                 self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 
     def documents(self, columns: DataColumns) -> DataColumns:
-        """Return the wanted documents, in their order."""
         if self._is_everything:
             return columns
         passes = self._passes(columns)

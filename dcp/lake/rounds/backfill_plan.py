@@ -38,8 +38,6 @@ ROUND_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """A backfill that somebody asked for and that has begun."""
-
     id: str
     vbuckets: frozenset[int]
     source: BackfillSource

@@ -31,7 +31,6 @@ class BackfillReport:
 
     @property
     def documents_per_second(self) -> float:
-        """Its mean speed."""
         return self.documents / self.seconds if self.seconds else 0.0
 
     @property
@@ -60,8 +59,6 @@ class BackfillReport:
 
 @dataclass(frozen=True, slots=True)
 class BackfillEstimate:
-    """The work of a backfill, estimated before it begins."""
-
     vbuckets: int
     seqnos: Annotated[Mapping[NodeAddress, int], "nodes"]
     """By node, the most documents that it can hold. The lake's rows and the seqnos above them tell;

@@ -35,7 +35,6 @@ class EmptyRounds:
         self._waits: dict[int, _Wait] = {}
 
     def learn(self, reports: Iterable[VbucketReport], now: float) -> None:
-        """Note the results of a round that ended at ``now``."""
         for report in reports:
             is_done = report.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP)
             if report.rows or not is_done:

@@ -31,8 +31,6 @@ class ReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class Outlook(Record):
-    """The things that a plan foresees."""
-
     read_again: ReadAgain | None = None
     written_anew: tuple[str, ...] = ()
     """Tables that get other typed columns."""
@@ -41,7 +39,6 @@ class Outlook(Record):
 
     @property
     def lines(self) -> list[str]:
-        """A line for each thing that is foreseen."""
         again = [] if self.read_again is None else [f"  {self.read_again}"]
         tables = (
             f"  {table}: the next apply writes all rows anew, with other typed columns"

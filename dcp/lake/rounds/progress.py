@@ -21,8 +21,6 @@ class StreamProgress:
 
 @dataclass(frozen=True, slots=True)
 class RoundProgress:
-    """The progress files of a round's tasks in ``folder``."""
-
     folder: str
 
     def note(self, task: int, done: StreamProgress) -> None:

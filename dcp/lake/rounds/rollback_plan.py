@@ -86,7 +86,6 @@ def plan_rollback(
 
 
 def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackTarget:
-    """Return an order's target."""
     order = state.order
     assert order is not None
     if policy is RollbackPolicy.RESYNC:

@@ -21,23 +21,18 @@ _LISTED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class BackfillSource:
-    """The source of a backfill, and its highest rate."""
-
     reads_replicas: bool
     """False: it reads from the settings' nodes."""
     bytes_per_second: float | None = None
     """For all tasks together; None: no limit."""
 
     def shared_by(self, tasks: int) -> "BackfillSource":
-        """Return each task's part of it."""
         rate = self.bytes_per_second
         return self if rate is None or not tasks else replace(self, bytes_per_second=rate / tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """One vbucket to stream."""
-
     state: VbucketProgress
     node: NodeAddress
     target_seqno: int
@@ -93,12 +88,10 @@ class TaskPlan:
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
-        """The nodes that it connects to, one connection each."""
         return tuple(sorted({stream.node for stream in self.streams}))
 
     @property
     def backlog(self) -> int:
-        """The seqnos that its vbuckets are behind."""
         return sum(stream.backlog for stream in self.streams)
 
 
@@ -126,13 +119,11 @@ class RoundPlan(Shown):
 
     @property
     def streams(self) -> tuple[StreamPlan, ...]:
-        """The streams of all tasks, by vbucket."""
         streams = (stream for task in self.tasks for stream in task.streams)
         return tuple(sorted(streams, key=lambda stream: stream.vbucket))
 
     @property
     def backlog(self) -> int:
-        """The seqnos that its streams are behind."""
         return sum(task.backlog for task in self.tasks)
 
     def listing(self, applied: Sequence[AppliedVersion]) -> "RoundPlan":
@@ -202,7 +193,6 @@ def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
 
 
 def idle_text(idle: Idle) -> str:
-    """Return the reason why there is no round."""
     lines = [f"no round: after round {idle.latest_round} "]
     if idle.waiting:
         lines[0] += "no vbucket needs one yet"
@@ -215,7 +205,6 @@ def idle_text(idle: Idle) -> str:
 
 
 def pause_lines(paused: str) -> list[str]:
-    """Return a line on who paused a lake; none if nobody did."""
     if not paused:
         return []
     return [f"the lake is {paused}: no further round begins until dcplake resume"]
@@ -247,7 +236,6 @@ def _source_text(source: BackfillSource) -> str:
 
 
 def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
-    """Return a line for each reason, with its vbuckets."""
     by_reason: dict[tuple[str, str], list[int]] = {}
     for left in left_out:
         by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)

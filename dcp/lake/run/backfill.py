@@ -40,8 +40,6 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BackfillWish:
-    """The vbuckets to rebuild, the source, and the highest rate."""
-
     vbuckets: frozenset[int] | None
     """None: all."""
     source: str

@@ -85,7 +85,6 @@ class Backfills:
         return self._request is not None
 
     def next(self, cluster: ClusterView) -> BackfillPlan | None:
-        """Return the backfill's part of the next round; None if there is none."""
         while (action := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
             states = positions_at(self._lake, newest)
@@ -101,7 +100,6 @@ class Backfills:
         return None
 
     def learn(self, plan: RoundPlan, report: RoundReport) -> None:
-        """Note the results of a round."""
         before = {each.vbucket: each.state for each in plan.streams if each.is_backfill}
         counts = self._counts
         for each in report.vbuckets:
@@ -115,7 +113,6 @@ class Backfills:
                 counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
 
     def _oldest_open(self) -> Action | None:
-        """Return the oldest backfill to do."""
         for action in self._control.actions():
             if action.is_open and action.action == BACKFILL:
                 return action
@@ -234,7 +231,6 @@ def progress_of(
     states: Mapping[int, VbucketProgress],
     newest: int,
 ) -> BackfillProgress:
-    """Return a backfill's progress, by the log."""
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
     return BackfillProgress.of(request, states, {each.vbucket for each in forks if not each.seqno})
 
@@ -242,7 +238,6 @@ def progress_of(
 def copies_of(
     cluster: ClusterView, access: SourceAccess, *, reads_replicas: bool
 ) -> Mapping[int, Sequence[VbucketHolder]]:
-    """Return the copies of each vbucket that a backfill may read."""
     if reads_replicas:
         return probe_replicas(cluster, access.consumer.connection, access.source.credentials())
     owners = {vb: cluster.map.owner(vb) for vb in cluster.high_seqnos}

@@ -37,7 +37,6 @@ class BoundedRun:
         self._fruitless = 0
 
     def learn(self, plan: RoundPlan, report: "RoundReport") -> None:
-        """Note the results of a round."""
         progress = _progress(plan, report)
         self._fruitless = 0 if any(progress.values()) else self._fruitless + 1
         self._give_up_what_stands_still(plan, report, progress)

@@ -22,8 +22,6 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedStep:
-    """A step that is over."""
-
     name: str
     state: StepState
     seconds: float
@@ -44,8 +42,6 @@ class CheckedStep:
 
 @dataclass(slots=True)
 class Finding:
-    """The findings of a step so far."""
-
     text: str = ""
     warnings: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)

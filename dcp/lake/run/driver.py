@@ -105,8 +105,6 @@ _STOPPED: Final = (
 
 @dataclass(slots=True)
 class RunReport(Shown):
-    """The result of a run: rounds, applied versions and vbuckets left out."""
-
     rounds: list[RoundReport] = field(default_factory=list)
     applied: list[AppliedVersion] = field(default_factory=list)
     left_out: tuple[LeftOut, ...] = ()
@@ -259,7 +257,6 @@ class Driver:
         return self._report
 
     def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
-        """Poll, hand over rounds to apply, and wait."""
         begin = monotonic()
         applying.check()
         reason = self.poll(applying.hand_over, stop)
@@ -297,7 +294,6 @@ class Driver:
         return NEXT_ROUND
 
     def _receive(self, stop: threading.Event) -> int:
-        """Run a round if there is something to do; return the newest one."""
         plan = self.plan(query_cluster(self._access, self._remembered))
         if isinstance(plan, Idle):
             self._observer.idle(plan)
@@ -410,7 +406,6 @@ class Driver:
         return made
 
     def round(self, plan: RoundPlan) -> RoundReport:
-        """Run one round and tell of it."""
         store = self.lake.store
         with round_progress(is_local=store.slots > 0) as progress:
             self._observer.planned(plan, progress)
@@ -426,7 +421,6 @@ class Driver:
         return report
 
     def _know(self, collections: Collections) -> None:
-        """Learn the drop policies of some collections."""
         dropped = self._access.dropped.knowing(self._settings.policy, collections)
         self._access = replace(self._access, dropped=dropped)
 

@@ -20,8 +20,6 @@ _MEASURED_ROWS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class HeldDocuments:
-    """The documents of some tables."""
-
     rows: Counter[int]
     """By vbucket."""
     mean_bytes: float | None
@@ -38,7 +36,6 @@ class HeldDocuments:
 
 
 def held_documents(lake: LakeTables, vbuckets: Collection[int]) -> HeldDocuments:
-    """Count and measure the rows of some vbuckets in all tables."""
     rows: Counter[int] = Counter()
     documents, all_bytes = 0, 0.0
     for replica in replicas_in(lake):

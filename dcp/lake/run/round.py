@@ -44,6 +44,5 @@ def run_round(
 
 
 def streamed_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:
-    """Return a round's reports of the vbuckets that it streamed."""
     reports = round_record(lake, round_number).reports
     return tuple(report for report in reports if report.outcome is not Outcome.LEFT_OUT)

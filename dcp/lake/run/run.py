@@ -136,7 +136,6 @@ def apply_pending(
 
 
 def open_or_create(store: SparkStore, settings: Settings, cluster: ClusterView) -> LakeTables:
-    """Return the lake of this bucket; makes a missing one."""
     identity = LakeIdentity(
         lake_id=uuid4().hex,
         bucket=settings.source.bucket,

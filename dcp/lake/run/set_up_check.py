@@ -62,7 +62,6 @@ class SetUpCheck:
         self._tell(finding.checked(self._name, self._begun))
 
     def fail(self, error: DcplakeError) -> None:
-        """Tell that the running step failed."""
         seconds = monotonic() - self._begun
         self._tell(CheckedStep(self._name, StepState.FAILED, seconds, str(error)))
 
@@ -97,7 +96,6 @@ def _hello(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
 
 
 def costs_of(refused: Mapping[str, str]) -> list[str]:
-    """Return a warning for each refused thing, with its cost."""
     return [f"without {name}: {lost}" for name, lost in refused.items()]
 
 

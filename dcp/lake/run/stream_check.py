@@ -42,8 +42,6 @@ def open_dcp(opened: NodeConnection, tell: Tell) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WantedStream:
-    """The stream to try."""
-
     vbucket: int
     high_seqno: int
     node: str
@@ -98,7 +96,6 @@ _PROGRESS: Final = (e.Items, e.SystemEventReceived, e.SnapshotCompleted, e.Strea
 
 
 def _refusal(event: e.Event, wanted: WantedStream, cure: str) -> SourceError | None:
-    """Return the error that an event means for the stream; None for other events."""
     match event:
         case e.StreamRejected():
             return SourceError(f"{wanted}: {event.detail}")

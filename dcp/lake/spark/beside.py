@@ -21,7 +21,6 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def is_same(one: SparkSession, other: SparkSession) -> bool:
-    """Return whether both objects stand for one session of Spark."""
     if one is other or is_connect(one) or is_connect(other):
         return one is other
     try:
@@ -47,8 +46,6 @@ def session_beside(spark: SparkSession) -> SparkSession:
 
 
 class SessionBeside:
-    """Begins a session beside another one at its first call."""
-
     def __init__(self, start_spark: Callable[[], SparkSession]) -> None:
         """``start_spark`` returns the other session."""
         self._start_spark = start_spark
@@ -71,7 +68,6 @@ def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make a session the active one of this thread."""
     if not is_connect(spark):
         with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
             spark.createDataFrame([], "a INT")  # which is what makes a session the active one

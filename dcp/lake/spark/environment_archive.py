@@ -101,7 +101,6 @@ def _installed(name: str) -> Distribution:
 def _add_required(
     package: Distribution, extras: frozenset[str], found: dict[_Required, Distribution]
 ) -> None:
-    """Add all packages that a package requires here with these extras."""
     for each in map(Requirement, package.requires or ()):
         name, wanted = canonicalize_name(each.name), frozenset(each.extras)
         marker = each.marker

@@ -76,8 +76,6 @@ _IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """A known cause of a failure."""
-
     pattern: re.Pattern[str]
     """Matches the failure's text. A group is the file that it names."""
     error: type[DcplakeError]
@@ -343,7 +341,6 @@ def start_cause(failure: BaseException, log_file: Path) -> str:
 
 
 def _printed_cause(logged: str) -> str:
-    """Return the line that says why a JVM ended: Java's innermost cause, if any."""
     causes = re.findall(r'^(?:Caused by:|Exception in thread "main") (.*)$', logged, re.M)
     if causes:
         return str(causes[-1])
@@ -392,7 +389,6 @@ def _chain(failure: BaseException | None) -> Iterator[BaseException]:
 
 
 def _told(failure: BaseException) -> str:
-    """Return the texts of a failure and its causes, Java's included."""
     told = "\n".join(
         getattr(each, "_stackTrace", "") + "".join(traceback.format_exception_only(each))
         for each in _chain(failure)
@@ -401,7 +397,6 @@ def _told(failure: BaseException) -> str:
 
 
 def innermost(failure: BaseException) -> str:
-    """Return the most specific line of a failure: Java's innermost cause."""
     causes = re.findall(r"^(?:Caused by)?: (\S*(?:Exception|Error)\b.*)$", _told(failure), re.M)
     return causes[-1] if causes else str(failure).strip().partition("\n")[0]
 

@@ -56,7 +56,6 @@ def fetched(wanted: JarSet) -> list[Path]:
 
 
 def _sha256(path: Path) -> str:
-    """Return a file's checksum; empty if it cannot be read."""
     try:
         with path.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()

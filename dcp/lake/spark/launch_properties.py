@@ -49,7 +49,6 @@ def launch_properties(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
-    """Return settings in the format of ``java.util.Properties``."""
     return "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in settings.items())
 
 
@@ -59,6 +58,5 @@ def escaped(text: str) -> str:
 
 
 def _units(character: str) -> str:
-    """Return a character as its one or two UTF-16 units."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))

@@ -87,7 +87,6 @@ def private_folder() -> Path:
 
 
 def _new_folder(fits: Callable[[Path], bool], wanted: str) -> Path:
-    """Make a folder in the first place that fits and is writable."""
     temporary = temporary_folder()
     for place in (temporary, *map(Path, _PLACES), data_folder()):
         with suppress(OSError):
@@ -103,7 +102,6 @@ def _has_programs(place: Path) -> bool:
 
 
 def home_folder() -> Path | None:
-    """Return the user's home folder; None if it does not exist."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home() raises where there is none)
     return home if home.is_absolute() and home.is_dir() else None
 

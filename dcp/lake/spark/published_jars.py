@@ -25,8 +25,6 @@ class Jar:
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Jars that are downloaded together."""
-
     title: str
     packages: tuple[str, ...]
     """Maven's names of the packages."""

@@ -436,7 +436,6 @@ def _start(
 
 
 def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
-    """Start Spark; all output of its JVM goes to ``log_file``."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 

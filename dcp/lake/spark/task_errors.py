@@ -23,7 +23,6 @@ class TaskError(Exception):
 
 
 def original_error(told: str) -> DcplakeError | None:
-    """Return the error that a task raised as `TaskError`; None if the text has none."""
     match = _MARKED_LINE.search(told)
     if match is None:
         return None

@@ -50,8 +50,6 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class FileContents:
-    """The layout of a table's files."""
-
     schema: pa.Schema
     statistics_columns: Sequence[str]
     """Each file tells minimum and maximum of these columns."""

@@ -36,8 +36,6 @@ class NewRows(Protocol):
 
 
 class LakeStore(Protocol):
-    """The tables of a lake, and the means to make rows of them."""
-
     @property
     def spark(self) -> "SparkSession": ...
 

@@ -15,8 +15,7 @@ from dcp.file_lock import LockHeldError, take_lock
 LOCK_NAME: Final = "_dcplake.lock"
 
 
-class LakeLockedError(FencedError):
-    """Another process holds the lock."""
+class LakeLockedError(FencedError): ...
 
 
 @contextlib.contextmanager

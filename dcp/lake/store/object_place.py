@@ -29,8 +29,6 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace(TablePlace):
-    """A prefix of an object store."""
-
     url: str
     way: Mapping[str, str] = field(repr=False, compare=False)
     """Options that lead to the store. They name where secrets are, and hold none."""

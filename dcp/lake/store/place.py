@@ -56,8 +56,7 @@ class TablePlace(ABC):
         """Return whether there is a Delta log, even a damaged one."""
 
     @abstractmethod
-    def has_data(self) -> bool:
-        """Return whether there are Parquet files."""
+    def has_data(self) -> bool: ...
 
     @abstractmethod
     def commits_from(self, version: int) -> dict[int, Hashable]:
@@ -102,7 +101,6 @@ class TablePlace(ABC):
         """Remove leftovers, and whatever keeps Spark from reading a new checkpoint."""
 
     def open(self, version: int | None = None) -> "StoredTable":
-        """Read the log up to ``version``; None: the newest one."""
         from deltalake import DeltaTable as StoredTable  # not in tasks, which only write
 
         return StoredTable(self.uri, version=version, storage_options=self.options)
@@ -114,8 +112,6 @@ def commit_name(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A table's place, twice."""
-
     location: str
     """As Spark names it."""
     place: TablePlace | None

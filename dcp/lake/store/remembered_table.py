@@ -20,8 +20,6 @@ _Told = tuple[dict[str, Any], int]
 
 @dataclass(slots=True)
 class RememberedTable:
-    """A table up to its newest read commit."""
-
     stored: StoredTable
     newest: Hashable
     """Identifies the newest commit's file."""
@@ -86,7 +84,6 @@ class RememberedTables:
         self._reading: dict[str, Lock] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the table existed at the last look."""
         return name in self._tables
 
     def is_absent(self, name: str) -> bool:

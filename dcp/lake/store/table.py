@@ -23,8 +23,6 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """The data files of one version of a table."""
-
     files: int
     bytes: int
 
@@ -43,8 +41,7 @@ class Table(Protocol):
     """
 
     @property
-    def sql(self) -> str:
-        """The table's name in Spark's SQL."""
+    def sql(self) -> str: ...
 
     @property
     def where(self) -> str:

@@ -49,7 +49,6 @@ class StoreTrial:
         }
 
     def list(self) -> str:
-        """List the folder's first page."""
         import obstore
 
         with spark_errors(self._where):
@@ -125,7 +124,6 @@ class StoreTrial:
 
     @contextmanager
     def cleaned(self) -> Iterator[None]:
-        """Remove the file if the block raises."""
         try:
             yield
         except BaseException:

@@ -26,8 +26,6 @@ class ManifestCollection:
 
 @dataclass(frozen=True, slots=True)
 class Collections:
-    """The scopes of a bucket, names by id, and its collections."""
-
     scopes: Mapping[int, str]
     all: tuple[ManifestCollection, ...]
 

@@ -27,8 +27,6 @@ _FINGERPRINT_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class DocumentFilter:
-    """The documents that a lake wants."""
-
     rules: FilterSettings
     scopes: Mapping[int, str] = field(default_factory=dict)
     """Names of scopes by id."""

@@ -194,7 +194,6 @@ class FileTable:
         return pa.RecordBatchReader.from_stream(found)
 
     def read_log(self) -> StoredTable:
-        """Return the newest table, by delta-rs."""
         return self._stored()
 
     def _stored(self, version: int | None = None) -> StoredTable:

@@ -56,8 +56,6 @@ APPLYING: Final = frozenset({"MERGE", "CREATE OR REPLACE TABLE AS SELECT"})
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One version of a table."""
-
     version: int
     time: datetime
     operation: str
@@ -88,7 +86,6 @@ class TableCommit:
 
     @property
     def round(self) -> int | None:
-        """The round that this commit is; None if it is none."""
         return self.ours.get("round") if self.operation == "WRITE" else None
 
     @property
@@ -123,7 +120,6 @@ class TableCommit:
 
     @property
     def keeps_rows(self) -> bool:
-        """True if it leaves every row of the table as it is."""
         return self.operation in DATA_PRESERVING or self.is_heartbeat
 
 
@@ -144,7 +140,6 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
 
 
 def history(table: Table, limit: int = FEW) -> list[TableCommit]:
-    """Return the newest ``limit`` commits of a table, newest first."""
     return [_commit(told) for told in table.commits(limit)]
 
 

@@ -64,7 +64,6 @@ class Horizon:
         return str(float(self.seconds))
 
     def properties(self) -> dict[str, str]:
-        """Return the table properties that make Delta keep the horizon."""
         return {FILE_RETENTION: _interval(self.seconds), LOG_RETENTION: _interval(2 * self.seconds)}
 
     def differing(self, properties: Mapping[str, str]) -> dict[str, str]:
@@ -80,7 +79,6 @@ class Horizon:
 
 
 def duration(seconds: float) -> str:
-    """Name a time in hours; a shorter one in seconds."""
     if seconds < HOUR_SECONDS:
         return f"{seconds:g} seconds"
     return f"{seconds / HOUR_SECONDS:g} hours"

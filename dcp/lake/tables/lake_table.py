@@ -92,12 +92,10 @@ class LakeTable(SparkTable):
 
     @property
     def folder(self) -> Path | None:
-        """The table's folder, if it is on this machine."""
         return None if (place := self.place) is None else place.folder
 
     @property
     def files(self) -> FileTable | None:
-        """The table for delta-rs; None if delta-rs cannot open it."""
         return None if (place := self.place) is None else self.files_at(place)
 
     def files_at(self, place: TablePlace) -> FileTable:

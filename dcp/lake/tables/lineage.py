@@ -33,7 +33,6 @@ class Lineage:
 
     @property
     def is_whole(self) -> bool:
-        """True if these commits reach back to the table's first one."""
         return self.commits[-1].version == 0
 
     @property
@@ -45,7 +44,6 @@ class Lineage:
         return not commit.is_apply or self.is_whole or commit.base >= self.commits[-1].version
 
     def commit(self, version: int) -> TableCommit | None:
-        """Return the commit of a version; None if it is not among these."""
         return self._by_version.get(version)
 
     def origin(self, version: int) -> int:

@@ -56,7 +56,6 @@ class LakeLocation:
         return self.root if self.root is not None else f"schema {self.schema}"
 
     def path(self, table: str) -> str:
-        """Return the path of a table of a folder lake."""
         assert self.root is not None
         return f"{self.root.rstrip('/')}/{table}"
 
@@ -95,7 +94,6 @@ class LakeLocation:
         )
 
     def _look_up(self, name: str, table: LakeTable) -> Located | None:
-        """Return a table's place; None if a catalog has none of that name."""
         if self.schema is not None:
             return self._look_up_in_catalog(self.schema, name, table)
         path = self.path(name)

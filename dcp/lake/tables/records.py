@@ -29,7 +29,6 @@ class Record:
 
 @cache
 def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
-    """Return each field's attribute, stored name and annotation."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         (each.name, marked(hints[each.name], str) or each.name, hints[each.name])
@@ -38,7 +37,6 @@ def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
 
 
 def marked(annotation: Any, kind: type) -> Any:
-    """Return an annotation's mark of this kind; None if it has none."""
     for each in (annotation, *get_args(annotation)):
         for mark in getattr(each, "__metadata__", ()):
             if isinstance(mark, kind):

@@ -74,7 +74,6 @@ class VbucketReport(Record):
 
     @classmethod
     def parse(cls, vbucket: int, status: str) -> "VbucketReport":
-        """Read the ``detail`` of a status row."""
         return read(cls, json.loads(status) | {"vbucket": vbucket})
 
     def status(self) -> str:
@@ -86,8 +85,6 @@ class VbucketReport(Record):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """A committed round."""
-
     states: Mapping[int, VbucketProgress]
     """Every vbucket's state after the round."""
     reports: tuple[VbucketReport, ...]
@@ -104,7 +101,6 @@ BEFORE_THE_FIRST: Final = RoundRecord({}, ())
 
 
 def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.RecordBatch:
-    """Return the ``position`` rows of a round, with the columns of ``changes``."""
     rows = [
         {
             "round": round_number,

@@ -101,7 +101,6 @@ def column_type(annotation: Any) -> pa.DataType:
 
 
 def columns_of(kind: Any) -> list[pa.Field]:
-    """Return the columns that hold the fields of a record (`dcp.lake.tables.records`)."""
     columns: list[pa.Field] = []
     for _, name, annotation in stored_fields(kind):
         if name == SPREAD:

@@ -144,7 +144,6 @@ class SparkStore:
         return replace(self, start_spark=SessionBeside(self.start_spark))
 
     def end_beside(self, stores: Sequence[Self]) -> None:
-        """End the sessions that `beside` began."""
         starts = (each.start_spark for each in stores)
         begun = [each.begun for each in starts if isinstance(each, SessionBeside) and each.begun]
         if begun:

@@ -88,8 +88,6 @@ _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTable:
-    """One replica table and the collection that it holds."""
-
     name: str
     collection_id: int
     collection: str = field(default="", compare=False)
@@ -116,8 +114,6 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
 
 @dataclass(frozen=True, slots=True)
 class LakeTables:
-    """An open lake: its store, and its identity."""
-
     store: LakeStore
     location: LakeLocation
     """For messages."""
@@ -479,7 +475,6 @@ def record_cleaned_round(
 
 
 def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]:
-    """Return the properties that note cleanings, and the round that each one names."""
     properties = lake.changes.properties()
     begin = f"{_cleaned_key(replica)}."
     return {key: int(value) for key, value in properties.items() if f"{key}.".startswith(begin)}

@@ -91,7 +91,6 @@ def described(
 def session_settings_for_a_while(
     spark: SparkSession, settings: Mapping[str, str]
 ) -> Iterator[None]:
-    """Set some session settings for the statements within, and put the old values back."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

@@ -54,8 +54,6 @@ def has_names_twice(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """The typed columns of a table."""
-
     document: pa.StructType
     """The type of ``doc``."""
     fingerprint: str
@@ -71,7 +69,6 @@ class TypedColumns:
 
     @property
     def replica_schema(self) -> pa.Schema:
-        """A replica's columns with these."""
         return pa.unify_schemas([REPLICA, self.schema])
 
 
@@ -82,7 +79,6 @@ def fingerprint_of(contract: Contract) -> str:
 
 
 def _in_order(kind: pa.DataType) -> pa.DataType:
-    """Return a type with the fields of its objects by name."""
     if pa.types.is_struct(kind):
         fields = sorted(kind, key=lambda each: each.name)
         return pa.struct([(each.name, _in_order(each.type)) for each in fields])

@@ -41,8 +41,6 @@ _LARGEST_BYTES: Final = 4 * 2**20
 
 
 class BoardWriter:
-    """Writes one task's file until it is closed."""
-
     def __init__(self, folder: Path, name: str, stats: Callable[[], TaskStats]) -> None:
         """The writer's thread calls ``stats``."""
         self._file = folder / f"{name}-{os.getpid()}{_SUFFIX}"
@@ -54,7 +52,6 @@ class BoardWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and remove the file."""
         self._ended.set()
         self._thread.join(2 * WRITE_SECONDS)
         with suppress(OSError):
@@ -146,7 +143,6 @@ def _time_of(folder: Path) -> float:
 
 
 def _read(file: Path, now: float) -> tuple[TaskStats | None, float]:
-    """Return a file's content, None if it is no statistics, and its age."""
     with file.open("rb") as opened:
         age_seconds = now - os.fstat(opened.fileno()).st_mtime
         try:

@@ -17,8 +17,6 @@ Metrics = Mapping[str, tuple[str, str]]
 
 
 class _Families(Collector):
-    """The samples under their metrics, in declared order."""
-
     def __init__(self, samples: Iterable[Sample], metrics: Metrics) -> None:
         self._of = {
             name: Metric(name.removesuffix("_total"), text, kind)

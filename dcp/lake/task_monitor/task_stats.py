@@ -49,8 +49,6 @@ SLOWEST: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One connection of the task."""
-
     node: str
     name: str
     waits_for: str

@@ -95,5 +95,4 @@ class TaskWatcher:
         )
 
     def _new_bytes(self, connection: Connection) -> int:
-        """Return the bytes that a connection has received since the last sample."""
         return connection.received_bytes - self._bytes_of.get(connection.name, 0)

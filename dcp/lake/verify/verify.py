@@ -163,8 +163,6 @@ def _look(
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The digest of one vbucket of one collection: a count and two hashes."""
-
     documents: int
     hash_sum: int
     hash_xor: int
@@ -175,7 +173,6 @@ Digests = Mapping[tuple[int, int], Digest]
 
 
 def digests_of(rows: Iterable[Any]) -> Digests:
-    """Return the digests of the rows of an aggregate."""
     return {
         (row["collection_id"], row["vbucket"]): Digest(
             row["documents"], int(row["hash_sum"]), row["hash_xor"]
@@ -186,7 +183,6 @@ def digests_of(rows: Iterable[Any]) -> Digests:
 
 
 def differing_vbuckets(pins: Sequence[Pin], found: Digests, held: Digests) -> set[int]:
-    """Return the vbuckets in which the digests of some pinned collection differ."""
     pinned = ((pin.replica.collection_id, vbucket) for pin in pins for vbucket in pin.complete)
     return {group[1] for group in pinned if found.get(group) != held.get(group)}
 

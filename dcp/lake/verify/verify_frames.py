@@ -89,7 +89,6 @@ def replica_rows(lake: "LakeTables", pins: Sequence[Pin], vbuckets: Collection[i
 
 
 def replica_digests(replica: "DataFrame") -> "DataFrame":
-    """Return the replicas' digests, by vbucket and collection."""
     from pyspark.sql import functions as f
 
     digest = [f.expr(sql).alias(name) for name, sql in _DIGEST.items()]

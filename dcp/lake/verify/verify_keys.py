@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeysCompared:
-    """The result of a key comparison: suspects, differences by kind, and the first
-    differing keys.
-    """
-
     suspects: int
     counts: dict[str, int]
     keys: tuple[Difference, ...]

@@ -22,8 +22,6 @@ from dcp.printable import number_ranges
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One replica at ``version``."""
-
     replica: ReplicaTable
     version: int
     round: int
@@ -123,7 +121,6 @@ def chosen_vbuckets(wanted: Collection[int] | None, vbucket_count: int) -> froze
 
 
 def pins_table(pins: Sequence[Pin]) -> pa.Table:
-    """Return (collection_id, vbucket, complete_seqno) of all pins."""
     entries = [
         (pin.replica.collection_id, vbucket, seqno)
         for pin in pins

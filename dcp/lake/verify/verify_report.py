@@ -15,8 +15,6 @@ DEFAULT_KEYS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class TableCompared:
-    """One replica table."""
-
     table: str
     version: int
     """The version of the first look."""
@@ -55,8 +53,6 @@ class Difference(Record):
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Shown):
-    """The result of a verification."""
-
     place: str
     lake_id: Annotated[str, "lake"]
     tables: tuple[TableCompared, ...]

@@ -95,17 +95,14 @@ class SourceReader:
                 self._observer.ended()
 
     def leave_out(self, vbuckets: Collection[LeftOut]) -> None:
-        """Note vbuckets that cannot be compared."""
         for left in vbuckets:
             self.not_compared.setdefault(left.vbucket, left)
 
     def leave_out_failed(self, endings: Sequence[StreamEnding]) -> None:
-        """Note the vbuckets whose streams did not bring everything."""
         failed = (each for each in endings if each.reason)
         self.leave_out([LeftOut(each.vbucket, each.reason, each.detail) for each in failed])
 
     def readable(self, vbuckets: Collection[int]) -> frozenset[int]:
-        """Return those of the vbuckets that can still be compared."""
         return frozenset(vbuckets) - self.not_compared.keys()
 
     def _plan(self, cluster: ClusterView, vbuckets: frozenset[int]) -> tuple[TaskPlan, ...]:

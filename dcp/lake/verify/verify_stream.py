@@ -46,8 +46,6 @@ _ITEM_KINDS: Final = pa.array(ITEM_KINDS)
 
 @dataclass(frozen=True, slots=True)
 class StreamEnding:
-    """The outcome of a vbucket's stream in a verification."""
-
     vbucket: int
     reason: str = ""
     """Empty if the target was reached, or the node proved that it has no more."""
@@ -100,7 +98,6 @@ def read_function(
 
 
 def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the compared columns of the document rows of a batch of ``changes``."""
     is_item = pc.is_in(changes.column("kind"), _ITEM_KINDS)
     is_end = pc.and_(
         pc.equal(changes.column("kind"), RowKind.SYSTEM_EVENT),
@@ -118,6 +115,5 @@ def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def ending_rows(endings: Sequence[StreamEnding]) -> pa.RecordBatch:
-    """Return the rows that tell how streams ended."""
     rows = [{"vbucket": each.vbucket, "ending": json.dumps(plain(each))} for each in endings]
     return pa.RecordBatch.from_pylist(rows, schema=SOURCE_ROWS)
