@@ -79,7 +79,6 @@ class Applier:
 
     @property
     def stale(self) -> dict[int, int]:
-        """The vbuckets whose rows a table shows as of an older round, and that round."""
         return stale_vbuckets(self._newest.values())
 
     def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
@@ -216,9 +215,7 @@ class Applier:
             self._newest = {**self._newest, version.table: version}
 
     def leave_the_rest(self) -> None:
-        """Start no further table; running applies continue."""
         self._waiting.clear()
 
     def close(self) -> None:
-        """End its sessions, when no apply runs."""
         self._lake.store.end_beside([each.store for each in self._lakes])

@@ -94,9 +94,9 @@ def plan_apply(
     The plan holds no more than ``budget``. A table whose typed columns differ from its ``contract``
     is written anew, at its present round if no later one brings it a row.
 
-    Rounds without a row to publish need no commit, with three exceptions: a rollback of rows that
-    the table holds, a vbucket that becomes stale or is no longer stale, and every `EMPTY_ROUNDS`
-    rounds, so that those are not searched again.
+    Rounds without a row to publish need no commit, with three exceptions. One is a rollback of rows
+    that the table holds. Another is a vbucket that becomes stale or is no longer stale. The third
+    is every `EMPTY_ROUNDS` rounds, so that those are not searched again.
 
     Raises:
         ForeignWriteError: somebody else changed the table's rows, since our last apply or right
@@ -253,10 +253,6 @@ def _keys(
 def _held_keys_reader(
     lake: LakeTables, replica: ReplicaTable, known: list[Keys | None], most: int
 ) -> Callable[[int, Sequence[int]], None]:
-    """Return a function that reads the keys of vbuckets in an old version, and appends to
-    ``known``.
-    """
-
     def read(version: int, vbuckets: Sequence[int]) -> None:
         if (keys := known[-1]) is not None:
             table = lake.table(replica.name)
@@ -272,10 +268,6 @@ def _old_rows_reader(
     olds: list[pa.Table | None],
     most_bytes: int,
 ) -> Callable[[int, Sequence[int]], None]:
-    """Return a function that reads the rows of lost keys from an old version, and adds to
-    ``olds``.
-    """
-
     def read(version: int, vbuckets: Sequence[int]) -> None:
         names = [each.key for each in keys.lost if each.vbucket in vbuckets]
         olds.append(old_rows(lake.table(replica.name), version, vbuckets, names, most_bytes))
@@ -370,7 +362,6 @@ def _rows(
     log_version: int,
     most_bytes: int,
 ) -> pa.Table | None:
-    """Return the rows that a plan merges; None if they are too many for this process."""
     keys = found.keys
     if keys is None or any(each is None for each in found.olds):
         return None

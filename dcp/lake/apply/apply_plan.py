@@ -77,7 +77,6 @@ class ApplyPlan:
 
     @property
     def method(self) -> str:
-        """The join strategy of the MERGE: ``key literals`` or ``hash join``."""
         return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:

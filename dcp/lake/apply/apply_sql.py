@@ -120,7 +120,6 @@ def _newest_parts(
 
 
 def _single_rows(changes_sql: str, plan: ApplyPlan, ranges: Iterable[RowRange]) -> str:
-    """Return the rows of ranges in which each key has one, without looking for its newest."""
     rows = rows_sql(changes_sql, plan.collection_id, plan.log_slice, ranges)
     return f"SELECT {', '.join(_log_columns())}, c.kind <> '{RowKind.MUTATION}' AS deleted {rows}"
 

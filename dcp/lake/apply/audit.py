@@ -35,7 +35,7 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 def write_audit(
     lake: LakeTables, status: ReplicaStatus, keys: Collection[str] | None = None
 ) -> None:
-    """Write what a table's newest apply took back, unless that is nothing or written already.
+    """Write the keys that a table's newest apply took back, unless there are none or it is done.
 
     ``keys``, if given, are all that the apply touched: then no others are read.
     """
@@ -181,15 +181,15 @@ def audit_sql(sources: AuditSources, audited: Audited) -> str:
     """Return the query for the keys that an apply took back, in SQL of Spark and DataFusion.
 
     An old row was undone if it lies above the fork. A key that only the new rows have was deleted
-    on the dead branch in two cases: its row lies at or below the fork, or the log has a published
+    on the dead branch in two cases. Its row lies at or below the fork, or the log has a published
     deletion of it above the fork.
 
     An undone flush or drop had ended the keys of the older version. If only the new rows have such
     a key, the undoing brought it back, whatever its row is.
 
     The fork of a replaced vbucket is unknown. There a row was undone if its key has no row, or an
-    older one. A key that only the new rows have was deleted on the dead branch if its row lies at
-    or below the newest seqno that had been read.
+    older one. A key that only the new rows have was deleted on the dead branch if its row is not
+    newer than all that had been read.
     """
     applied = audited.applied
     undone = ", ".join(

@@ -88,5 +88,4 @@ def _above(seqno: int, ranges: Iterable[RowRange]) -> list[RowRange]:
 
 
 def _all_fresh(ranges: Iterable[RowRange]) -> list[RowRange]:
-    """Return the ranges, with published live rows as if they were not published."""
     return [replace(each, role=Role.FRESH) if each.role is Role.KEPT else each for each in ranges]

@@ -48,7 +48,6 @@ class ContractBook:
             )
 
     def tell_without_columns(self, contract: Contract | None, typed: TypedPlan) -> None:
-        """Say, once, that the documents of an apply have no fields for columns."""
         if contract is None or typed.columns or contract.where in self._without_columns:
             return
         self._without_columns.add(contract.where)

@@ -100,7 +100,6 @@ def _values(seen: Seen) -> int:
 
 
 def _number_type(seen: Seen, least: int) -> pa.DataType:
-    """Return the type for all seen numbers: one of `_NUMBER_TYPES`, from ``least`` on."""
     return _NUMBER_TYPES[
         max([least, *(NUMBERS.index(each) for each in seen.kinds if each in NUMBERS)])
     ]

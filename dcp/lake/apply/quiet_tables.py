@@ -71,7 +71,6 @@ class QuietTables:
             self._seen[replica.name] = _Seen(version, round_number)
 
     def is_quiet(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
-        """Return whether the replica still has nothing pending at ``to_round`` and is unchanged."""
         seen = self._seen.get(replica.name)
         if seen is None:
             return False

@@ -72,7 +72,6 @@ class LakeFacts:
         return self._with_positions(found)
 
     def _with_positions(self, versions: Sequence[HeldVersion]) -> Sequence[HeldVersion]:
-        """Return the versions whose positions the log still has; cleaning takes the oldest."""
         rounds = {number for each in versions for number in (each.round, *each.stale.values())}
         if not rounds:
             return versions
@@ -80,7 +79,6 @@ class LakeFacts:
         return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
 
     def is_readable(self, version: int, vbucket: int) -> bool:
-        """Return whether a vbucket's rows in an old version can be read, as far as is known."""
         return (version, vbucket) not in self.unreadable
 
     def try_to_read(

@@ -91,7 +91,6 @@ class Seen:
                 self._add_text(value)
 
     def count(self, values: pa.Array) -> None:
-        """Count the values of a column; add nothing else."""
         self.values += len(values) - values.null_count
         if pa.types.is_struct(values.type):
             for each, inner in zip(values.type, values.flatten(), strict=True):

@@ -184,7 +184,6 @@ class _Decision:
             self._publish(bases[vbucket], old, self._after[vbucket], forks)
 
     def _bases(self, undo: Mapping[int, _Standing]) -> dict[int, _Standing]:
-        """Return for each vbucket the newest older version that is live and readable."""
         found: dict[int, _Standing] = {}
         unreadable = dict.fromkeys(undo, 0)
         versions = self._facts.older_versions() if undo else ()
@@ -342,7 +341,6 @@ def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> i
 
 
 def _require_consistent(old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]) -> None:
-    """Raise LakeError if the log lacks a fork, or went back without one."""
     # What was before a fork at 0 does not matter, nor whether the log still tells it.
     anew = max((fork.epoch for fork in forks if fork.seqno == 0), default=0)
     begun = {fork.epoch for fork in forks if fork.epoch >= anew}

@@ -125,7 +125,6 @@ def in_parts(
 
 
 def _parts(documents: Sequence[bytes], size: int) -> list[Sequence[bytes]]:
-    """Return documents in parts, the last one first."""
     return [documents[begin : begin + size] for begin in range(0, len(documents), size)][::-1]
 
 
@@ -273,7 +272,6 @@ def _fitted(found: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _all_within(values: pa.Array, numbers: pa.Array, least: float, most: float) -> pa.Array:
-    """Return values, if the numbers that stand for them are within a type's bounds."""
     found = pc.min_max(numbers).as_py()
     _within(least, found["min"] or 0, most)
     _within(least, found["max"] or 0, most)

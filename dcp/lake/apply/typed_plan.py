@@ -72,7 +72,6 @@ def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> 
 
 
 def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedPlan:
-    """Return the plan for all documents that the apply writes, and their seen values."""
     document = grown(columns.document, seen)
     if not document.num_fields:  # no document has a field: there is no column to write
         return replace(plan, columns=None) if plan.is_typed else UNTYPED

@@ -27,7 +27,6 @@ def typed_batch(batch: pa.RecordBatch, columns: TypedColumns) -> pa.RecordBatch:
 
 
 def typed_table(rows: pa.Table, columns: TypedColumns) -> pa.Table:
-    """Return the same for rows in memory."""
     schema = pa.schema([*rows.schema, *columns.schema])
     batches = [typed_batch(each, columns) for each in rows.to_batches()]
     return pa.Table.from_batches(batches, schema)
@@ -56,8 +55,6 @@ FROM (SELECT *, {_FUNCTION}(datatype, value) AS {_MADE} FROM {source}))"""
 
 
 def see_rows(spark: "SparkSession", rows: str, columns: TypedColumns) -> Seen:
-    """Look at the documents of a query's rows, in tasks (`see_documents`)."""
-
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = pickle.dumps(see_documents(columns, batches))
         yield pa.RecordBatch.from_arrays([pa.array([seen], pa.binary())], [_SEEN])

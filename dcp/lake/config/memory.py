@@ -133,7 +133,6 @@ def reader_settings(largest_bytes: int) -> dict[str, str]:
 
 
 def arrow_settings(largest_bytes: int) -> dict[str, str]:
-    """Return settings to give tasks documents of up to ``largest_bytes`` as Arrow batches."""
     return {
         **reader_settings(largest_bytes),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(_ARROW_BATCH_BYTES),

@@ -96,7 +96,6 @@ def describe_found(value: object, facts: Mapping[str, Any]) -> str:
 
 
 def describe_expected(default: object, facts: Mapping[str, Any]) -> str:
-    """Name the values that a setting takes: its type, range or choices, and unit."""
     if facts["choices"]:
         return "one of " + ", ".join(f'"{choice}"' for choice in facts["choices"])
     if isinstance(default, bool):

@@ -32,8 +32,10 @@ class AppliedVersion:
     from_round: int
     to_round: int
     log_from_round: int
-    """Later rounds' rows that it lacks are in the log from this round on: ``to_round``, or the
-    oldest round with a row that still waited for its snapshot's end then.
+    """The log has the later rounds' rows that it lacks from this round on.
+
+    That is ``to_round``, or the oldest round with a row that still waited for its snapshot's end
+    then.
     """
     stale: tuple[tuple[int, int], ...] = ()
     """(vbucket, round): it holds the vbucket as of this older round."""
@@ -169,7 +171,6 @@ def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
 
 
 def commit_content(from_round: int, log_slice: LogSlice) -> dict[str, Any]:
-    """Return the commit metadata of an apply; `applied_of` reads it."""
     return {
         "from": from_round,
         "to": log_slice.to_round,

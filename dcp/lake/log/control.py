@@ -69,7 +69,6 @@ class Action:
 
 
 def _user() -> str:
-    """Return this process's user and machine; in a container the user may have no name."""
     try:
         name = getuser()
     except (KeyError, OSError):

@@ -88,13 +88,13 @@ class ReplicaFacts(Protocol):
     def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
         """Return every vbucket's state after some rounds; none at all after round 0."""
 
-    def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
-        """Return the forks of some vbuckets in rounds after one, up to another."""
+    def forks(
+        self, after_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[Fork]: ...
 
     def collection_events(
         self, from_round: int, to_round: int, vbuckets: Collection[int]
-    ) -> Sequence[CollectionEvent]:
-        """Return the events of the replica's collection in some vbuckets, in these rounds."""
+    ) -> Sequence[CollectionEvent]: ...
 
     def older_versions(self) -> Sequence[HeldVersion]:
         """Return the versions that may still be readable, newest first."""

@@ -43,7 +43,6 @@ def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundR
 
 
 def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
-    """Return the record of one round; see `round_records`."""
     return round_records(lake, [round_number])[round_number]
 
 
@@ -88,7 +87,6 @@ def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProg
 
 
 def reports_since(lake: LakeTables, first_round: int) -> dict[int, list[VbucketReport]]:
-    """Return the reports of the rounds from one on, by round; cleaned ones are missing."""
     rows = lake.changes.rows(
         "round, vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round >= {int(first_round)}"
     )

@@ -54,7 +54,6 @@ def log_tampering(commits: Sequence[TableCommit]) -> Tampering | None:
 
 
 def is_settled(commits: Sequence[TableCommit]) -> bool:
-    """Return whether no older commit can change the result of `log_tampering`."""
     ours = next((commit for commit in commits if commit.is_log_write), None)
     reaches = ours is not None and ours.base >= commits[-1].version
     return reaches or (bool(commits) and commits[-1].version == 0)

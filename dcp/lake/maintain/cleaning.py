@@ -113,7 +113,6 @@ def _applied_at(
 
 
 def rounds_to_judge(versions: Iterable[Sequence[AppliedVersion]]) -> set[int]:
-    """Return the rounds whose states decide: of each replica the first one, and the oldest."""
     return {number for each in versions for number in (each[0].to_round, _oldest(each))}
 
 

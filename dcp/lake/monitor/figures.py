@@ -49,7 +49,6 @@ class ReplicaFigures:
     stale: tuple[int, ...]
 
     def lag_seqnos(self, highs: Mapping[int, int]) -> int:
-        """Return how many seqnos it is behind these high seqnos, of all vbuckets together."""
         return sum(max(0, high - self.reached.get(vb, 0)) for vb, high in highs.items())
 
 
@@ -170,7 +169,6 @@ class FiguresReader:
     def _round_figures(
         self, commits: Sequence[TableCommit], newest: int
     ) -> tuple[RoundFigures, ...]:
-        """Return the newest rounds; reads only those not known yet."""
         first = max(1, newest - ROUNDS_SHOWN + 1)
         missing = [number for number in range(first, newest + 1) if number not in self._rounds]
         if missing:

@@ -56,7 +56,6 @@ LAKE_METRICS: Final[Metrics] = {
 
 
 def lake_samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
-    """Yield the samples of a lake's figures, with lags in seconds at a time."""
     for sample in _samples(lake, at):
         yield sample._replace(labels={"bucket": lake.bucket, "lake": lake.lake_id, **sample.labels})
 

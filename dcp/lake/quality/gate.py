@@ -46,7 +46,6 @@ class QualityGate:
         return cls(load_suite(None if gate == INSTALLED_SUITE else Path(gate)))
 
     def may_publish(self, lake: LakeTables, plan: ApplyPlan) -> bool:
-        """Return whether no expectation finds an error in a plan's rows."""
         if self._suite is None:
             return True
         report = check_plan(lake, plan, self._suite)

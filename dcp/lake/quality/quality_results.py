@@ -23,7 +23,6 @@ class PassedCheck:
 
 
 def write_results(lake: LakeTables, report: QualityReport) -> None:
-    """Append a row for each expectation."""
     table = ensure_ledger(lake, QUALITY_TABLE)
     metadata = {"lake": lake.identity.lake_id, "quality": report.run, "table": report.table}
     rows = results_table(report, lake.table(report.table).table_id())

@@ -172,7 +172,6 @@ def _rounds(replicas: Sequence[_Replica], last: int) -> Iterator[int]:
 
 
 def _versions_holding(replicas: Sequence[_Replica], number: int) -> dict[str, int] | None:
-    """Return each replica's version that holds a round; None if one has none."""
     versions: dict[str, int] = {}
     # Whoever is behind fails first; and the positions of a round are read once.
     for replica in sorted(replicas, key=lambda each: each.status.round):
@@ -184,7 +183,6 @@ def _versions_holding(replicas: Sequence[_Replica], number: int) -> dict[str, in
 
 
 def _log_version(lake: LakeTables, commits: Sequence[TableCommit], number: int) -> int:
-    """Return the newest version of ``changes`` that has no later round."""
     later = [each.version for each in commits if each.round is not None and each.round > number]
     version = min(later) - 1 if later else commits[0].version
     if version < commits[-1].version:

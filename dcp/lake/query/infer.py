@@ -107,7 +107,6 @@ def _json_of(row: Mapping[str, Any]) -> bytes:
 
 
 def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedContract:
-    """Return a contract that fits most of some documents, which need not be JSON."""
     root, count, others = Seen(), 0, 0
     for document in documents:
         count += 1
@@ -156,7 +155,6 @@ def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _below(
     seen: Seen, total: int, path: str, unnamed: dict[str, str]
 ) -> Iterator[tuple[Step, Seen]]:
-    """Give the steps further down, if most values at a path are objects, or arrays."""
     if seen.kinds["array"] >= _DOMINANT * total and seen.elements and seen.elements.kinds:
         yield Wildcard.ELEMENTS, seen.elements
     elif seen.kinds["object"] >= _DOMINANT * total and _is_map(seen):

@@ -101,7 +101,6 @@ class LakeStatus(Shown):
 
 
 def _stuck_lines(stuck: Sequence[VbucketReport]) -> list[str]:
-    """Return a line for each reason: its vbuckets, and the detail of the first of them."""
     by_reason: dict[str, list[VbucketReport]] = {}
     for report in stuck:
         by_reason.setdefault(report.reason, []).append(report)

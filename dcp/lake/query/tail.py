@@ -45,7 +45,6 @@ def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
 
 
 def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Change]]:
-    """Return the latest round and the changes of the rounds after ``round_number``."""
     with lake.look():
         newest = latest_round(lake)
         if newest == round_number:

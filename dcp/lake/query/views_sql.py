@@ -101,7 +101,6 @@ def quarantine_sql(tables: Mapping[str, str]) -> str:
 
 
 def positions_sql(changes_sql: str) -> str:
-    """Return the newest position of every vbucket, one column for each field."""
     fields = ", ".join(f"position.{quoted(field.name)}" for field in POSITION)
     return f"""
 SELECT round, vbucket, epoch, {fields}
@@ -143,8 +142,8 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     that the table has already: of an unlisted version, or of a round with rows that waited. They
     are the newest of their keys, so the result is the same.
 
-    A vbucket that must be taken back first, or is stale, has no overlay: until the next apply it is
-    shown as the table holds it.
+    A vbucket that must be taken back first, or is stale, has no overlay. It shows the table's rows
+    until the next apply.
 
     The log is named before the table, and a query takes its versions in that order. An apply
     between the two makes the index seem behind, which does no harm. In the other order, an apply

@@ -47,7 +47,6 @@ class BatchFlusher:
 
     @property
     def taken_bytes(self) -> int:
-        """The bytes that the task took in so far, over all its connections."""
         connections = tuple(self._connections)  # at once: asked by the board's thread, too
         return sum(window.taken for window in connections)
 

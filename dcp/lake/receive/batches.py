@@ -75,7 +75,6 @@ class _Part:
         return cls(columns, epochs, uuids, layered, value_bytes)
 
     def pieces(self, most_bytes: int) -> "Iterator[_Part]":
-        """Yield it in pieces of at most so many bytes, or of one document."""
         if not self.has_layers or self.value_bytes <= most_bytes:
             yield self
             return

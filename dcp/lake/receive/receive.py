@@ -210,7 +210,6 @@ class TaskReceiver:
                 self._end(self.results[vbucket], Outcome.REACHED)
 
     def _learn(self, event: Event, node: NodeAddress) -> None:
-        """Note an event's news of streams, nodes and collections, before rows are taken."""
         match event:
             case StreamOpened() if event.vbucket in self._open:
                 self._opened(event, node)

@@ -76,7 +76,6 @@ def _read(store: SparkStore, bucket: str) -> RememberedNodes | None:
 
 
 def remembered_text(found: ClusterMap, *, tls: bool) -> str:
-    """Return the nodes of a map as a lake remembers them; empty if it has none."""
     if not found.addresses:
         return ""
     nodes = ",".join(map(str, sorted(set(found.addresses))))

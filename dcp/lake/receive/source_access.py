@@ -108,7 +108,6 @@ def query_cluster(access: SourceAccess, remembered: Remembered = lambda: None) -
 
 
 def query_map(access: SourceAccess, remembered: Remembered) -> ClusterMap:
-    """Ask the cluster for its map alone; raises as ``ask_cluster``."""
     return ask_cluster(access, remembered)[0]
 
 

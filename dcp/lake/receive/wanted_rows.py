@@ -111,7 +111,6 @@ def _found(keys: pa.StringArray, expression: str) -> NDArray[np.bool_]:
 
 
 def _deleted(columns: DataColumns, rows: NDArray[np.bool_]) -> DataColumns:
-    """Return the documents with some of them as deletions, without their values."""
     if not rows.any():
         return columns
     value = pc.if_else(pa.array(rows), pa.scalar(b"", pa.binary()), columns.value)

@@ -81,7 +81,6 @@ def is_new(state: VbucketProgress) -> bool:
 
 
 def _is_read(state: VbucketProgress) -> bool:
-    """Return whether all that a node held when it was asked was read."""
     return state.is_whole and (state.caught_up_seqno > 0 or state.position.seqno == 0)
 
 

@@ -72,17 +72,14 @@ class BackfillEstimate:
 
     @property
     def documents(self) -> int:
-        """The most documents that it reads."""
         return sum(self.seqnos.values())
 
     @property
     def frame_bytes(self) -> float | None:
-        """The bytes of the documents, as far as the lake tells."""
         return self.bytes_per_document and self.documents * self.bytes_per_document
 
     @property
     def seconds(self) -> float | None:
-        """The time that it takes at the given rate."""
         return (
             self.frame_bytes and self.bytes_per_second and self.frame_bytes / self.bytes_per_second
         )

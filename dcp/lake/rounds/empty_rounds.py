@@ -47,5 +47,4 @@ class EmptyRounds:
             self._waits[report.vbucket] = _Wait(rounds, until)
 
     def waiting(self, now: float) -> frozenset[int]:
-        """Return the vbuckets that need no round of their own yet."""
         return frozenset(vbucket for vbucket, wait in self._waits.items() if now < wait.until)

@@ -65,7 +65,6 @@ def _stale_epoch_starts(
 def ordered_epoch_starts(
     lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
 ) -> dict[int, VbucketProgress | BlockedRollback]:
-    """Return how vbuckets with an ordered rollback begin their next epoch."""
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return {

@@ -29,14 +29,12 @@ class Observer:
     def committed(self, report: "RoundReport") -> None:
         """A round is durable."""
 
-    def idle(self, idle: "Idle") -> None:
-        """There is nothing to stream."""
+    def idle(self, idle: "Idle") -> None: ...
 
     def backfill(self, report: "BackfillReport") -> None:
         """A round of a backfill comes next."""
 
-    def applied(self, version: "AppliedVersion") -> None:
-        """A replica table has a new version."""
+    def applied(self, version: "AppliedVersion") -> None: ...
 
     def waiting(self, seconds: float, reason: str) -> None:
         """The run waits."""

@@ -183,8 +183,8 @@ def plan_round(
 def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:
     """Return the streams of each task.
 
-    A backfill's streams may be slow, so they have their own tasks: half of those that can run at
-    once. If only one can, it is the second turn.
+    A backfill's streams may be slow, so they have half of the simultaneous tasks. If only one task
+    runs at once, they are the second turn.
     """
     live = [stream for stream in streams if not stream.is_backfill]
     backfill = [stream for stream in streams if stream.is_backfill]
@@ -358,7 +358,6 @@ def _tasks(
 
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
-    """Return the streams by backlog, largest first; nodes alternate among equals."""
     turn: dict[NodeAddress | None, int] = {}
     ranked = []
     for stream in sorted(streams, key=lambda stream: (-stream.backlog, stream.vbucket)):

@@ -24,7 +24,6 @@ class RoundProgress:
     folder: str
 
     def note(self, task: int, done: StreamProgress) -> None:
-        """Write the progress of a task; a repeated task begins again."""
         written = Path(self.folder) / f"{task}.new"
         written.write_text(f"{done.seqnos} {done.frame_bytes}")
         written.replace(Path(self.folder) / f"{task}.task")

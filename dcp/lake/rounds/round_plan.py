@@ -127,7 +127,6 @@ class RoundPlan(Shown):
         return sum(task.backlog for task in self.tasks)
 
     def listing(self, applied: Sequence[AppliedVersion]) -> "RoundPlan":
-        """Return the plan of a round that lists these replica versions as well."""
         count = len(self.tasks)
         tasks = (replace(task, applied=tuple(applied[task.index :: count])) for task in self.tasks)
         return replace(self, tasks=tuple(tasks))
@@ -167,7 +166,6 @@ class Idle(Shown):
 
 
 def plan_text(plan: RoundPlan) -> str:
-    """Return a few lines on the streams, their backlog, and the vbuckets left out."""
     streams = plan.streams
     backlog = sum(stream.backlog for stream in streams)
     head = (
@@ -181,7 +179,6 @@ def plan_text(plan: RoundPlan) -> str:
 
 
 def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
-    """Return a line for each group of epochs that begin alike, with its vbuckets."""
     begins: dict[str, list[int]] = {}
     for stream in streams:
         if stream.begins_epoch:

@@ -29,12 +29,10 @@ class RoundReport(Shown):
 
     @property
     def rows(self) -> int:
-        """Document rows of all vbuckets."""
         return sum(report.rows for report in self.vbuckets)
 
     @property
     def frame_bytes(self) -> int:
-        """Their bytes on the wire."""
         return sum(report.frame_bytes for report in self.vbuckets)
 
     @property

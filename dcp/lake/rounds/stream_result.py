@@ -54,7 +54,6 @@ class StreamResult:
 
     @property
     def target_reached(self) -> bool:
-        """True if the stream reached a snapshot's end at or beyond the target."""
         return self.position.complete_seqno >= self.plan.target_seqno
 
     @property

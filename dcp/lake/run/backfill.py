@@ -131,7 +131,6 @@ def _wait_for_driver(
     stopped: threading.Event,
     spark: "SparkSession | None",
 ) -> Action:
-    """Ask the process that drives the lake, and watch until it has ended the backfill."""
     with opened_lake(settings, spark) as lake:
         control = Control(lake)
         action = _own(lake, control, wish)
@@ -147,7 +146,6 @@ def _wait_for_driver(
 
 
 def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
-    """Return the open backfill, if it is the wished one; else a new one."""
     wanted, found = wish.action(), _open_backfill(control)
     if found is None:
         control.write(wanted, ActionState.REQUESTED)
@@ -179,7 +177,6 @@ def _open_backfill(control: Control) -> Action | None:
 
 
 def _seen(lake: LakeTables, action: Action) -> BackfillReport:
-    """Return the progress of another process's backfill, by the log."""
     newest = latest_round(lake)
     states = positions_at(lake, newest)
     request = request_of(action, lake.identity.vbucket_count)

@@ -99,7 +99,6 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
 
 
 def _whence(source: SourceSettings) -> str:
-    """Name the source of the password; empty if a certificate signs in."""
     if source.credentials_folder:
         return f", told by {source.credentials_folder}"
     if not source.username:
@@ -126,7 +125,6 @@ def _look_up(
 
 
 def _resolve(seeds: FoundSeeds, finding: Finding) -> None:
-    """Look the seeds' names up; a run needs only one that is found."""
     found: dict[str, list[str]] = {}
     unknown: list[str] = []
     for seed in seeds.nodes:

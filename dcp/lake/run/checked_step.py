@@ -62,7 +62,6 @@ Tell = Callable[[CheckedStep], None]
 
 @contextmanager
 def checking(name: str, tell: Tell) -> Iterator[Finding]:
-    """Do a step, and tell its findings, or the error that ends it."""
     begun = monotonic()
     finding = Finding()
     try:

@@ -379,7 +379,6 @@ class Driver:
         return plan
 
     def _remember(self, cluster: ClusterView) -> None:
-        """Keep the nodes of the newest map, for this driver and later ones."""
         is_encrypted = self._access.consumer.connection.tls is not None
         nodes = remembered_text(cluster.map, tls=is_encrypted)
         if nodes and (self._nodes is None or nodes != self._nodes.connection_string):
@@ -475,9 +474,6 @@ class Driver:
             self._applier.know(replicas_in(self.lake))
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
-        """Return the vbuckets that a table still shows in an old state, unless another
-        job applies.
-        """
         if self._settings.apply.when == "never":
             return ()
         told = {left.vbucket for left in known}

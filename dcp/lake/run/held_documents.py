@@ -54,7 +54,6 @@ def held_documents(lake: LakeTables, vbuckets: Collection[int]) -> HeldDocuments
 
 
 def _mean_frame_bytes(rows: Iterator[Mapping[str, Any]]) -> float:
-    """Return the mean length of the rows as frames; keeps no row."""
     count = total_bytes = 0
     for row in rows:
         count += 1

@@ -78,7 +78,6 @@ class PersistenceGate:
         self._stop = Event()
 
     def heed(self, stop: Event) -> None:
-        """Stop waiting for disks once ``stop`` is set."""
         self._stop = stop
 
     def leave_out(self, blocked: Collection[int]) -> None:
@@ -136,7 +135,6 @@ class PersistenceGate:
         )
 
     def _not_persisted(self, states: Mapping[int, VbucketProgress]) -> list[int]:
-        """Ask for all states that may not be on enough disks; return the vbuckets that are not."""
         branches = {
             vbucket: state.failover_log.uuid_at(state.complete_seqno)
             for vbucket, state in states.items()
@@ -168,7 +166,6 @@ class PersistenceGate:
         owner: NodeAddress | None,
         seqnos: Mapping[NodeAddress, int],
     ) -> bool:
-        """Return whether the active node has a state on its disk, and enough replicas have."""
         having = {node for node, seqno in seqnos.items() if seqno >= state.complete_seqno}
         return owner in having and len(having) >= self._nodes
 

@@ -121,7 +121,6 @@ def _read_again(
     position: LakePosition,
     orders: Mapping[int, RollbackOrder],
 ) -> ReadAgain | None:
-    """Estimate the documents that coming orders, and the lake's own, let the run read again."""
     states = position.states.values()
     ordered = [state for state in states if state.order is not None]
     ordered += [position.state(vbucket).ordered(order) for vbucket, order in orders.items()]
@@ -152,7 +151,6 @@ def _written_anew(
     settings: ApplySettings,
     applied: Mapping[ReplicaTable, AppliedVersion | None],
 ) -> tuple[str, ...]:
-    """Return the tables whose typed columns the next apply replaces, by their contracts."""
     if settings.when == "never" and not settings.contracts_folder:
         return ()  # another job applies, perhaps with another file
     contracts, found = ContractBook(settings.contracts_folder), []

@@ -47,7 +47,6 @@ class SetUpCheck:
         self.progress: bootstrap.BootstrapProgress | None = None
 
     def begin(self, step: SetUpStep) -> None:
-        """Note that a step begins, or that all are done."""
         self.progress = step.progress
         name = _LINES.get(step.name, _DCP)
         if step.name and name != self._name:

@@ -58,7 +58,6 @@ class SessionBeside:
 
 
 def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
-    """End sessions that `session_beside` made, and make ``spark`` the active session again."""
     for session in sessions:
         if is_connect(session):  # at the process's end its client would ask a server that is gone
             client: Any = session.client

@@ -26,8 +26,8 @@ _AS_IT_IS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 def launch_properties(settings: Mapping[str, str]) -> Iterator[None]:
     """Give ``settings`` to the JVM that PySpark starts meanwhile.
 
-    They win over the user's ``spark-defaults.conf``. A user's ``--conf`` wins over them for what
-    the JVM needs at its start; in the session they win.
+    They win over the user's ``spark-defaults.conf``. A user's ``--conf`` wins over them at the
+    JVM's start; in the session they win.
 
     Raises:
         ConfigError: the user's arguments name a file of their own; Spark reads only one.

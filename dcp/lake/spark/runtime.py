@@ -35,7 +35,6 @@ def prepare() -> Runtime:
 
 
 def main() -> int:
-    """Prepare, print one line for each part, and return the exit code."""
     try:
         runtime = prepare()
     except SetupError as error:

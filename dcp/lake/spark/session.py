@@ -138,7 +138,6 @@ def build_session(
 
 
 def is_starting() -> bool:
-    """Return whether `build_session` starts a session now, which may take minutes."""
     return _starting.is_set()
 
 
@@ -158,7 +157,6 @@ def _session_that_is_there() -> SparkSession | None:
 
 @contextmanager
 def active_session_kept() -> Iterator[None]:
-    """Make the present active session active again at the end."""
     before = _session_that_is_there()
     try:
         yield
@@ -178,7 +176,6 @@ def _is_started(session: SparkSession) -> bool:
 
 
 def started_session() -> SparkSession | None:
-    """Return the last session that `build_session` started, until somebody ends it."""
     return _started[0] if _started else None
 
 
@@ -546,7 +543,6 @@ def _has_class(jvm: Any, name: str) -> bool:
 
 
 def _add_to_class_path(jvm: Any, jars: str, submitted: str) -> None:
-    """Put jars on the driver's class path, too; spark-submit puts only its own there."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     there = submitted.split(",")
     for jar in filter(None, jars.split(",")):

@@ -43,7 +43,6 @@ def machine_certificates() -> list[bytes]:
 
 
 def write_trust_store(path: Path, certificates: Sequence[bytes]) -> None:
-    """Write the DER-encoded ``certificates`` as a key store for ``javax.net.ssl.trustStore``."""
     entries = [
         struct.pack(">I", TRUSTED_CERTIFICATE)
         + _text(f"authority-{number}")

@@ -223,7 +223,7 @@ def _added(file: DataFile) -> dict[str, Any]:
 
 
 def _checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | None]) -> None:
-    """Write a checkpoint and remove what the log no longer needs, as Delta does after its commits.
+    """Write a checkpoint and remove unneeded files of the log, as Delta does after its commits.
 
     A failure here does not undo the commit.
     """

@@ -68,8 +68,8 @@ class ObjectPlace(TablePlace):
         return self._path(LOG, commit_name(version))
 
     def has_log(self) -> bool:
-        """Two kinds of objects do not count: the empty one by which connectors mark a folder, and
-        the dotted one by which another driver tries the store.
+        """Two kinds of objects do not count. Connectors mark a folder by an empty one; another
+        driver tries the store by a dotted one.
         """
         log = self._path(LOG)
         below = (path.removeprefix(log) for path in self._first_below(log))

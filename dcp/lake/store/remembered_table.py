@@ -93,7 +93,6 @@ class RememberedTables:
         self._absent[name] = read_at
 
     def as_it_is(self, place: TablePlace, name: str) -> RememberedTable:
-        """Return the remembered table and its new commits, as this thread's look needs it."""
         with self._reading.setdefault(name, Lock()):
             known = self._tables.get(name)
             if known is not None and self.looks.has_seen(known.read_at):

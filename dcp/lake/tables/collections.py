@@ -69,9 +69,6 @@ def collections_of(manifest: bytes | None) -> Collections:
 
 
 def collections_in(lake: LakeTables) -> Collections:
-    """Return the collections that a lake made tables of, also dropped ones, which no
-    manifest has.
-    """
     found = []
     for replica in known_replicas(lake):
         scope, _, collection = replica.collection.partition(".")

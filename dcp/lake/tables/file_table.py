@@ -200,7 +200,6 @@ class FileTable:
         return self._newest().stored if version is None else self.place.open(version)
 
     def _newest(self) -> RememberedTable:
-        """Return the remembered table, and catch up with its newest commits."""
         found = self.remembered.as_it_is(self.place, self.sql)
         protocol = found.stored.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}

@@ -180,7 +180,6 @@ def _commit(told: Mapping[str, Any]) -> TableCommit:
 
 
 def reaches_creation(commits: Sequence[TableCommit]) -> bool:
-    """Return whether the commits reach back to the table's first one."""
     return bool(commits) and commits[-1].version == 0
 
 

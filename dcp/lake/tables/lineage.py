@@ -61,7 +61,6 @@ class Lineage:
         return version
 
     def _path(self, version: int) -> Iterator[TableCommit]:
-        """Yield the commits that gave ``version`` its rows, back to the one that changed them."""
         while (commit := self.commit(version)) is not None:
             yield commit
             if commit.restored is not None:

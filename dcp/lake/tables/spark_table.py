@@ -291,7 +291,6 @@ class SparkTable:
         metadata: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
-        """Merge rows by a statement on a view of them, or on SQL for them."""
         spark = self.start_spark()
         with ExitStack() as stack:
             stack.enter_context(fenced(spark, transaction, metadata, settings))

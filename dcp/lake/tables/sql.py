@@ -32,7 +32,6 @@ def dotted(name: str) -> str:
 
 
 def string(text: str) -> str:
-    """Return ``text`` as a string literal; escapes quotes, NUL, $ and the like."""
     if _PLAIN.fullmatch(text):
         return f"'{text}'"
     return "'" + "".join(_escaped(character) for character in text) + "'"

@@ -100,10 +100,10 @@ DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
 def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
     """Return the replica table of a collection: ``docs__<scope>__<collection>__<id in hex>``.
 
-    The default one has its own short name. The id keeps any two collections apart: those whose
-    names run together (``a__b``/``c``, ``a``/``b__c``), those that differ in case only, and one
-    that was dropped and made anew. So the names are there for readers. They may be shortened, or
-    lose characters that no catalog takes (``%``, ``-``).
+    The default one has its own short name. The id keeps any two collections apart. Their names may
+    run together (``a__b``/``c``, ``a``/``b__c``) or differ in case only, or one was dropped and
+    made anew. So the names are there for readers. They may be shortened, or lose characters that no
+    catalog takes (``%``, ``-``).
     """
     if collection_id == DOCS.collection_id:
         return DOCS
@@ -136,7 +136,6 @@ class LakeTables:
         return self.table(CHANGES_TABLE)
 
     def look(self) -> AbstractContextManager[None]:
-        """Read the state of each table once in this thread meanwhile: see `Looks.look`."""
         return self.store.looks.look()
 
     def table(self, name: str) -> Table:

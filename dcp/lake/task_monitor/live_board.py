@@ -112,7 +112,6 @@ def read_board(place: LivePlace) -> list[TaskStats]:
 
 
 def _sweep(folder: Path) -> list[TaskStats]:
-    """Return a folder's news, and remove the files of ended or silent tasks."""
     files = sorted(folder.glob(f"*{_SUFFIX}"))
     unfinished = list(folder.glob(f"*{_UNFINISHED}"))
     if not files and not unfinished:

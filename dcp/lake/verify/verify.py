@@ -123,9 +123,6 @@ def verify(
 
 
 def _ordered_back(position: LakePosition) -> list[LeftOut]:
-    """Return the vbuckets with an ordered rollback that no run followed yet: the source
-    has less.
-    """
     return [
         LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
         for state in position.states.values()
@@ -140,7 +137,6 @@ def _look(
     keys: int,
     kept: Mapping[int, frozenset[int]],
 ) -> tuple[tuple[TableCompared, ...], KeysCompared]:
-    """Take the first look, and the others if it found differences."""
     pins = pin_replicas(reader.lake, replicas, chosen, kept, reader.document_filter)
     reader.leave_out(unpinned_vbuckets(pins))
     rows = reader.read("comparing", chosen, lambda source: source_digests(source, pins).collect())
