@@ -285,9 +285,6 @@ def slice_to_publish(
     """Return the slice that brings a replica to ``to_round``; None if nothing is to be done.
 
     Rows that waited at the last apply count: their snapshot may have ended since.
-
-    Raises:
-        LakeError: see `dcp.lake.apply.slice_rules.slice_between`.
     """
     if status.round >= to_round:
         return None

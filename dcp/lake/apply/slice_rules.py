@@ -234,9 +234,6 @@ class _Decision:
         """Learn the states at both ends and the forks between; return whether all begins anew.
 
         Then the states that the replica holds do not matter: a damaged log may have lost them.
-
-        Raises:
-            LakeError: they are lost, and matter.
         """
         held_rounds = {self._held.round, *self._held.stale.values()}
         lost: LakeError | None = None

@@ -109,11 +109,7 @@ def direct_memory_options(tasks: int, batch_bytes: int) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes of a size as Spark writes it (``1500m``, ``2g``).
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return the bytes of a size as Spark writes it (``1500m``, ``2g``)."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
     if match is None or int(match[1]) == 0:
         raise ConfigError(f"driver_memory: found {text!r}, expected a size such as 1500m or 2g")

@@ -25,11 +25,7 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def read_account(folder: Path) -> tuple[str, str]:
-    """Return user and password from a folder with these two files, both of one state of it.
-
-    Raises:
-        SecretError: one cannot be read, or is empty.
-    """
+    """Return user and password from a folder with these two files, both of one state of it."""
     place = folder.expanduser()
     newest = place / _NEWEST
     if newest.exists():

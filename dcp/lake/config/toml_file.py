@@ -12,11 +12,7 @@ _SETTING: Final = re.compile(r"\s*(?P<key>[^=#]*?)\s*=\s*(?P<value>.*)")
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return a file's content; messages call the file ``what``.
-
-    Raises:
-        ConfigError: it cannot be read, or is no TOML.
-    """
+    """Return a file's content; messages call the file ``what``."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -79,9 +79,6 @@ def work_on(
     """Return the work on a lake with a horizon of any length.
 
     VACUUM alone goes by the real time, whatever ``now`` says.
-
-    Raises:
-        ConfigError: ``retain_hours`` is below the horizon; names the cost.
     """
     kept_seconds = horizon.seconds if retain_hours is None else retain_hours * HOUR_SECONDS
     now = now or datetime.now(UTC)
@@ -98,11 +95,7 @@ def work_on(
 
 
 def run_steps(work: MaintenanceWork, steps: Sequence[str] | None = None) -> Iterator[StepReport]:
-    """Do the steps one after the other; yield a report for each step and table.
-
-    Raises:
-        LakeError: somebody else changed the log; nothing was done.
-    """
+    """Do the steps one after the other; yield a report for each step and table."""
     lake = work.lake
     commits = history(lake.changes)
     refuse_tampered_log(lake, commits)

@@ -86,11 +86,7 @@ def check_replica(
 def newest_version(
     lake: LakeTables, table: str, suite: QualitySuite, *, whole_table: bool = False
 ) -> ReplicaVersion:
-    """Return the newest version of a replica, whoever made it.
-
-    Raises:
-        LakeError: there is no such table in the lake.
-    """
+    """Return the newest version of a replica, whoever made it."""
     replica = next((each for each in replicas_in(lake) if each.name == table), None)
     if replica is None:
         raise LakeError(
@@ -165,12 +161,6 @@ def unchanged_seqnos(
 def check_version(
     spark: SparkSession, replica: ReplicaVersion, suite: QualitySuite
 ) -> QualityReport:
-    """Check the rows of ``replica`` with ``suite``.
-
-    Raises:
-        LakeError: the rows lack columns of a replica.
-        ConfigError: a column of the suite is no valid SQL over the rows.
-    """
     rows = spark.sql(replica.rows_sql)
     if missing := [column.name for column in REPLICA if column.name not in rows.columns]:
         raise LakeError(

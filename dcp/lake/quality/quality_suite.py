@@ -176,11 +176,7 @@ def load_suite(source: Path | None = None) -> QualitySuite:
 
 
 def parse_suite(content: object, place: str = "") -> QualitySuite:
-    """Return the suite that ``content``, decoded JSON, describes.
-
-    Raises:
-        ConfigError: a part is missing, of the wrong type, or names an unknown thing.
-    """
+    """Return the suite that ``content``, decoded JSON, describes."""
     columns = _member(_member(content, "meta", dict, {}), "columns", dict, {})
     for name, expression in columns.items():
         if not (name.isidentifier() and isinstance(expression, str)):

@@ -138,12 +138,7 @@ def _last_round(
     round_number: int | None,
     as_of: datetime | None,
 ) -> int:
-    """Return the wanted round, or the newest one by then, whose positions are left.
-
-    Raises:
-        ConfigError: there is none.
-        LakeError: there is no round at all.
-    """
+    """Return the wanted round, or the newest one by then, whose positions are left."""
     newest = newest_round(lake, commits)
     if not newest:
         raise LakeError(f"{lake.location}: found no round, expected one; {_CURE}")

@@ -139,11 +139,6 @@ def _wants_documents(options: Mapping[str, str]) -> bool:
 
 
 def read_options(options: Mapping[str, str]) -> Settings:
-    """Return the settings that the options make.
-
-    Raises:
-        ConfigError: an unknown option, or a value of the wrong type.
-    """
     of_source = {key.name for key in fields(SourceSettings)}
     overrides: dict[str, object] = {}
     if not any(name.startswith("filter.") for name in options):  # then all that is there

@@ -18,11 +18,7 @@ _HERE: Final = (
 
 
 def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
-    """Return a task's consumer; asks nothing of the source yet.
-
-    Raises:
-        ConfigError: the password is not here.
-    """
+    """Return a task's consumer; asks nothing of the source yet."""
     settings, backfill = access.consumer, plan.backfill
     window_bytes = plan.windows.window_bytes
     if backfill is not None and (rate := backfill.bytes_per_second) is not None:

@@ -238,11 +238,7 @@ def _require_all_nodes(cluster: ClusterView, finding: Finding) -> None:
 
 
 def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
-    """Return the smallest vbucket, preferably with documents, and its node.
-
-    Raises:
-        NodeUnavailableError: no vbucket is active.
-    """
+    """Return the smallest vbucket, preferably with documents, and its node."""
     candidates = [
         (seqno == 0, seqno, vbucket, node)
         for vbucket, seqno in cluster.high_seqnos.items()

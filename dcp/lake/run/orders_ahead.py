@@ -30,10 +30,6 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     """Return the orders that the streams of a plan will get, by vbucket.
 
     Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
-
-    Raises:
-        AuthenticationError: user or password refused.
-        BucketError: no access to the bucket's streams.
     """
     starts = [
         StreamStart(

@@ -90,9 +90,6 @@ class PersistenceGate:
         All tables hold ``from_round``: published rows are not asked for again. ``waits``: for
         ``round.node_deadline_seconds``, else two seconds, and a later call asks again. A node's
         refusal is no error here: those who look at the cluster judge it.
-
-        Raises:
-            ConfigError: the bucket has fewer copies than that.
         """
         if not self._nodes:
             return True

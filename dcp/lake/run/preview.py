@@ -102,11 +102,7 @@ def _preview_of(
 
 
 def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:
-    """Refuse names of ``policy.dropped_collections`` that a run refuses.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Refuse names of ``policy.dropped_collections`` that a run refuses."""
     rules, there = settings.policy, collections_of(cluster.manifest)
     known = DroppedPolicies().knowing(rules, there)
     if lake is not None and rules.dropped_collections:

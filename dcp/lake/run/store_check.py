@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:
-    """List, write, read, try to overwrite, swap and remove a file, each as its own step.
-
-    Raises:
-        SetupError: the store cannot be reached, or denies access.
-        LakeError: it overwrites.
-        ConfigError: the session is foreign, and commits to S3 without the store's refusal.
-    """
+    """List, write, read, try to overwrite, swap and remove a file, each as its own step."""
     if not isinstance(place, ObjectPlace):
         with checking("object store", tell) as finding:
             finding.say(_found_by_spark(start_spark(), root))

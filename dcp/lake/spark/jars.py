@@ -81,11 +81,7 @@ def _download(wanted: JarSet, folder: Path) -> None:
 
 
 def install_jars(wanted: JarSet, source: Path, folder: Path) -> None:
-    """Check all jars that Ivy left in ``source``, then move them into ``folder``.
-
-    Raises:
-        SetupError: one is missing or has another checksum; nothing was moved then.
-    """
+    """Check all jars that Ivy left in ``source``, then move them into ``folder``."""
     downloads = {jar: source / jar.download_name for jar in wanted.jars}
     for jar, path in downloads.items():
         if not path.is_file():
@@ -112,9 +108,6 @@ def _run_ivy(wanted: JarSet, ivy: Path, folder: Path) -> None:
     """Resolve the packages of a set into ``ivy``.
 
     Retries with the machine's own authorities if Java does not trust the repository.
-
-    Raises:
-        SetupError: it failed; names the log.
     """
     (ivy / "nothing.py").write_text("", encoding="utf-8")
     with tempfile.NamedTemporaryFile(prefix="dcplake-jars-", suffix=".log", delete=False) as draft:

@@ -55,11 +55,7 @@ _STYLE: Final = "java.time.format.DecimalStyle"
 
 
 def jvm_variables(master: str) -> dict[str, str | None]:
-    """Return the environment variables of a JVM that this process starts; None: unset.
-
-    Raises:
-        SetupError: there is no Java that Spark runs on.
-    """
+    """Return the environment variables of a JVM that this process starts; None: unset."""
     variables: dict[str, str | None] = {
         "JAVA_HOME": str(find_java_home()),
         # Java encodes names of files by it, and by no option.
@@ -103,9 +99,6 @@ def driver_java_options() -> str:
     """Return a local JVM's options: language, and folders that it can use.
 
     Java looks for the home only in the list of users, and puts temporary files into /tmp.
-
-    Raises:
-        SetupError: no folder for temporary files can be used.
     """
     home = home_folder() or private_folder()
     folders = {"java.io.tmpdir": temporary_folder(), "user.home": home}

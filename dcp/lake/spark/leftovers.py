@@ -34,11 +34,7 @@ def temporary_log_file() -> Path:
 
 
 def temporary_folder() -> Path:
-    """Return TMPDIR, or the system's folder.
-
-    Raises:
-        SetupError: none can be written to.
-    """
+    """Return TMPDIR, or the system's folder."""
     try:
         return Path(tempfile.gettempdir()).absolute()
     except FileNotFoundError as error:
@@ -52,9 +48,6 @@ def sockets_folder() -> Path:
     """Return a new private folder; exit removes it.
 
     Names of sockets have some 100 characters at most, and temporary folders may be deep.
-
-    Raises:
-        SetupError: no folder with a short name can be written to.
     """
     return _new_folder(
         lambda place: len(os.fsencode(place)) <= _SHORT_BYTES,
@@ -66,9 +59,6 @@ def libraries_folder() -> Path | None:
     """Return a new folder for Java's native libraries; exit removes it.
 
     None if the folder for temporary files will do: it is not mounted ``noexec``.
-
-    Raises:
-        SetupError: no folder for temporary files lets programs run.
     """
     if _has_programs(temporary_folder()):
         return None
@@ -78,11 +68,7 @@ def libraries_folder() -> Path | None:
 
 
 def private_folder() -> Path:
-    """Return a new private folder; exit removes it.
-
-    Raises:
-        SetupError: no folder for temporary files can be written to.
-    """
+    """Return a new private folder; exit removes it."""
     return _new_folder(lambda _: True, "a folder that this user can write to")
 
 

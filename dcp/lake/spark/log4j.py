@@ -29,11 +29,7 @@ logger.truncation.level = error
 
 
 def write_log4j_properties(log_file: Path) -> Path:
-    """Write the logging configuration beside ``log_file`` and return its path.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write the logging configuration beside ``log_file`` and return its path."""
     log_file = log_file.absolute()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     path = log_file.with_name(log_file.name + ".log4j2.properties")

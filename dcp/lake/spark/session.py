@@ -266,9 +266,6 @@ def jars_settings(
     """Return settings that bring the jars of Delta, and of S3, to driver and executors.
 
     ``is_there`` says whether Spark has a class already.
-
-    Raises:
-        SetupError: jars are missing and cannot be brought.
     """
     jars = [] if is_there(DELTA_EXTENSION) else delta_jars()
     jars += [] if is_there(LOG_STORE) else [LOG_STORE_JAR]

@@ -133,12 +133,7 @@ class StoreTrial:
 
 
 def require_conditional_writes(store: "ObjectStore", trial: StoreTrial) -> None:
-    """Raise unless a store refuses to overwrite; tries each store once in a process.
-
-    Raises:
-        SetupError: the store does not answer, or denies access.
-        LakeError: the store overwrites, or does not know the condition.
-    """
+    """Raise unless a store refuses to overwrite; tries each store once in a process."""
     if any(each is store for each in _safe):
         return
     with trial.cleaned():

@@ -150,11 +150,7 @@ class NeedsSparkError(LakeError):
 
 
 def refuse_to_start() -> "SparkSession":
-    """Refuse: see `store_without_spark`.
-
-    Raises:
-        NeedsSparkError: always.
-    """
+    """Refuse: see `store_without_spark`."""
     raise NeedsSparkError(
         "this lake cannot be read without Spark, expected a folder or an object store"
     )
@@ -197,9 +193,6 @@ def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
 
     A ``spark.executorEnv`` setting becomes a part of every task. Spark's processes serve tasks and
     settings to any client, unless they authenticate each other.
-
-    Raises:
-        ConfigError: the password is in such a setting, and the session lets strangers in.
     """
 
     def is_on(key: str) -> bool:

@@ -84,9 +84,6 @@ class SparkStore:
         """Return the place for tasks' files of an existing table.
 
         None if only Spark can append to it.
-
-        Raises:
-            LakeError: its store overwrites.
         """
         there = self.table(table)
         found, read = there.found, there.read_log()

@@ -55,11 +55,7 @@ class LivePlace:
         return self.folder
 
     def require_private(self) -> None:
-        """Check that nobody else can have put anything there.
-
-        Raises:
-            ConfigError: another user made the folder, or may write to it.
-        """
+        """Check that nobody else can have put anything there."""
         if self.shared:
             return
         parent = self.folder.parent

@@ -104,11 +104,7 @@ def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:
 
 
 def chosen_vbuckets(wanted: Collection[int] | None, vbucket_count: int) -> frozenset[int]:
-    """Return the vbuckets to compare; all of them if ``wanted`` is None.
-
-    Raises:
-        ConfigError: the bucket lacks a vbucket.
-    """
+    """Return the vbuckets to compare; all of them if ``wanted`` is None."""
     every = frozenset(range(vbucket_count))
     if wanted is None:
         return every
