@@ -91,7 +91,6 @@ def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -
 
 
 def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> Seen:
-    """Look at the documents of some rows; return the values that their columns lack."""
     together = Together(columns, evolves=True)
     for batch in batches:
         objects = [each for each in json_objects(batch["datatype"], batch["value"]) if each]

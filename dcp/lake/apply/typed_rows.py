@@ -20,7 +20,6 @@ _SEEN: Final = "seen"
 
 
 def typed_batch(batch: pa.RecordBatch, columns: TypedColumns) -> pa.RecordBatch:
-    """Return rows of a replica, with all their columns, and typed columns behind them."""
     made = typed_arrays(columns, batch["datatype"], batch["value"])
     schema = pa.schema([*batch.schema, *columns.schema])
     return pa.RecordBatch.from_arrays([*batch.columns, *made], schema=schema)

@@ -68,7 +68,6 @@ def worker_bytes(connections: int, window_bytes: int, batch_bytes: int) -> int:
 
 
 def direct_memory_bytes(tasks: int, batch_bytes: int) -> int:
-    """Return the limit of the JVM's direct memory: two Arrow batches a task, and a little more."""
     return 64 * MEBIBYTE + tasks * 2 * (batch_bytes + DOCUMENT_BYTES)
 
 

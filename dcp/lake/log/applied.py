@@ -68,7 +68,6 @@ class AppliedVersion:
 
     @property
     def held(self) -> HeldVersion:
-        """The round that this version holds, and older rounds of stale vbuckets."""
         return HeldVersion(self.version, self.to_round, dict(self.stale))
 
 
@@ -89,7 +88,6 @@ class ReplicaStatus:
 
     @property
     def held(self) -> HeldVersion:
-        """The round that the table's newest version holds, and older rounds of stale vbuckets."""
         stale = dict(self.applied.stale) if self.applied else {}
         return HeldVersion(self.version, self.round, stale)
 
@@ -183,7 +181,6 @@ def commit_content(from_round: int, log_slice: LogSlice) -> dict[str, Any]:
 
 
 def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
-    """Return a heartbeat's content: the apply of the table's rows, and its fence."""
     applied = status.applied
     told: dict[str, Any] = {"since": status.since_version}
     if applied is not None:

@@ -152,7 +152,6 @@ def append_round(
 
 
 def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCommit]) -> None:
-    """Raise FencedError or LakeError unless ``round_number`` follows ``newest``."""
     if round_number == newest + 1:
         return
     if round_number <= newest:

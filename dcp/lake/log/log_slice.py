@@ -99,8 +99,7 @@ class ReplicaFacts(Protocol):
     def older_versions(self) -> Sequence[HeldVersion]:
         """Return the versions that may still be readable, newest first."""
 
-    def is_readable(self, version: int, vbucket: int) -> bool:
-        """Return whether the rows of a vbucket in an old version can still be read."""
+    def is_readable(self, version: int, vbucket: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,6 @@ class LogSlice:
 
     @property
     def replaced(self) -> tuple[int, ...]:
-        """The vbuckets that it replaces as a whole, in order."""
         return tuple(each.vbucket for each in self.undone if each.is_replacement)
 
     @property

@@ -60,7 +60,6 @@ def is_settled(commits: Sequence[TableCommit]) -> bool:
 
 
 def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> None:
-    """Raise LakeError if somebody changed rows of ``changes``; names the remedy."""
     if found is None:
         return
     restore = (

@@ -40,7 +40,6 @@ class ChangeRows:
                 branches.set_log(stream.vbucket, stream.state.failover_log)
 
     def accepted(self, vbucket: int, log: FailoverLog) -> None:
-        """Take the failover log that came with an accepted stream: it names its rows' branches."""
         self._branches.set_log(vbucket, log)
 
     def add(self, event: Event) -> None:

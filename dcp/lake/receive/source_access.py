@@ -102,7 +102,6 @@ def _tls_settings(source: SourceSettings) -> TlsSettings:
 
 
 def query_cluster(access: SourceAccess, remembered: Remembered = lambda: None) -> ClusterView:
-    """Ask the cluster for its map and high seqnos; raises as ``ask_cluster``."""
     found, manifest = ask_cluster(access, remembered)
     return look_at_nodes(found, manifest, access.consumer.connection, access.source.credentials())
 

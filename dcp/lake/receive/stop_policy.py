@@ -122,7 +122,6 @@ class StopPolicy:
         self._reads_since = now
 
     def listened(self, now: float) -> None:
-        """Note that a wait for a delivery is over; its news is noted after."""
         waited_seconds = now - self._reads_since
         self._listened_seconds += min(waited_seconds, LONGEST_WAIT_SECONDS)
         self._reads_since = now

@@ -86,7 +86,6 @@ class WantedRows:
             self._is_wanted[meaning.collection_id] = self._rules.wants(begun.names)
 
     def wants(self, event: SystemEventReceived) -> bool:
-        """Return whether an event is of a wanted collection, or of none."""
         collection_id = collection_of(event)
         return collection_id is None or self._is_wanted.get(collection_id, True)
 

@@ -156,7 +156,6 @@ def copy_to_begin_with(
     copies: Sequence["VbucketHolder"],
     source: BackfillSource,
 ) -> "VbucketHolder | LeftOut":
-    """Return the copy that holds all published rows of a vbucket, or why there is none."""
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:
         return LeftOut(vbucket, "rollback pending", "it is followed first")

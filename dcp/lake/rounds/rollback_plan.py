@@ -47,7 +47,6 @@ class RollbackTarget:
     """Tells which branch holds a seqno."""
 
     def uuid_at(self, seqno: int) -> int:
-        """Return the branch to name in a request at ``seqno``."""
         return 0 if self.log is None else self.log.uuid_at(seqno)
 
 

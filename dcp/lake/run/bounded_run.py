@@ -50,7 +50,6 @@ class BoundedRun:
         }
 
     def update(self, cluster: "ClusterView") -> None:
-        """Lower the goals if the cluster holds less now; add unknown vbuckets."""
         known = cluster.high_seqnos
         lowered = {vb: min(goal, known.get(vb, goal)) for vb, goal in self.goals.items()}
         self.goals = {**known, **lowered}

@@ -16,7 +16,6 @@ from dcp.protocol.refusals import describe_status
 
 
 def open_dcp(opened: NodeConnection, tell: Tell) -> None:
-    """Open DCP with all the settings of a run, and tell the agreed features."""
     set_up = SetUpCheck(opened.address, tell, is_first=False)
     try:
         opened.open(set_up.begin)

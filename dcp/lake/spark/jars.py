@@ -29,12 +29,10 @@ LOG_STORE_JAR: Final = Path(__file__).parent / "log_store" / "dcplake-s3-log-sto
 
 
 def delta_jars() -> list[Path]:
-    """Return Delta's jars; raises as `fetched`."""
     return fetched(DELTA)
 
 
 def s3_jars() -> list[Path]:
-    """Return the jars for S3; raises as `fetched`."""
     return fetched(S3)
 
 

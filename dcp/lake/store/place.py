@@ -35,8 +35,7 @@ class TablePlace(ABC):
 
     @property
     @abstractmethod
-    def uri(self) -> str:
-        """The place's name for delta-rs and Polars."""
+    def uri(self) -> str: ...
 
     @property
     @abstractmethod

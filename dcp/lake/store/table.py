@@ -153,8 +153,7 @@ class Table(Protocol):
         The other arguments are as for `merge`.
         """
 
-    def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
-        """Commit a version that changes no row."""
+    def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None: ...
 
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
         """Delete rows; return their number. Without a condition all go, and no file is read."""

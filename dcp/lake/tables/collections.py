@@ -31,7 +31,6 @@ class Collections:
 
     @property
     def names(self) -> set[str]:
-        """All scopes and collections, by the names in settings."""
         return {name for each in self.all for name in each.names} | set(self.scopes.values())
 
 

@@ -72,7 +72,6 @@ class DocumentFilter:
 
 
 def filter_of(lake: LakeTables, rules: FilterSettings, manifest: bytes | None) -> DocumentFilter:
-    """Return a lake's filter for the collections of a bucket; see `DocumentFilter.resolve`."""
     return DocumentFilter.resolve(rules, manifest, lambda: collections_in(lake).names)
 
 

@@ -137,7 +137,6 @@ class SparkStore:
         return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
 
     def beside(self) -> Self:
-        """Return the same lake in a session of its own, which begins at its first use."""
         return replace(self, start_spark=SessionBeside(self.start_spark))
 
     def end_beside(self, stores: Sequence[Self]) -> None:

@@ -50,7 +50,6 @@ def restore_sql(table_sql: str, version: "int | str") -> str:
 
 
 def property_list(properties: Mapping[str, str]) -> str:
-    """Return ``'name' = 'value'`` of each, separated by commas, for ``TBLPROPERTIES (…)``."""
     return ", ".join(f"{string(name)} = {string(value)}" for name, value in properties.items())
 
 
