@@ -359,6 +359,7 @@ def _rows(
     log_version: int,
     most_bytes: int,
 ) -> pa.Table | None:
+    """Return the rows that a plan merges; None if they are too many for this process."""
     keys = found.keys
     if keys is None or any(each is None for each in found.olds):
         return None

@@ -188,8 +188,8 @@ def audit_sql(sources: AuditSources, audited: Audited) -> str:
     a key, the undoing brought it back, whatever its row is.
 
     The fork of a replaced vbucket is unknown. There a row was undone if its key has no row, or an
-    older one. A key that only the new rows have was deleted on the dead branch if its row is not
-    newer than all that had been read.
+    older one. A key that only the new rows have was deleted on the dead branch if its row lies at
+    or below the last read seqno.
     """
     applied = audited.applied
     undone = ", ".join(

@@ -44,6 +44,7 @@ _ESCAPES: Final = re.compile(
 
 
 def parse_object(document: bytes) -> dict[str, Any] | None:
+    """Return the content of a document; None if it is no JSON object."""
     if not looks_like_object(document):
         return None
     try:

@@ -101,6 +101,7 @@ def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> S
 
 
 def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
+    """Return the documents that look like JSON objects, None for all others."""
     return [
         value
         if datatype == Datatype.JSON and value is not None and looks_like_object(value)

@@ -188,6 +188,7 @@ def _names_keys(options: Mapping[str, str], around: Mapping[str, str]) -> bool:
 
 
 def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
+    """Return keys and region of the AWS profile; None if the profile has no keys."""
     if around.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}
     home = Path(around.get("HOME", "~")).expanduser() / ".aws"

@@ -20,7 +20,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class LostKey:
-    """A key without a live row in the slice: it gets its row of the base version."""
+    """A key without a live row in the slice: it gets its state of the base version."""
 
     key: str
     vbucket: int

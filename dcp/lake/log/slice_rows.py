@@ -77,8 +77,8 @@ def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) 
     with its own marker, and all end at the same seqno. Had a key of an earlier part changed since,
     its row would lie beyond that seqno.
 
-    This holds on one branch only. If a node's history differs below a snapshot's end, the node
-    refuses to go on inside it (`dcp.protocol.position`), and another epoch begins.
+    This holds on one branch, and here is only one. If a node's history differs below a snapshot's
+    end, the node refuses to go on inside it (`dcp.protocol.position`), and another epoch begins.
     """
     ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
     only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)

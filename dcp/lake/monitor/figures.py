@@ -80,7 +80,7 @@ class LakeFigures:
     replicas: tuple[ReplicaFigures, ...]
     tables: tuple[TableFigures, ...]
     rollbacks: int
-    """The rollbacks that producers ordered so far, counted once for each vbucket."""
+    """Rollbacks that producers ordered so far; each order is for one vbucket."""
     stuck: tuple[LeftOut, ...]
     """The vbuckets that the newest round could not bring further."""
     waiting: int

@@ -26,7 +26,7 @@ _DOMINANT: Final = 0.9
 
 _MAP_FIELDS: Final = 50
 _MAP_SHARE: Final = 0.1
-"""An object is proposed as a map if it has more fields, most of which fewer objects have."""
+"""An object with more fields is proposed as a map if most of them are in fewer objects."""
 
 _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "boolean": ("boolean",),

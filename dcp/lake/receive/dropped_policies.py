@@ -47,7 +47,7 @@ class DroppedPolicies:
         return DroppedPolicies(self.default, {**self.by_collection, **found}, self.met | met)
 
     def refuse_unknown(self, rules: PolicySettings, collections: Collections) -> None:
-        """Refuse a name that no scope or collection has or had: a drop would miss its policy.
+        """Refuse a name that no scope or collection has or had: a drop would follow another policy.
 
         Raises:
             ConfigError: there is such a name. ``collections`` are the present ones.

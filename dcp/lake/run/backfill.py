@@ -87,8 +87,8 @@ def backfill(
 def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> Action:
     """Ask the lake's driver to end the open backfill.
 
-    Vbuckets that it has begun are read to their end from the active nodes. Unread vbuckets keep
-    their old rows.
+    Vbuckets that it has begun are read to their end from the active nodes. The others stay as they
+    are.
 
     Raises:
         ConfigError: none is open.

@@ -126,6 +126,7 @@ class Backfills:
         newest: int,
         cluster: ClusterView,
     ) -> BackfillRequest | None:
+        """Return a request that we begin now, or that a driver began before; None: refused."""
         try:
             request = request_of(action, cluster.map.vbucket_count)
             if action.state is ActionState.BEGUN:

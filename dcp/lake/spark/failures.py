@@ -402,7 +402,7 @@ def innermost(failure: BaseException) -> str:
 
 
 def _is_from_outside(failure: BaseException) -> bool:
-    """Return whether Spark, a disk, a store or delta-rs (``_internal``) failed."""
+    """Return whether Spark, a disk, a store or delta-rs (module ``_internal``) failed."""
     module = type(failure).__module__.partition(".")[0]
     is_theirs = module in ("pyspark", "py4j", "delta", "deltalake", "_internal", "obstore")
     return is_theirs or isinstance(failure, OSError)
@@ -451,6 +451,6 @@ def _signal_name(number: int) -> str:
 
 
 def _is_lost_connection(failure: BaseException) -> bool:
-    """Return whether the JVM may have ended: `Py4JJavaError` is an answer, so it has not."""
+    """Return whether the JVM may have ended: it did not answer (`Py4JJavaError` is an answer)."""
     answers = isinstance(failure, Py4JJavaError)
     return isinstance(failure, Py4JError | ConnectionError | EOFError) and not answers

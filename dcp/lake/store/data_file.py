@@ -87,6 +87,7 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
             self._write_row_group()
 
     def finish(self) -> DataFile | None:
+        """Close the file; None without rows."""
         self._write_row_group()
         if self._writer is None or self._file is None:
             return None

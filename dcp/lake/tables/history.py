@@ -65,9 +65,7 @@ class TableCommit:
     restored: int | None = None
     """A RESTORE took the table back to this version, if it names one."""
     retention_seconds: float | None = None
-    """A VACUUM deleted files that were removed earlier than this: its own argument, else the
-    table's.
-    """
+    """A VACUUM kept removed files for this time: its argument, else the table's."""
     file_time: datetime | None = None
     """The time of the commit's file; Delta's log cleanup goes by it."""
 
