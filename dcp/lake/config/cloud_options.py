@@ -22,17 +22,22 @@ def checked_cloud_options(root: str, given: Mapping[str, str]) -> dict[str, str]
 
 
 def cloud_way(
-    root: str, given: Mapping[str, str], environment: Mapping[str, str] | None = None
+    root: str,
+    given: Mapping[str, str],
+    spark: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to a root, without secrets.
 
-    None if neither options nor the environment say anything: only Spark may know the way then.
+    None if only Spark knows the way. Options say it; without any, settings of Spark's connector go
+    before the environment, which may be about something else.
 
     Raises:
         ConfigError: as `checked_cloud_options`.
     """
     around = os.environ if environment is None else environment
-    prefix = CLOUDS[urlsplit(root).scheme].prefix.upper()
-    if not given and not any(name.startswith(prefix) for name in around):
+    options = CLOUDS[urlsplit(root).scheme]
+    by_connector = any(key.startswith(options.connector) for key in spark)
+    if not given and (by_connector or not options.are_in(around)):
         return None
     return {**PATIENCE, **checked_cloud_options(root, given)}

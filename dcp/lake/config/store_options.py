@@ -28,8 +28,11 @@ class StoreOptions:
     """Paths that the store's own library reads."""
     switches: tuple[str, ...] = ("allow_http",)
     other_names: Mapping[str, str] = field(default_factory=dict)
+    """Plain names by their other names, of a secret without ``_file``."""
     has_short_names: bool = False
     """Whether names do without the prefix."""
+    connector: tuple[str, ...] = ()
+    """Beginnings of Spark's settings that name the way to a store, or the caller."""
 
     @property
     def in_files(self) -> tuple[str, ...]:
@@ -39,6 +42,15 @@ class StoreOptions:
     def names(self) -> tuple[str, ...]:
         files = (f"{name}_file" for name in self.in_files)
         return (*self.paths, *files, *self.texts, *self.switches, *PATIENCE)
+
+    def are_in(self, environment: Mapping[str, str]) -> bool:
+        """Return whether a variable gives an option of the store, or a secret."""
+        told = {*self.paths, *self.in_files, *self.texts, *self.switches}
+        prefix = self.prefix.upper()
+        return any(
+            value and name.startswith(prefix) and self._plain(name) in told
+            for name, value in environment.items()
+        )
 
     def checked(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return options by their plain names.
@@ -61,7 +73,8 @@ class StoreOptions:
         name = written.lower()
         if self.has_short_names:
             name = name.removeprefix(self.prefix)
-        return self.other_names.get(name, name)
+        stem = name.removesuffix("_file")
+        return self.other_names.get(stem, stem) + name[len(stem) :]
 
     def _refuse(self, name: str, written: str, value: str) -> None:
         if name in self.secrets:
@@ -106,6 +119,14 @@ GOOGLE: Final = StoreOptions(
     secrets=("google_service_account_key",),
     paths=("google_service_account", "google_application_credentials"),
     texts=("google_base_url",),
+    connector=(
+        "spark.hadoop.fs.gs.auth.",
+        "spark.hadoop.fs.gs.encryption.",
+        "spark.hadoop.fs.gs.proxy.",
+        "spark.hadoop.fs.gs.storage.",
+        "spark.hadoop.fs.gs.token.",
+        "spark.hadoop.google.cloud.auth.",
+    ),
 )
 AZURE: Final = StoreOptions(
     prefix="azure_",
@@ -124,6 +145,20 @@ AZURE: Final = StoreOptions(
         "azure_msi_endpoint",
     ),
     switches=("allow_http", "azure_storage_use_emulator"),
+    other_names=MappingProxyType(
+        {
+            "azure_client_id": "azure_storage_client_id",
+            "azure_client_secret": "azure_storage_client_secret",
+            "azure_tenant_id": "azure_storage_tenant_id",
+            "azure_storage_access_key": "azure_storage_account_key",
+            "azure_storage_sas_token": "azure_storage_sas_key",
+        }
+    ),
+    connector=(
+        "spark.hadoop.fs.azure.account.",
+        "spark.hadoop.fs.azure.encryption.",
+        "spark.hadoop.fs.azure.sas.",
+    ),
 )
 
 CLOUDS: Final = MappingProxyType({"gs": GOOGLE, "az": AZURE, "abfs": AZURE, "abfss": AZURE})

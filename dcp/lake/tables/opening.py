@@ -41,7 +41,7 @@ def lake_location(settings: Settings) -> LakeLocation:
     def way(bucket: str) -> Mapping[str, str] | None:
         if is_on_s3(bucket):
             return options_of_delta_rs(bucket, lake.storage_options, conf)
-        return cloud_way(bucket, lake.storage_options) if is_in_cloud(bucket) else None
+        return cloud_way(bucket, lake.storage_options, conf) if is_in_cloud(bucket) else None
 
     if lake.schema:
         return LakeLocation(schema=lake.schema, way=way)

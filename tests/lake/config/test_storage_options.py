@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError, SecretError
-from dcp.lake.config.cloud_options import cloud_way
+from dcp.lake.config.cloud_options import checked_cloud_options, cloud_way
 from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
@@ -235,23 +235,32 @@ def test_options_are_for_lakes_on_s3_and_stay_unseen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("root", "given", "environment", "way"),
+    ("root", "given", "spark", "environment", "is_told"),
     [
-        ("gs://bucket/lake", {}, {}, None),
-        ("gs://bucket/lake", {}, {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, {}),
-        ("gs://bucket/lake", {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, {}, {}),
-        ("az://container/lake", {}, {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, {}),
-        ("abfss://c@a.dfs.core.windows.net/lake", {"timeout": "9s"}, {}, {"timeout": "9s"}),
+        ("gs://b/lake", {}, "", {}, False),
+        ("gs://b/lake", {}, "", {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, True),
+        ("gs://b/lake", {}, "", {"GOOGLE_SERVICE_ACCOUNT": ""}, False),
+        ("gs://b/lake", {}, "", {"GOOGLE_CLOUD_PROJECT": "p"}, False),
+        ("gs://b/lake", {}, "", {"AZURE_STORAGE_ACCOUNT_KEY": "k"}, False),
+        ("gs://b/lake", {}, "fs.gs.auth.type", {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, False),
+        ("gs://b/lake", {}, "fs.gs.impl", {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, True),
+        ("gs://b/lake", {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}, "fs.gs.auth.type", {}, True),
+        ("az://c/lake", {}, "", {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, True),
+        ("az://c/lake", {}, "", {"AZURE_CLIENT_ID": "a", "AZURE_CLIENT_SECRET": SECRET}, True),
+        ("az://c/lake", {}, "", {"AZURE_HTTP_USER_AGENT": "cli"}, False),
+        ("az://c/lake", {}, "", {"AZURE_STORAGE_ACCOUNT_KEY_FILE": "/f"}, False),
+        ("az://c/lake", {}, "fs.azure.account.key.a", {"AZURE_CLIENT_ID": "a"}, False),
+        ("abfss://c@a.dfs.core.windows.net/lake", {"timeout": "9s"}, "", {}, True),
     ],
 )
 def test_lakes_of_google_and_azure_are_read_without_spark_where_the_way_is_told(
-    root: str, given: dict[str, str], environment: dict[str, str], way: dict[str, str] | None
+    root: str, given: dict[str, str], spark: str, environment: dict[str, str], is_told: bool
 ) -> None:
-    found = cloud_way(root, given, environment)
-    if way is None or found is None:
-        assert found is way
+    found = cloud_way(root, given, {f"spark.hadoop.{spark}": "x"}, environment)
+    if not is_told:
+        assert found is None
         return
-    assert found == {**PATIENCE, **{name.lower(): value for name, value in given.items()}, **way}
+    assert found == {**PATIENCE, **{name.lower(): value for name, value in given.items()}}
     assert with_secrets(root, found, AROUND) == found, "keys of S3 are of no use there"
 
 
@@ -261,6 +270,8 @@ def test_a_secret_of_azure_is_in_a_file(tmp_path: Path) -> None:
     file = {"azure_storage_account_key_file": str(secret)}
     assert with_secrets(root, file) == {"azure_storage_account_key": SECRET}
     LakeSettings(root=root, storage_options=file)
+    by_another_name = checked_cloud_options(root, {"azure_client_secret_file": str(secret)})
+    assert with_secrets(root, by_another_name) == {"azure_storage_client_secret": SECRET}
     for wrong, message in (
         ({"azure_storage_account_key": SECRET}, "expected azure_storage_account_key_file"),
         ({"google_service_account": SECRET}, "found 'google_service_account'"),
