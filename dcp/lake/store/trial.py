@@ -54,7 +54,7 @@ class StoreTrial:
         with spark_errors(self._where):
             found = next(iter(obstore.list(self._store, self._folder, chunk_size=1000)), ())
         more = " or more" if len(found) == 1000 else ""
-        return f"{self._where}: listed below lake.root, files: {len(found)}{more}"
+        return f"{self._where}: listed {self._folder}, files: {len(found)}{more}"
 
     def write(self) -> str:
         import obstore
@@ -113,7 +113,7 @@ class StoreTrial:
                 obstore.put(self._store, self._probe, _CONTENT, mode=mode)
             except obstore.exceptions.PreconditionError:
                 return "it swapped the file once, and refused the second time"
-        return "it swaps a file that was changed meanwhile; dcplake can do without"
+        return "it swapped although the file had changed; dcplake can do without"
 
     def delete(self) -> str:
         import obstore

@@ -43,7 +43,8 @@ def test_a_good_store_is_listed_written_read_and_left_as_it_was(store: ObjectSto
     assert [(each.name, each.state) for each in steps] == [
         (f"store {name}", "ok") for name in ("list", "write", "read", "commit", "swap", "delete")
     ]
-    assert steps[0].found.startswith(f"s3://{BUCKET} at {store.endpoint}: listed")
+    listed = f"listed {prefix}/_delta_log, files: 0"
+    assert steps[0].found == f"s3://{BUCKET} at {store.endpoint}: {listed}"
     assert steps[3].found == "it refused to overwrite the file"
     assert steps[4].found == "it swapped the file once, and refused the second time"
     assert store.names(prefix) == []
