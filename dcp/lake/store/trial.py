@@ -16,6 +16,7 @@ _CONTENT: Final = b"dcplake tries this store\n"
 _CHANGED: Final = b"dcplake tried this store\n"
 _UNKNOWN: Final = "501 Not Implemented"
 """The answer of a server that does not know the condition."""
+_NO_SWAP: Final = "it cannot swap a file; dcplake can do without"
 
 Trial = Callable[[], str]
 """Tries something and returns its finding in words."""
@@ -101,14 +102,20 @@ class StoreTrial:
 
         with spark_errors(self._where):
             seen = obstore.head(self._store, self._probe)
+            if seen["e_tag"] is None:
+                return _NO_SWAP
             # Google goes by the version, the others by the ETag.
             mode: UpdateVersion = {"e_tag": seen["e_tag"]}
             if seen["version"] is not None:
                 mode["version"] = seen["version"]
             try:
                 obstore.put(self._store, self._probe, _CHANGED, mode=mode)
-            except obstore.exceptions.BaseError:
-                return "it cannot swap a file; dcplake can do without"
+            except (obstore.exceptions.PreconditionError, NotImplementedError):
+                return _NO_SWAP
+            except obstore.exceptions.BaseError as failure:
+                if _UNKNOWN in str(failure):
+                    return _NO_SWAP
+                raise
             try:
                 obstore.put(self._store, self._probe, _CONTENT, mode=mode)
             except obstore.exceptions.PreconditionError:

@@ -1,6 +1,7 @@
 """The doctor's trials of an object store, and what a command that commits says of a bad one."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 LIST = "store list"
 WRITE = "store write"
 COMMIT = "store commit"
+SWAP = "store swap"
 
 
 @pytest.fixture
@@ -80,6 +82,32 @@ def test_the_first_trial_that_fails_says_what_to_do(
         try_store(store.place("any"), never, "", steps.append)
     assert steps[-1].name == step and steps[-1].state == "failed"
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (("503 Slow Down", "SlowDown"), "503 Service Unavailable: the object store does not"),
+        (("403 Forbidden", "AccessDenied"), "refused the credentials"),
+        (("400 Bad Request", "ExpiredToken"), "have ended; renew them"),
+        (("412 Precondition Failed", "PreconditionFailed"), None),
+        (("501 Not Implemented", "NotImplemented"), None),
+    ],
+)
+def test_a_swap_fails_only_where_the_store_fails(
+    store: ObjectStore, failure: Failure, said: str | None
+) -> None:
+    """None: the store cannot swap, and need not."""
+    prefix = uuid4().hex
+    store.answer = lambda request: failure if "HTTP_IF_MATCH" in request else None
+    steps: list[CheckedStep] = []
+    with nullcontext() if said is None else pytest.raises(SetupError, match=said):
+        try_store(store.place(prefix), never, "", steps.append)
+    swap = next(step for step in steps if step.name == SWAP)
+    assert (swap.state, "dcplake can do without" in swap.found) == (
+        ("ok", True) if said is None else ("failed", False)
+    )
+    assert store.names(prefix) == []
 
 
 def test_a_store_that_overwrites_is_refused_by_doctor_and_before_anything_is_written(
