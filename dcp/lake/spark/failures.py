@@ -87,6 +87,11 @@ class _Cause:
 
 
 _CAUSES: Final = (
+    _Cause(  # first: the store may also have refused to remove what was tried with
+        re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
+        LakeError,
+        *_OVERWRITES,
+    ),
     _Cause(
         re.compile(r"NoClassDefFoundError: (software/amazon/\S+)"),
         SetupError,
@@ -200,11 +205,6 @@ _CAUSES: Final = (
         SetupError,
         "found no such class, expected the log store of lakes on S3 in this Spark session",
         "who starts the session adds dcplake's jar (docs/object-stores.md)",
-    ),
-    _Cause(
-        re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
-        LakeError,
-        *_OVERWRITES,
     ),
     _Cause(
         re.compile(

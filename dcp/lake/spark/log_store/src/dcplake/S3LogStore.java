@@ -126,6 +126,21 @@ public final class S3LogStore extends HadoopFileSystemLogStore {
         }
         Path probe = new Path(folder, "." + UUID.randomUUID() + ".dcplake-probe");
         try {
+            tryToOverwrite(store, probe);
+        } catch (IOException | RuntimeException failure) {
+            try {
+                store.delete(probe, false);
+            } catch (IOException | RuntimeException second) {
+                failure.addSuppressed(second);
+            }
+            throw failure;
+        }
+        store.delete(probe, false);
+        SAFE.add(store);
+    }
+
+    private static void tryToOverwrite(FileSystem store, Path probe) throws IOException {
+        try {
             create(store, probe, PROBE, false);
             if (!isRefused(store, probe, false)) {
                 throw new UnsafeStoreException(store, "overwrote a file although If-None-Match forbade it");
@@ -139,10 +154,7 @@ public final class S3LogStore extends HadoopFileSystemLogStore {
                 throw new UnsafeStoreException(store, "does not know If-None-Match");
             }
             throw failure;
-        } finally {
-            store.delete(probe, false);
         }
-        SAFE.add(store);
     }
 
     private static boolean isRefused(FileSystem store, Path probe, boolean inParts) throws IOException {

@@ -1,0 +1,67 @@
+"""What the log store of lakes on S3 says of a bad store, in a JVM without Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JJavaError
+
+from dcp.errors import LakeError
+from dcp.lake.config.storage_options import s3a_settings
+from dcp.lake.spark.failures import known_error
+from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
+from tests.lake.object_store import BUCKET, Failure, ObjectStore, Request
+
+pytestmark = pytest.mark.slow
+
+QUICK = {"fs.s3a.attempts.maximum": "1", "fs.s3a.retry.limit": "1"}
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Any]:
+    folder = Path(pyspark.__file__).parent / "jars"
+    jars = [LOG_STORE_JAR, *delta_jars(), *s3_jars()]
+    gateway = JavaGateway.launch_gateway(
+        jarpath=str(next(folder.glob("py4j-*.jar"))),
+        classpath=":".join([*map(str, jars), f"{folder}/*"]),
+        die_on_exit=True,
+    )
+    yield gateway.jvm
+    gateway.shutdown()
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        yield store
+
+
+def try_store(jvm: Any, store: ObjectStore) -> None:
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    for key, value in s3a_settings(f"s3://{BUCKET}", store.options, {}).items():
+        configuration.set(key.removeprefix("spark.hadoop."), value)
+    for key, value in QUICK.items():
+        configuration.set(key, value)
+    folder = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/lake")
+    jvm.dcplake.S3LogStore.requireConditionalWrites(folder, configuration)
+
+
+def refuses_to_delete(request: Request) -> Failure | None:
+    is_delete = request["REQUEST_METHOD"] == "DELETE" or request["QUERY_STRING"] == "delete"
+    return ("403 Forbidden", "AccessDenied") if is_delete else None
+
+
+def test_a_store_that_overwrites_is_refused_as_such_where_the_trial_cannot_be_removed(
+    jvm: Any, store: ObjectStore
+) -> None:
+    store.ignores_conditions = True
+    store.answer = refuses_to_delete
+    with pytest.raises(Py4JJavaError) as refused:
+        try_store(jvm, store)
+    error = known_error(refused.value)
+    assert isinstance(error, LakeError) and "does not refuse to overwrite" in str(error)
+    suppressed = refused.value.java_exception.getSuppressed()
+    assert [each.getClass().getSimpleName() for each in suppressed] == ["AccessDeniedException"]
