@@ -131,7 +131,7 @@ def spark_of(
     def start() -> "SparkSession":
         if spark is None and stop is not None and stop.is_set():
             raise StoppedError("asked to stop before Spark had started")
-        started = session(settings, spark, is_long=is_long())
+        started = session(settings, spark, is_long=spark is None and is_long())
         check(started)
         note_settings(started)
         return started

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from dcp.lake.run.run import run
 from dcp.lake.spark import jvm_options as options
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
+from tests.lake.object_store import BUCKET, ObjectStore, Request
 from tests.lake.receiving import settings_for
 from tests.lake.run.test_driver import view
 
@@ -72,10 +74,21 @@ def test_a_backfill_reads_its_vbuckets_from_their_beginning(
 
 
 @pytest.mark.parametrize(
-    "elsewhere", [LakeSettings(root="s3a://bucket/lake"), LakeSettings(schema="spark_catalog.lake")]
+    "elsewhere", [LakeSettings(root="hdfs://host/lake"), LakeSettings(schema="spark_catalog.lake")]
 )
-def test_what_a_lake_elsewhere_lacks_is_not_known(elsewhere: LakeSettings) -> None:
+def test_what_a_lake_lacks_that_spark_alone_can_read_is_not_known(elsewhere: LakeSettings) -> None:
     assert not is_large_load(settings_of(elsewhere), view(2_000_000).high_seqnos)
+
+
+def test_the_first_load_of_a_lake_in_a_store_is_large() -> None:
+    with ObjectStore() as store:
+        asked: list[Request] = []
+        store.answer = asked.append
+        options = MappingProxyType(store.options)
+        settings = settings_of(LakeSettings(root=f"s3://{BUCKET}/none", storage_options=options))
+        assert not is_large_load(settings, view(900_000).high_seqnos)
+        assert not asked, "so few changes need no look at the lake"
+        assert is_large_load(settings, view(2_000_000).high_seqnos)
 
 
 def test_what_a_lake_holds_already_does_not_count(
