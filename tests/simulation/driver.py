@@ -29,7 +29,7 @@ from dcp.lake.store.lake_store import BatchFunction
 from tests.lake.memory_store import task_number
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import VirtualEvent, VirtualLoop
 
 STEPS: Final = (
     "pass.begun",
@@ -64,25 +64,6 @@ def steps_told(reached: Callable[[str], None]) -> Iterator[None]:
 
 class DriverDied(BaseException):
     """The process of a driver is gone; no code of its own runs any more."""
-
-
-class VirtualEvent:
-    """Stands for ``threading.Event``: who waits for it lets the loop go on."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop, self._is_set = loop, False
-
-    def set(self) -> None:
-        """Let those go on who wait."""
-        self._is_set = True
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._is_set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or the time is over."""
-        return self._loop.wait(self.is_set, timeout)
 
 
 class Process:

@@ -86,6 +86,8 @@ class Options:
     apply_when: Literal["every_round", "pending_fraction", "age"]
     horizon_seconds: float
     """A short one makes heartbeats."""
+    persist_to: int
+    """On how many disks rows must be before they are published (`policy.persist_to`)."""
 
     @classmethod
     def drawn(cls, random: Random) -> "Options":
@@ -124,6 +126,7 @@ class Options:
             starts_now=random.random() < 0.12,
             apply_when=random.choice(("every_round", "every_round", "pending_fraction", "age")),
             horizon_seconds=random.choice((604_800.0, 604_800.0, 8.0)),
+            persist_to=0 if relay else random.choice((0, 0, 1, 1 + replicas)),
         )
 
 

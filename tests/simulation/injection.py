@@ -32,6 +32,7 @@ import dcp.lake.apply.applier
 import dcp.lake.log.changes
 import dcp.lake.log.control
 import dcp.lake.run.driver
+import dcp.lake.run.persistence_gate
 import dcp.producer.bucket.auth
 import dcp.producer.bucket.bucket_storage
 import dcp.producer.bucket.vbucket_table
@@ -47,7 +48,7 @@ from dcp.relay.regulator import Regulator
 from tests.simulation.client_shell import OneAfterAnother, SteppedReader, Waits
 from tests.simulation.network import Network
 from tests.simulation.sockets import Port, ServedChannel
-from tests.simulation.virtual_loop import EPOCH_SECONDS, VirtualLoop
+from tests.simulation.virtual_loop import EPOCH_SECONDS, VirtualEvent, VirtualLoop
 
 T = TypeVar("T")
 
@@ -209,6 +210,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.relay.relay_settings, "ClusterSettings", settings),
         (scramp.core, "token_hex", secrets.token_hex),
         (dcp.lake.apply.applier, "in_thread", _done_at_once),
+        (dcp.lake.run.persistence_gate, "Event", partial(VirtualEvent, loop)),
         (dcp.lake.run.driver, "round_progress", lambda **_: nullcontext()),
         (dcp.lake.log.changes, "_committed_writers", set()),
         (dcp.lake.log.control, "uuid4", lambda: UUID(int=random.getrandbits(128))),

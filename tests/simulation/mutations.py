@@ -8,6 +8,7 @@ import dcp.lake.apply.slice_rules
 import dcp.lake.log.changes
 from dcp.lake.apply.clearing_rules import ClearedRanges
 from dcp.lake.apply.slice_rules import _Standing
+from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.protocol.position import Position
 from dcp.protocol.snapshot import SnapshotAssembly
 from dcp.types import FailoverLog, SnapshotRange
@@ -32,6 +33,7 @@ MUTATIONS: Final[Mapping[str, Place]] = {
         "refuse_other_writer",
         lambda *_, **__: None,
     ),
+    "publishes what no disk has": (PersistenceGate, "lets_pass", lambda *_, **__: True),
 }
 
 

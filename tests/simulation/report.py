@@ -9,6 +9,7 @@ from typing import Any, Final
 from tests.simulation.faults import Run
 
 EXPECTED: Final = (
+    "apply held back",
     "attempt of a task died",
     "backfill done",
     "bounded run",

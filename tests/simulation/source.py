@@ -82,14 +82,17 @@ class Source:
     def _high_seqnos(self) -> dict[int, int]:
         return {vbucket: self.cluster.high_seqno(vbucket) for vbucket in self.vbuckets}
 
-    def _note_losses(self, what: str, before: dict[int, int]) -> None:
+    def _note_losses(self, what: str, before: dict[int, int]) -> bool:
+        """Count what a fault lost; return whether published rows were among it."""
         after = self._high_seqnos()
         lost = sum(max(0, before[vb] - after[vb]) for vb in self.vbuckets)
         self._counts.add(what)
         if lost:
             self._counts.add(f"{what} that lost writes")
-        if any(after[vb] < self.complete_seqnos.get(vb, 0) for vb in self.vbuckets):
+        taken_back = any(after[vb] < self.complete_seqnos.get(vb, 0) for vb in self.vbuckets)
+        if taken_back:
             self._counts.add("published writes were lost")
+        return taken_back
 
     def crash(self) -> None:
         """A node is killed and comes back at once, without what was not on its disk."""
@@ -97,7 +100,10 @@ class Source:
         lost = self._random.choice((None, None, 1, 2, 4))
         with suppress(ValueError):
             self.cluster.crash_restart(self._node(), lost)
-            self._note_losses("node crashed", before)
+            taken_back = self._note_losses("node crashed", before)
+            assert not (taken_back and self._options.persist_to and lost is None), (
+                "persist_to: a crash lost published rows, which no disk had"
+            )
 
     def disk_loss(self) -> None:
         """A node comes back with an empty disk."""
@@ -208,5 +214,8 @@ class Source:
         self.cluster.resume_replication()
         for node in range(self._options.nodes):
             self._undo(node)
+        with self.cluster.bucket.lock:  # the newest seqnos come to the disk, too
+            for each in map(self.cluster.bucket.table.numbered, self.vbuckets):
+                each.data.persistence.flush(each.data.high_seqno)
         with self.cluster.batch():
             self.cluster.faults.clear()

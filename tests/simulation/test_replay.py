@@ -54,12 +54,13 @@ def test_options_are_the_seeds_own() -> None:
         ("takes back no dead rows", ("P1/P2", "P6")),
         ("driver does not look for others", ("P7",)),
         ("a flush takes nothing", ("P1/P2",)),
+        ("publishes what no disk has", ("persist_to",)),
     ],
 )
 def test_a_fault_of_ours_is_found_and_says_how_to_repeat_it(
     mutation: str, promises: tuple[str, ...]
 ) -> None:
     """By the promise that it breaks, or by the first of them that a seed comes to."""
-    found = seeds_until_found(mutation, range(40))
-    assert found is not None, "found nothing in 40 seeds"
+    found = seeds_until_found(mutation, range(60))
+    assert found is not None, "found nothing in 60 seeds"
     assert found[1].startswith(promises)

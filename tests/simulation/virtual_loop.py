@@ -152,3 +152,22 @@ def _nothing() -> None:
 
 async def _nowhere(*_: Any) -> None:
     raise ConnectionRefusedError("no network")
+
+
+class VirtualEvent:
+    """Stands for ``threading.Event``: who waits for it lets the loop go on."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop, self._is_set = loop, False
+
+    def set(self) -> None:
+        """Let those go on who wait."""
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, or the time is over."""
+        return self._loop.wait(self.is_set, timeout)

@@ -18,6 +18,7 @@ from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import (
     ApplySettings,
+    PolicySettings,
     RoundSettings,
     Settings,
     SourceSettings,
@@ -25,6 +26,7 @@ from dcp.lake.config.settings import (
 from dcp.lake.maintain.clean_changes import clean
 from dcp.lake.maintain.maintenance_work import MaintenanceWork
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
+from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon, version_at
 from dcp.lake.tables.tables import replicas_in
@@ -125,8 +127,9 @@ class Simulation:
         self.operators = Operators(
             lambda: self.lake.open(uuid), self.lake, options, self._fork(), self.counts
         )
+        gate = patch.object(PersistenceGate, "lets_pass", self._gate(PersistenceGate.lets_pass))
         try:
-            with steps_told(self.crew.reached), self._readers_checked(), horizon:
+            with steps_told(self.crew.reached), self._readers_checked(), horizon, gate:
                 self._storm()
                 self._calm()
         finally:
@@ -160,6 +163,7 @@ class Simulation:
             ),
             apply=ApplySettings(when=options.apply_when, pending_fraction=0.3, age_seconds=1.0),
             filter=FilterSettings(since="now" if options.starts_now else ""),
+            policy=PolicySettings(persist_to=options.persist_to),
             flow_control=FlowControlSettings(
                 window_bytes=options.window_bytes,
                 batch_bytes=max(1024, options.window_bytes // 4),
@@ -181,6 +185,16 @@ class Simulation:
             return lambda: direct
         behind = replace(direct, seeds=tuple(self.relay.seeds))
         return lambda: behind
+
+    def _gate(self, lets_pass: Callable[..., bool]) -> Callable[..., bool]:
+        """Count the applies that the gate holds back."""
+
+        def counted(gate: PersistenceGate, *asked: int, waits: bool) -> bool:
+            may = lets_pass(gate, *asked, waits=waits)
+            self.counts.add("apply held back", not may)
+            return may
+
+        return counted
 
     @contextmanager
     def _readers_checked(self) -> Iterator[None]:
