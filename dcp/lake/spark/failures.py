@@ -299,9 +299,12 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     """Return our error for a failure of obstore or delta-rs that the store caused.
 
-    Spark would fail, too. None for any other: only Spark can read the table, a file is damaged or
-    gone, or Spark finds a way to the store. ``what``: see `known_error`.
+    Spark would fail, too. Returns a SetupError or SecretError as it is. None for any other: only
+    Spark can read the table, a file is damaged or gone, or Spark finds a way to the store.
+    ``what``: see `known_error`.
     """
+    if isinstance(failure, SetupError | SecretError):
+        return failure
     told = _TREE.sub(": ", f"{type(failure).__name__}: {failure}")
     if (carried := _CARRIED.search(told)) is not None:
         return SecretError(carried[1])

@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
-from deltalake.exceptions import CommitFailedError, SchemaMismatchError
+from deltalake.exceptions import CommitFailedError, SchemaMismatchError, TableNotFoundError
 
 from dcp.errors import DcplakeError, LakeError
-from dcp.lake.spark.failures import store_error
+from dcp.lake.spark.failures import innermost, store_error
 from dcp.lake.store.file_commit import commits_to
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
@@ -35,7 +35,14 @@ _COORDINATED: Final = frozenset(
 """Features of tables whose newest commits only their catalog knows: Spark asks it."""
 
 _NAME: Final = "t"
+
+_MISTAKES: Final = (AssertionError, AttributeError, LookupError, NameError, TypeError)
+"""Classes of mistakes in our program. (pyarrow derives some of its own errors from them.)"""
+
 _LOG = logging.getLogger(__name__)
+_left_to_spark: Final[set[str]] = set()
+"""Tables that a line of the log named at INFO."""
+
 _Found = TypeVar("_Found")
 
 
@@ -134,13 +141,10 @@ class FileTable:
             if self.place.has_data() or not self.place.can_commit():
                 return False
             commit_table(self.place, columns, cluster_by, properties)
+        except DcplakeError:
+            raise
         except Exception as failure:  # of many classes, not all of them documented
-            error = (
-                failure if isinstance(failure, DcplakeError) else store_error(failure, self.where)
-            )
-            if error is not None:
-                raise error from failure
-            _LOG.debug("%s: %s; Spark is asked", self.where, failure)
+            leave_to_spark(failure, self.where)
             return False
         return True
 
@@ -155,9 +159,7 @@ class FileTable:
         try:
             table = self.place.open()
         except Exception as failure:  # of many classes, not all of them documented
-            if (error := store_error(failure, self.where)) is not None:
-                raise error from failure
-            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
+            leave_to_spark(failure, self.where)
             return False
         properties = CommitProperties(custom_metadata={"userMetadata": metadata_json(metadata)})
         try:
@@ -206,6 +208,27 @@ class FileTable:
         if coordinated := features & _COORDINATED:
             raise LakeError(f"{self.where}: found {', '.join(coordinated)}: a catalog commits")
         return found
+
+
+def leave_to_spark(failure: Exception, where: str) -> None:
+    """Return if Spark may do what delta-rs or obstore failed to do; log why, at INFO once a table.
+
+    Raises:
+        SetupError, SecretError: the store does not answer, or refuses us, and so would Spark.
+        Exception: the failure itself, if it is a mistake in our program.
+    """
+    is_ours = isinstance(failure, _MISTAKES) and not isinstance(failure, pa.ArrowException)
+    error = failure if is_ours else store_error(failure, where)
+    if error is failure:
+        raise failure
+    if error is not None:
+        raise error from failure
+    is_absent = isinstance(failure, TableNotFoundError)
+    level = logging.DEBUG if is_absent or where in _left_to_spark else logging.INFO
+    if not is_absent:
+        _left_to_spark.add(where)
+    name = type(failure).__name__
+    _LOG.log(level, "%s: %s: %s; Spark is asked", where, name, innermost(failure))
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,6 @@ process needs no JVM. Spark is asked where delta-rs cannot open the place (other
 that hide places), and where it cannot read the table: what Spark says then is what users look up.
 """
 
-import logging
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -16,18 +15,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.spark.failures import remedy, store_error
+from dcp.lake.spark.failures import remedy
 from dcp.lake.store.file_commit import commits_to
 from dcp.lake.store.place import LOG, Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement
-from dcp.lake.tables.file_table import FileTable
+from dcp.lake.tables.file_table import FileTable, leave_to_spark
 from dcp.lake.tables.spark_table import SparkTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
-_LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
 _Otherwise = TypeVar("_Otherwise")
 _Asked = ParamSpec("_Asked")
@@ -219,16 +217,14 @@ class LakeTable(SparkTable):
         The catalog is then asked again for the table's place.
 
         Raises:
-            SetupError, SecretError: their store does not answer, or refuses us, and so would Spark.
+            SetupError, SecretError, Exception: see `leave_to_spark`.
         """
         if (files := self.files) is not None:
             try:
                 return look(files)
             except Exception as failure:  # of many classes, not all of them documented
                 self.located.pop(self.sql, None)
-                if (error := store_error(failure, self.where)) is not None:
-                    raise error from failure
-                _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
+                leave_to_spark(failure, self.where)
         return otherwise()
 
     def _remove_unfinished_log(self) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from dcp.errors import SetupError, StoreUnavailableError
 from dcp.lake.config.lake_root import is_on_s3, local_root
-from dcp.lake.spark.failures import outage_of
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
+from dcp.lake.tables.file_table import leave_to_spark
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.sql import dotted, quoted
@@ -110,9 +111,12 @@ class LakeLocation:
                 return Located(location, place)
             _LOG.debug("%s: only Spark reads %s", table.where, location)
         except Exception as failure:  # of many classes, not all of them documented
-            if (outage := outage_of(failure)) is not None:  # what is there is not known then
-                raise outage from failure
-            _LOG.debug("%s: only Spark reads %s: %s", table.where, location, failure)
+            try:
+                leave_to_spark(failure, table.where)
+            except StoreUnavailableError:  # what is there is not known then
+                raise
+            except SetupError as refusal:  # a catalog may lend Spark other credentials
+                _LOG.debug("%s: only Spark reads %s: %s", table.where, location, refusal)
         return Located(location, None)
 
     def _place(self, where: str | Path) -> TablePlace | None:

@@ -89,6 +89,36 @@ def without_spark(table: LakeTable) -> LakeTable:
     return replace(table, start_spark=never)
 
 
+@pytest.mark.parametrize("mistake", [AssertionError, AttributeError, KeyError, TypeError])
+def test_a_mistake_in_our_program_does_not_start_spark(
+    tmp_path: Path, mistake: type[Exception]
+) -> None:
+    table = table_at(FolderPlace(tmp_path / "t"))
+    table.create(pa.schema({"id": pa.string()}), (), {})
+
+    def take(_: object) -> None:
+        raise mistake("ours")
+
+    with pytest.raises(mistake, match="ours"):
+        table.take_rows("id", "true", take)
+
+
+def test_the_log_says_once_why_spark_is_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = str(tmp_path)
+    table = table_at(FolderPlace(tmp_path / "t"), where)
+    table.create(pa.schema({"id": pa.string()}), (), {})
+    for log in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        log.write_text("{")
+    with caplog.at_level("INFO"):
+        for ask in (table.table_id, table.size):
+            with pytest.raises(AssertionError, match="Spark was started"):
+                ask()
+    (told,) = (each for each in caplog.messages if each.endswith("Spark is asked"))
+    assert told.startswith(f"{where}: ") and "\n" not in told
+
+
 def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is left to write them only where delta-rs has committed nothing."""
     table = table_at(FolderPlace(tmp_path / "t"))

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from dcp.errors import DcplakeError, SetupError
+from dcp.errors import DcplakeError, SecretError, SetupError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.spark.failures import store_error
 from dcp.lake.store import opened_store
@@ -24,6 +24,7 @@ from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG
 from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES
 from tests.lake.object_store import ACCESS_KEY, SECRET_KEY, Failure, ObjectStore, Request
 from tests.lake.rounds_in_store import CONTENTS, commit_file, make_table, write_file
@@ -195,6 +196,35 @@ def test_a_store_that_refuses_is_not_asked_by_spark_too(
         with pytest.raises(SetupError) as told:
             ask(lake_table)
         assert f"the lake: table t: {said}" in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.fixture
+def empty_secret(table: Table) -> Iterator[None]:
+    secret = Path(table.store.options["secret_access_key_file"])
+    content = secret.read_text()
+    secret.write_text("")
+    yield
+    secret.write_text(content)
+
+
+@pytest.mark.usefixtures("empty_secret")
+def test_spark_is_not_asked_while_the_file_of_a_secret_is_empty(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake_table = table_at(table.place)
+    catalog = LakeLocation(schema="s", way=lambda _: table.place.way)
+    monkeypatch.setattr(LakeTable, "location_in", lambda *_: table.place.url)
+    asks: list[Callable[[], object]] = [
+        lake_table.properties,
+        lake_table.exists,
+        lake_table.read_log,
+        lambda: lake_table.commits(1),
+        lambda: lake_table.append(CHANGES.empty_table(), {}),
+        lambda: catalog.table("t", lake_table.start_spark).found,
+    ]
+    for ask in asks:
+        with pytest.raises(SecretError, match="secret_access_key_file: the first line of the file"):
+            ask()
 
 
 def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectStore) -> None:
