@@ -49,7 +49,8 @@ append is told by its rows.)
 """
 
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
-_DEFAULT_CHECKPOINT_INTERVAL: Final = "10"
+_KNOWN_INTERVAL: Final = re.compile(r"0*[1-9][0-9]*")
+_DEFAULT_CHECKPOINT_INTERVAL: Final = 10
 _LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
@@ -186,8 +187,9 @@ def commit_files(
     except FileExistsError:
         name = f"{place}/{LOG}/{commit_name(version)}"
         raise VersionTakenError(f"{name}: found a commit there, expected none") from None
-    interval = properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_CHECKPOINT_INTERVAL)
-    if interval.isdigit() and version % int(interval) == 0:
+    told = properties.get(_CHECKPOINT_INTERVAL, "")
+    interval = int(told) if _KNOWN_INTERVAL.fullmatch(told) else _DEFAULT_CHECKPOINT_INTERVAL
+    if version % interval == 0:
         _checkpoint(place, version, properties)
 
 

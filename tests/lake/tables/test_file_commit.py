@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.store.file_commit import VersionTakenError, commit_files, commits_to, takes_files
+from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_table import LakeTable
@@ -21,6 +22,7 @@ from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.tables import LakeTables
 from tests.lake.conftest import NewLake
+from tests.lake.rounds_in_store import make_table
 
 pytestmark = pytest.mark.slow
 
@@ -129,6 +131,19 @@ def test_a_commit_stands_when_its_checkpoint_fails(
         commit(place_of(lake), round_number - 1, round_number)
     assert history(lake.changes)[0].version == 10
     assert "version 10 has no checkpoint: the disk is full" in caplog.text
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "many", "²"])
+def test_an_interval_of_checkpoints_that_is_no_number_from_one_on_counts_as_deltas_ten(
+    tmp_path: Path, interval: str
+) -> None:
+    log = tmp_path / "t" / "_delta_log"
+    log.mkdir(parents=True)
+    place = FolderPlace(tmp_path / "t")
+    make_table(place, properties={"delta.checkpointInterval": interval})
+    for version in range(10):
+        commit(place, version, version + 1)
+    assert [file.name[:20] for file in log.glob("*.checkpoint.parquet")] == [f"{10:020d}"]
 
 
 def test_a_stale_transaction_commits_nothing(lake: LakeTables) -> None:
