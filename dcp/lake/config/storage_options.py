@@ -141,12 +141,8 @@ def options_of_delta_rs(
     if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
         return None
     options = _with_environment(given, around)
-    if not _names_keys(options, around):
-        profile = _profile(around)
-        if profile is None:
-            return None
-        if "region" in profile:
-            options.setdefault("region", profile["region"])
+    if not _names_keys(options, around) and _profile_keys(around) is None:
+        return None
     options.setdefault("region", _REGION_ELSEWHERE)
     scheme, _, host = options.get("endpoint", "").partition("://")
     bucket = urlsplit(root).netloc
@@ -173,7 +169,7 @@ def with_secrets(
     if is_in_cloud(root):
         return found
     if not _names_keys(found, around):
-        keys = _profile(around) or {}
+        keys = _profile_keys(around) or {}
     elif KEYS[0] in found:
         keys = {}
     else:
@@ -187,28 +183,39 @@ def _names_keys(options: Mapping[str, str], around: Mapping[str, str]) -> bool:
     return named or bool(around.get(f"AWS_{KEYS[0].upper()}"))
 
 
-def _profile(around: Mapping[str, str]) -> dict[str, str] | None:
-    """Return keys and region of the AWS profile; None if the profile has no keys."""
+def _profile_keys(around: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the keys of the profile; none of them for a role; None if only Spark knows the way."""
     if around.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}
-    home = Path(around.get("HOME", "~")).expanduser() / ".aws"
-    found = configparser.ConfigParser(interpolation=None)
-    credentials = around.get("AWS_SHARED_CREDENTIALS_FILE") or str(home / "credentials")
-    found.read([around.get("AWS_CONFIG_FILE") or str(home / "config"), credentials])
-    chosen = around.get("AWS_PROFILE")
-    name = chosen or "default"
-    section = {
-        key: value
-        for each in (f"profile {name}", name)
-        if found.has_section(each)
-        for key, value in found.items(each)
-    }
+    profile = _profile(around)
     keys = [f"aws_{each}" for each in KEYS]
-    if keys[0] in section and keys[1] in section:
-        told = {each.removeprefix("aws_"): section[each] for each in keys if each in section}
-        return told | ({"region": section["region"]} if "region" in section else {})
-    has_another_way = any(key in section for key in _NO_ROLE)
-    return None if chosen or has_another_way else {}
+    if keys[0] in profile and keys[1] in profile:
+        return {each.removeprefix("aws_"): profile[each] for each in keys if each in profile}
+    has_another_way = any(key in profile for key in _NO_ROLE)
+    return None if around.get("AWS_PROFILE") or has_another_way else {}
+
+
+def _profile(around: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the AWS profile, of both files."""
+    home = around.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path's raises without a home
+    folder = Path(home) / ".aws"
+    name = around.get("AWS_PROFILE") or "default"
+    found: dict[str, str] = {}
+    for variable, file in (
+        ("AWS_CONFIG_FILE", folder / "config"),
+        ("AWS_SHARED_CREDENTIALS_FILE", folder / "credentials"),
+    ):
+        sections = _sections(around.get(variable) or str(file))
+        for each in (f"profile {name}", name):
+            if sections.has_section(each):
+                found |= sections.items(each)
+    return found
+
+
+def _sections(file: str) -> configparser.ConfigParser:
+    found = configparser.ConfigParser(interpolation=None)
+    found.read(file, "utf-8")
+    return found
 
 
 def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
@@ -217,6 +224,8 @@ def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> di
         value = next(filter(None, map(around.get, variables)), None)
         if value is not None:
             options.setdefault(name, value)
+    if "region" not in options and "region" in (profile := _profile(around)):
+        options["region"] = profile["region"]
     _require_plain_endpoint(options)
     return options
 

@@ -23,12 +23,13 @@ from dcp.lake.tables import opening
 ROOT = "s3://bucket/lake"
 SECRET = "secret/of+a/key"
 S3A = "spark.hadoop.fs.s3a."
+NO_PROFILE = {"HOME": "/nowhere"}
 
 
 def derived(options: dict[str, str], **environment: str) -> dict[str, str]:
     """Return what is said of the connector, without what it always is."""
-    found = s3a_settings(ROOT, options, environment)
-    always = s3a_settings(ROOT, {}, {})
+    found = s3a_settings(ROOT, options, NO_PROFILE | environment)
+    always = s3a_settings(ROOT, {}, NO_PROFILE)
     return {key.removeprefix(S3A): found[key] for key in found.keys() - always.keys()}
 
 
@@ -75,7 +76,7 @@ def test_names_of_delta_rs_become_settings_of_the_connector(
 
 
 def test_each_scheme_has_the_connector_and_keys_go_before_the_usual_chain() -> None:
-    settings = s3a_settings(ROOT, {}, {})
+    settings = s3a_settings(ROOT, {}, NO_PROFILE)
     for scheme in ("s3", "s3n"):
         assert settings[f"spark.hadoop.fs.{scheme}.impl"].endswith(".S3AFileSystem")
     *keys, last = settings[f"{S3A}aws.credentials.provider"].split(",")
@@ -152,6 +153,31 @@ def test_delta_rs_gets_the_keys_of_a_profile(
         f"[other]\naws_access_key_id = k\naws_secret_access_key = {SECRET}\n"
     )
     assert read_without_spark({}, {}, HOME=str(tmp_path), **environment) == found
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "region"),
+    [
+        ({}, {}, "eu-west-3"),
+        ({}, AROUND, "eu-west-3"),
+        ({"endpoint": "https://h"}, AROUND, "eu-west-3"),
+        ({}, AROUND | {"AWS_PROFILE": "other"}, "eu-west-1"),
+        ({}, {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, "eu-west-3"),
+        ({}, {"AWS_REGION": "eu-west-2"}, "eu-west-2"),
+        ({"region": "eu-west-4"}, AROUND | {"AWS_REGION": "eu-west-2"}, "eu-west-4"),
+    ],
+)
+def test_the_region_is_the_profiles_wherever_the_keys_are(
+    tmp_path: Path, options: dict[str, str], environment: dict[str, str], region: str
+) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(
+        "[default]\nregion = eu-west-3\n[profile other]\nregion = eu-west-1\n"
+    )
+    around = environment | {"HOME": str(tmp_path)}
+    found = read_without_spark(options, {}, **around)
+    assert found is not None and found["region"] == region
+    assert derived(options, **around)["endpoint.region"] == region
 
 
 def test_secrets_are_read_from_files(tmp_path: Path) -> None:
