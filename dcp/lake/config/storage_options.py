@@ -100,7 +100,8 @@ def s3a_settings(
 
     Raises:
         ConfigError: as `checked_options`.
-        SecretError: a file with a secret cannot be read, or is empty.
+        SecretError: a file with a secret cannot be read, or is empty; or one of AWS profiles is not
+            of the format.
     """
     around = os.environ if environment is None else environment
     options = _read(_with_environment(given, around))
@@ -136,6 +137,7 @@ def options_of_delta_rs(
 
     Raises:
         ConfigError: as `checked_options`.
+        SecretError: a file of AWS profiles is not of the format.
     """
     around = os.environ if environment is None else environment
     if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
@@ -162,7 +164,8 @@ def with_secrets(
     Without keys delta-rs and obstore ask for a web identity, or the machine's role, and renew it.
 
     Raises:
-        SecretError: a file with a secret cannot be read, or is empty.
+        SecretError: a file with a secret cannot be read, or is empty; or one of AWS profiles is not
+            of the format.
     """
     around = os.environ if environment is None else environment
     found = _read(options)
@@ -196,7 +199,11 @@ def _profile_keys(around: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _profile(around: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the AWS profile, of both files."""
+    """Return the settings of the AWS profile, of both files.
+
+    Raises:
+        SecretError: a file is not of the format.
+    """
     home = around.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path's raises without a home
     folder = Path(home) / ".aws"
     name = around.get("AWS_PROFILE") or "default"
@@ -214,8 +221,29 @@ def _profile(around: Mapping[str, str]) -> dict[str, str]:
 
 def _sections(file: str) -> configparser.ConfigParser:
     found = configparser.ConfigParser(interpolation=None)
-    found.read(file, "utf-8")
+    try:
+        found.read(file, "utf-8")
+    except (configparser.Error, UnicodeDecodeError) as failure:
+        raise SecretError(
+            f"{file}: found {_fault(failure)}, expected lines as 'region = eu-west-1' below lines "
+            "as '[default]'; mend the file of AWS profiles, or name another in AWS_CONFIG_FILE or "
+            "AWS_SHARED_CREDENTIALS_FILE"
+        ) from None  # its text shows the line, which may hold a secret
     return found
+
+
+def _fault(failure: configparser.Error | UnicodeDecodeError) -> str:
+    match failure:
+        case configparser.DuplicateOptionError():
+            return f"{failure.option} twice in [{failure.section}] (line {failure.lineno})"
+        case configparser.DuplicateSectionError():
+            return f"[{failure.section}] twice (line {failure.lineno})"
+        case configparser.MissingSectionHeaderError():
+            return f"no section above line {failure.lineno}"
+        case configparser.ParsingError():
+            return f"no setting in line {failure.errors[0][0]}"
+        case _:
+            return "bytes that are no UTF-8"
 
 
 def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:

@@ -180,6 +180,46 @@ def test_the_region_is_the_profiles_wherever_the_keys_are(
     assert derived(options, **around)["endpoint.region"] == region
 
 
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (
+            f"[default]\naws_secret_access_key = a\naws_secret_access_key = {SECRET}\n",
+            "found aws_secret_access_key twice in [default] (line 3)",
+        ),
+        ("[default]\n[other]\n[default]\n", "found [default] twice (line 3)"),
+        (f"[default]\n{SECRET}\n", "found no setting in line 2"),
+        (f"{SECRET}\n[default]\n", "found no section above line 1"),
+        ("[default]\nregion = \xff\n", "found bytes that are no UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("name", ["config", "credentials"])
+def test_a_damaged_file_of_profiles_is_named_and_no_line_is_told(
+    tmp_path: Path, name: str, content: str, fault: str
+) -> None:
+    file = tmp_path / ".aws" / name
+    file.parent.mkdir()
+    file.write_bytes(content.encode("latin-1"))
+    around = {"HOME": str(tmp_path)}
+    for ask in (
+        partial(options_of_delta_rs, ROOT, {}, {}),
+        partial(s3a_settings, ROOT, {}),
+        partial(with_secrets, ROOT, {}),
+    ):
+        with pytest.raises(SecretError) as refused:
+            ask(around)
+        assert str(refused.value).startswith(f"{file}: {fault}, expected lines")
+        assert SECRET not in str(refused.value)
+
+
+def test_a_damaged_file_of_profiles_that_nothing_asks_for_does_no_harm(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("[default]\nsecret\n")
+    around = {"AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_REGION": "eu-west-2", **AROUND}
+    found = read_without_spark({}, {}, HOME=str(tmp_path), **around)
+    assert found == {"region": "eu-west-2", **KEYS}
+
+
 def test_secrets_are_read_from_files(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\nmore\n")
