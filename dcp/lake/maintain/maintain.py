@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, FencedError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
@@ -52,7 +52,8 @@ def maintain(
     Raises:
         ConfigError: ``retain_hours`` is below the horizon; names the cost.
         LakeError: there is no lake, or somebody else changed the log.
-        FencedError: a driver works on the lake.
+        FencedError: a driver works on the lake; or it committed in the moment of a step, which was
+            left after all others were done.
     """
     with opened_lake(settings, spark, writer="" if dry_run else "dcplake maintain") as lake:
         horizon = max(
@@ -65,7 +66,12 @@ def maintain(
         for report in run_steps(work, steps):
             reports.append(report)
             told(report)
-        return reports
+    if left := [f"{each.step} {each.table}" for each in reports if each.is_left]:
+        raise FencedError(
+            f"{lake.location}: left {', '.join(left)}: another driver committed in the same "
+            "moment; nothing else was left. Run `dcplake maintain` again"
+        )
+    return reports
 
 
 def work_on(

@@ -53,6 +53,8 @@ class StepReport:
     table: str
     summary: str
     done: bool = False
+    is_left: bool = False
+    """True: a driver committed in the same moment, so that the step was not done."""
     figures: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,4 +75,5 @@ def unless_driver_writes(step: str, table: str, statement: Callable[[], StepRepo
     except Exception as error:  # Spark's own class, or the bridge's
         if not is_conflict(error):
             raise
-        return StepReport(step, table, "left for next time: a driver wrote in the same moment")
+        told = "left for next time: a driver wrote in the same moment"
+        return StepReport(step, table, told, is_left=True)

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from dcp.errors import (
     REREAD_COMMAND,
     DcplakeError,
+    FencedError,
     LakeError,
     SecretError,
     SetupError,
@@ -67,6 +68,9 @@ _KNOWN_TO_SPARK: Final = re.compile(
 """The store says that the bucket is in another region, which Spark's connector finds."""
 _CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
 """obstore wraps an error of ours so, raised when it asked for keys."""
+
+CONFLICT: Final = re.compile(r"\[?(DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)[\w.]*)")
+"""Delta's conditions if another commit came first; nothing was written then."""
 
 _IN_PYTHON: Final = (
     r"(?:OSError|PermissionError): \[Errno \d+\] (?:[^\n]*\. Detail: \[errno \d+\] )?"  # pyarrow's
@@ -261,6 +265,13 @@ _CAUSES: Final = (
         LakeError,
         "files of the table's Delta log are damaged or gone",
         is_log=True,
+    ),
+    _Cause(
+        CONFLICT,  # last: what failed while a conflict was handled counts more
+        FencedError,
+        "another writer committed to the table in the same moment, so that this statement wrote "
+        "nothing",
+        "run it again",
     ),
 )
 

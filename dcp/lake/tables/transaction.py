@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dcp.lake.spark.failures import CONFLICT
 from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.history import metadata_json
@@ -35,9 +36,6 @@ FEW_JOBS_TO_JOIN: Final = {
     "spark.sql.shuffle.partitions": "1",
 }
 """The same for a join: each broadcast would be a job, too, and each partition a file."""
-
-_CONFLICTS: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
-"""Beginnings of Delta's conditions if another commit came first; nothing was written then."""
 
 
 @contextmanager
@@ -70,8 +68,7 @@ def is_conflict(error: Exception) -> bool:
 
     The class of such an error depends on where Spark's bridge met it; its condition is in the text.
     """
-    is_taken = isinstance(error, VersionTakenError)
-    return is_taken or any(condition in str(error) for condition in _CONFLICTS)
+    return isinstance(error, VersionTakenError) or CONFLICT.search(str(error)) is not None
 
 
 @contextmanager

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from dcp.cli.main import main
-from dcp.errors import ConfigError, DcplakeError
+from dcp.errors import ConfigError, DcplakeError, FencedError
 from dcp.lake.query import query
 from dcp.lake.tables.tables import DOCS
 from tests.lake.conftest import NewLake
@@ -44,6 +46,23 @@ def test_other_tables_of_these_names_stay(somebody: "SparkSession", new_lake: Ne
         found = somebody.sql("DESCRIBE DETAIL changes").collect()[0]["location"]
         assert found.endswith(lake.location.path("changes"))
     assert somebody.sql("SELECT theirs FROM default.docs").collect()[0][0] == 42
+
+
+def test_a_statement_that_loses_to_another_commit_is_fenced(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "theirs")
+    spark.range(3).write.format("delta").save(folder)
+
+    def commit_beside(number: int) -> bool:
+        if DeltaTable(folder).version() == 0:
+            write_deltalake(folder, pa.table({"id": [number]}), mode="append")
+        return True
+
+    spark.udf.register("commit_beside", commit_beside, "boolean")
+    with pytest.raises(FencedError, match=r"^SQL: DELTA_CONCURRENT_\w+.*wrote nothing"):
+        query.answer(spark, f"UPDATE delta.`{folder}` SET id = 7 WHERE commit_beside(id)")
+    assert sorted(spark.read.format("delta").load(folder).toPandas()["id"]) != [7, 7, 7]
 
 
 def test_no_folder_stays(
