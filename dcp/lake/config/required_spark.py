@@ -42,4 +42,6 @@ REQUIRED_SPARK: Final = {
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     # A version is needed until the rollback horizon has passed since it was superseded.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    # A VACUUM commits what it kept and how many files it deleted; by default not on S3.
+    "spark.databricks.delta.vacuum.logging.enabled": "true",
 }

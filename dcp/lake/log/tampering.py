@@ -93,8 +93,9 @@ def short_vacuums(
 ) -> tuple[Tampering, ...]:
     """Return the VACUUMs that took files of versions within the horizon, newest first.
 
-    Neither who ran them matters, nor the horizon at that time. Delta writes no commit for a VACUUM
-    on S3 unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: there they go unseen.
+    Neither who ran them matters, nor the horizon at that time. Every
+    VACUUM in a session of dcplake has a commit. Elsewhere Delta writes none for a VACUUM on S3,
+    unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: those go unseen.
     """
     found = []
     for commit in commits:

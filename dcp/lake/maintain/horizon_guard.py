@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 def look_back(lake: LakeTables) -> int:
     """Return how many commits of a replica to search for a VACUUM that kept too little.
 
-    In an object store each costs a request, and Delta writes none for a VACUUM on S3.
+    In an object store each costs a request.
     """
     place = lake.changes.place
     return FEW if place is not None and place.folder is None else _LOOK_BACK

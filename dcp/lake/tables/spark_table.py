@@ -61,6 +61,9 @@ _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.en
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _CLUSTER_LISTING_TASKS: Final = 64
 
+_VACUUM_LOOKS: Final = (1, 16)
+"""So many of the newest commits are searched for the end of a VACUUM: others may have committed."""
+
 _REWRITTEN: Final = "dcplake_rows_of_rewritten_table"
 _MERGED: Final = "dcplake merged rows"
 _APPENDED: Final = "dcplake appended rows"
@@ -351,8 +354,14 @@ class SparkTable:
             files = spark.sql(f"VACUUM {self.sql}{longer}{' DRY RUN' if dry_run else ''}").collect()
         if dry_run:
             return len(files)
-        [newest] = self.commits(1)
-        return int((newest["operationMetrics"] or {}).get("numDeletedFiles", "0"))
+        for limit in _VACUUM_LOOKS:
+            for commit in self.commits(limit):
+                if commit["operation"] == "VACUUM END":
+                    return int(commit["operationMetrics"]["numDeletedFiles"])
+        raise LakeError(
+            f"{self.where}: found no commit VACUUM END, expected one for the VACUUM that was made; "
+            "see that nobody sets spark.databricks.delta.vacuum.logging.enabled = false"
+        )
 
     def register(self, name: str) -> None:
         assert self.path is not None, "a catalog's table has a name"
