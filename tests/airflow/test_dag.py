@@ -1,8 +1,8 @@
 """The DAGs: they import, they are built as documented, and their command lines are understood."""
 
-import importlib
 import json
 import re
+import runpy
 import shlex
 from typing import Any
 
@@ -164,7 +164,9 @@ def test_params_are_checked_and_become_options(described: dict[str, Any]) -> Non
 
 
 def test_jobs_understand_their_command_lines(
-    described: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    described: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of all that is wrong with them, the file of settings that is not there is told."""
     by_task = {
@@ -179,8 +181,12 @@ def test_jobs_understand_their_command_lines(
         ("resync", "--config=/etc/missing.toml", *described["resync"]): None,
     }
     for (task, *arguments), application in (by_task | by_param).items():
-        assert application in (None, str(ROOT / "jobs" / f"{task}.py"))
-        assert importlib.import_module(f"jobs.{task}").main(arguments) == ConfigError.exit_code
+        job = str(ROOT / "jobs" / f"{task}.py")
+        assert application in (None, job)
+        monkeypatch.setattr("sys.argv", [job, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(job, run_name="__main__")
+        assert ended.value.code == ConfigError.exit_code
         assert "/etc/missing.toml" in capsys.readouterr().err, arguments
     assert {task for task, *_ in by_task} == {each.stem for each in (ROOT / "jobs").glob("*.py")}
 
