@@ -43,7 +43,6 @@ class Kill:
 
 
 KILLS: Final = (
-    Kill("CREATE undone"),  # with the first apply that takes something back
     Kill("append changes"),
     Kill("append changes", number=2, writing="changes"),
     Kill("INSERT undone"),
