@@ -163,20 +163,15 @@ def commit_files(
         )
     _refuse_missing(place, files)
     actions: list[dict[str, Any]] = [
-        {
-            "commitInfo": {
-                "timestamp": now_milliseconds,
-                "operation": operation.value,
-                "operationParameters": _PARAMETERS[operation],
-                "readVersion": read_version,
-                "isolationLevel": "Serializable",
-                "isBlindAppend": operation is Operation.WRITE,
-                "operationMetrics": _metrics(files, operation),
-                "userMetadata": user_metadata,
-                "engineInfo": "dcplake",
-                "txnId": str(uuid4()),
-            }
-        },
+        commit_info(
+            now_milliseconds,
+            operation.value,
+            _PARAMETERS[operation],
+            isBlindAppend=operation is Operation.WRITE,
+            operationMetrics=_metrics(files, operation),
+            readVersion=read_version,
+            userMetadata=user_metadata,
+        ),
         {"txn": {"appId": app_id, "version": app_version, "lastUpdated": now_milliseconds}},
         *({"add": _added(file)} for file in files),
     ]
@@ -191,6 +186,21 @@ def commit_files(
     interval = int(told) if _KNOWN_INTERVAL.fullmatch(told) else _DEFAULT_CHECKPOINT_INTERVAL
     if version % interval == 0:
         _checkpoint(place, version, properties)
+
+
+def commit_info(
+    milliseconds: int, operation: str, parameters: Mapping[str, Any], **told: Any
+) -> dict[str, Any]:
+    """Return the action that a table's history shows; ``told``: more fields, by Delta's names."""
+    info = {
+        "timestamp": milliseconds,
+        "operation": operation,
+        "operationParameters": parameters,
+        "isolationLevel": "Serializable",
+        "engineInfo": "dcplake",
+        "txnId": str(uuid4()),
+    }
+    return {"commitInfo": info | told}
 
 
 def commit_lines(actions: Sequence[Mapping[str, Any]]) -> bytes:

@@ -9,10 +9,10 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema as StoredSchema
 
-from dcp.lake.store.file_commit import commit_lines, commits_to
+from dcp.lake.store.file_commit import commit_info, commit_lines, commits_to
 from dcp.lake.store.place import TablePlace
 
-_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
+DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 _CLUSTERING: Final = "delta.clustering"
 
 
@@ -49,18 +49,9 @@ def _actions(
         "domainName": _CLUSTERING,
     }
     actions: list[dict[str, Any]] = [
-        {
-            "commitInfo": {
-                "timestamp": now_milliseconds,
-                "operation": "CREATE TABLE",
-                "operationParameters": parameters,
-                "isolationLevel": "Serializable",
-                "isBlindAppend": True,
-                "operationMetrics": {},
-                "engineInfo": "dcplake",
-                "txnId": str(uuid4()),
-            }
-        },
+        commit_info(
+            now_milliseconds, "CREATE TABLE", parameters, isBlindAppend=True, operationMetrics={}
+        ),
         {
             "metaData": {
                 "id": str(uuid4()),
@@ -71,7 +62,7 @@ def _actions(
                 "createdTime": now_milliseconds,
             }
         },
-        {"protocol": _protocol(bool(cluster_by), properties.get(_DELETION_VECTORS) == "true")},
+        {"protocol": _protocol(bool(cluster_by), properties.get(DELETION_VECTORS) == "true")},
     ]
     if cluster_by:
         domain = {

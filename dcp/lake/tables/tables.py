@@ -18,6 +18,7 @@ from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
 from dcp.lake.store.lake_store import LakeStore
+from dcp.lake.store.new_table import DELETION_VECTORS
 from dcp.lake.store.table import Table
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -82,8 +83,6 @@ MICROSECOND_TIMESTAMPS: Final = {"dcplake.timestamps": "micros"}
 
 Older lakes may have INT96 in files that Spark wrote: `maintain` writes them anew.
 """
-
-_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,19 +255,19 @@ def _make_lake(
 
 def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
     # Not even "false" where they are not wanted: it would be a feature of the table all the same.
-    return {_DELETION_VECTORS: "true"} if is_wanted else {}
+    return {DELETION_VECTORS: "true"} if is_wanted else {}
 
 
 def has_deletion_vectors(table: Table) -> bool:
     """Return whether vectors delete a table's rows: its files then stay as they are."""
-    return table.properties().get(_DELETION_VECTORS) == "true"
+    return table.properties().get(DELETION_VECTORS) == "true"
 
 
 def _require_deletion_vectors(
     table: Table, properties: Mapping[str, str], are_wanted: bool
 ) -> None:
     """Raise ConfigError if a table was made otherwise: Delta keeps a feature that it had."""
-    had = properties.get(_DELETION_VECTORS) == "true"
+    had = properties.get(DELETION_VECTORS) == "true"
     if had != are_wanted:
         words = ("without", "with")
         raise ConfigError(
