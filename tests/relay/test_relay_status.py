@@ -3,10 +3,9 @@
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
-from types import SimpleNamespace
 
 import pytest
 
@@ -160,32 +159,24 @@ def test_certificates_and_mechanisms_are_those_of_the_lake(
     assert ask_source(source(encrypted, tls=True, tls_ca_file=CERTIFICATE)).relay
 
 
-@pytest.fixture
-def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lake that has a status, without tables."""
-    status = SimpleNamespace(to_json=lambda: {"round": 3})
-    lake = SimpleNamespace(look=nullcontext)
-    monkeypatch.setattr("dcp.lake.tables.opening.session", lambda _: None)
-    monkeypatch.setattr("dcp.lake.tables.tables.open_lake", lambda *_: lake)
-    monkeypatch.setattr("dcp.lake.query.status.lake_status", lambda _: status)
-
-
-@pytest.mark.usefixtures("no_spark")
 def test_the_command_shows_it(
     make_cluster: MakeCluster,
     make_relay: MakeRelay,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    relay = make_relay(make_cluster(vbuckets=4), flow_spec=parse_flow_spec("min,g:/2,t:60s"))
+    cluster = make_cluster(vbuckets=4)
+    relay = make_relay(cluster, flow_spec=parse_flow_spec("min,g:/2,t:60s"))
     config = tmp_path / "dcplake.toml"
     config.write_text(f'[source]\nseeds = ["{relay.seeds[0]}"]\nusername = "{USER}"\n')
-    words = ["status", "--config", str(config), "--lake", str(tmp_path / "lake")]
+    options = ["--config", str(config), "--lake", str(tmp_path / "lake")]
+    assert main(["run", "--once", "--set", f"source.seeds={cluster.seeds[0]}", *options]) == 0
+    words = ["status", *options]
     assert main(words) == 0
     assert "\n  vbuckets 0-3: 0 of 2 receivers, no stream" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["round"] == 3 and told["connections"] == []
+    assert told["round"] == 0 and told["connections"] == []
     assert told["source"]["relay"]["relay:group:0:required"] == "2"
     assert (told["source"]["node"], told["source"]["trouble"]) == (relay.seeds[0], "")
     relay.stop()

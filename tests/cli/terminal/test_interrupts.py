@@ -142,6 +142,7 @@ def test_a_signalled_process_ends_with_its_line_and_code(
 
 def test_a_run_that_is_stopped_while_spark_starts_says_so(tmp_path: Path) -> None:
     with ProducerCluster(ClusterSettings(vbuckets=2)) as cluster:
+        cluster.set(b"key", b"1")
         source = settings_for(cluster, tmp_path).source
         values = {
             "source.seeds": ",".join(source.seeds),
@@ -152,11 +153,14 @@ def test_a_run_that_is_stopped_while_spark_starts_says_so(tmp_path: Path) -> Non
         words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m", "dcp.cli.main", "run", *words]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            children = psutil.Process(process.pid).children
-            wait_for("a JVM", lambda: "java" in [each.name() for each in children()])
-            began = monotonic()
-            process.terminate()
-            _, error = process.communicate(timeout=PATIENCE_SECONDS)
+            try:
+                children = psutil.Process(process.pid).children
+                wait_for("a JVM", lambda: "java" in [each.name() for each in children()])
+                began = monotonic()
+                process.terminate()
+                _, error = process.communicate(timeout=PATIENCE_SECONDS)
+            finally:
+                process.kill()
     assert (process.returncode, error) == (130, "dcplake run: stopped\n")
     assert monotonic() - began < interrupts._END_SECONDS, (
         "the interrupt ended it, not what ends deaf ones"

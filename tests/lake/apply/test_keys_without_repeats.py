@@ -49,7 +49,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
             cluster,
             tmp_path,
             flow_control=SMALL_FLOW,
-            round={"quiet_seconds": 0.2, "target_bytes": 8_192},
+            round={"quiet_seconds": 0.2, "target_bytes": 4_096},
         )
 
         def write(count: int) -> None:
