@@ -7,6 +7,7 @@ import logging
 import socket
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +52,25 @@ def kind_of(request: Request) -> str:
     if method == "POST":
         return "DELETE" if "delete" in asked else "PUT"
     return method
+
+
+class ConflictAtFirst:
+    """Answers the first requests to write a commit, or to try the store, as S3 does while another
+    request to write the same file is on its way.
+    """
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+        self._answered: Counter[str] = Counter()
+
+    def __call__(self, request: Request) -> Failure | None:
+        path = str(request["PATH_INFO"])
+        if kind_of(request) != "PUT" or not path.endswith((".json", "-probe")):
+            return None
+        self._answered[path] += 1
+        if self._answered[path] > self._times:
+            return None
+        return "409 Conflict", "ConditionalRequestConflict"
 
 
 class ObjectStore:

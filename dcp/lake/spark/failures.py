@@ -144,9 +144,10 @@ _CAUSES: Final = (
     _Cause(
         re.compile(
             r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
-            r"|\(Service: S3, (Status Code: 5\d\d)\b"
+            r"|\(Service: S3, (Status Code: (?:5\d\d|409))\b"
             rf"|{_BY_OBSTORE} [^\n]*"
-            r"(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*)"
+            r"(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*"
+            rf"|status code: 409\b{_ITS_CODE}(ConditionalRequestConflict|OperationAborted)\b)"
         ),
         StoreUnavailableError,
         "the object store does not answer, or says that it cannot",
@@ -154,7 +155,10 @@ _CAUSES: Final = (
         "nothing that is committed is lost",
     ),
     _Cause(
-        re.compile(rf"{_BY_OBSTORE} [^\n]* status code: 4(?!04)\d\d\b(?:{_ITS_CODE}(\w+))?"),
+        re.compile(
+            r"\(Service: S3, (Status Code: 4(?!04|12)\d\d)\b"
+            rf"|{_BY_OBSTORE} [^\n]* status code: 4(?!04)\d\d\b(?:{_ITS_CODE}(\w+))?"
+        ),
         SetupError,
         "the object store refused what it was asked",
         "see that the credentials, the region and the endpoint are right "

@@ -13,6 +13,7 @@ import pyarrow as pa
 from dcp.lake.config.storage_options import with_secrets
 from dcp.lake.store.opened_store import opened_store
 from dcp.lake.store.place import LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.put_if_absent import content_of, put_if_absent
 from dcp.lake.store.trial import StoreTrial, require_conditional_writes
 from dcp.lake.store.upload import Upload
 
@@ -140,22 +141,20 @@ class ObjectPlace(TablePlace):
         Raises:
             FileExistsError: another commit has that version.
         """
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
+        path = self._commit_path(version)
         try:
-            obstore.put(self._store, self._commit_path(version), content, mode="create")
+            put_if_absent(self._store, path, content)
+        except FileExistsError:
+            raise
         except Exception as failure:
-            # The store may have refused our own content: where it heard no answer, obstore asks
-            # again. Each commit has an identifier of its own.
+            # Each commit has an identifier of its own.
             found = None
             with suppress(Exception):  # then it is not known; the caller reads back
-                found = self._read_commit(version)
-            if found is not None and found.content == content:
-                return
-            if found is not None or isinstance(failure, AlreadyExistsError):
-                raise FileExistsError(f"{self.url}/{LOG}/{commit_name(version)}") from failure
-            raise
+                found = content_of(self._store, path)
+            if found is None:
+                raise
+            if found != content:
+                raise FileExistsError(path) from failure
 
     def tidy_log(self) -> None:
         """Do nothing: half-written commits do not exist here, and Spark's connector keeps no

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import UNSAFE_STORE, spark_errors
+from dcp.lake.store.put_if_absent import put_if_absent
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -62,7 +63,7 @@ class StoreTrial:
 
         with spark_errors(self._where):
             try:
-                obstore.put(self._store, self._probe, _CONTENT, mode="create")
+                put_if_absent(self._store, self._probe, _CONTENT)
             except obstore.exceptions.BaseError as failure:
                 if _UNKNOWN in str(failure):
                     raise LakeError(f"{self._where}: {UNSAFE_STORE}") from failure

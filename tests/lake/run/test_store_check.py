@@ -11,7 +11,7 @@ from dcp.errors import DcplakeError, LakeError, SetupError
 from dcp.lake.run.checked_step import CheckedStep
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.object_place import ObjectPlace
-from tests.lake.object_store import BUCKET, Failure, ObjectStore, Request
+from tests.lake.object_store import BUCKET, ConflictAtFirst, Failure, ObjectStore, Request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,6 +126,12 @@ def test_a_store_that_overwrites_is_refused_by_doctor_and_before_anything_is_wri
     assert asked == ["PUT", "PUT", "POST"]
     assert store.place(prefix).can_commit()
     assert len(asked) == 3, "a store is tried once"
+
+
+def test_a_trial_that_meets_another_request_for_its_file_goes_on(store: ObjectStore) -> None:
+    store.answer = ConflictAtFirst(times=1)
+    assert {each.state for each in tried(store.place("any"))} == {"ok"}
+    assert store.place("any").can_commit()
 
 
 def test_a_machine_without_credentials_says_so_soon(

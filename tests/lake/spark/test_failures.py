@@ -149,6 +149,31 @@ CASES = [
         StoreUnavailableError,
         "Status Code: 503: the object store does not answer, or says that it cannot",
     ),
+    (
+        "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
+        "409, Request ID: null) (SDK Attempt Count: 1)",
+        StoreUnavailableError,
+        "Status Code: 409: the object store does not answer, or says that it cannot",
+    ),
+    (
+        "obstore.exceptions.AlreadyExistsError: The object at location a already exists:\n"
+        "Error performing PUT http://127.0.0.1:9/b/a in 9ms - Server returned non-2xx status code: "
+        "409 Conflict: <Error><Code>ConditionalRequestConflict</Code>",
+        StoreUnavailableError,
+        "ConditionalRequestConflict: the object store does not answer, or says that it cannot",
+    ),
+    (
+        "Error performing PUT http://127.0.0.1:9/b/a in 9ms - Server returned non-2xx status code: "
+        "409 Conflict: <Error><Code>BlobImmutableDueToPolicy</Code>",
+        SetupError,
+        "BlobImmutableDueToPolicy: the object store refused what it was asked",
+    ),
+    (
+        "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
+        "400, Request ID: null) (SDK Attempt Count: 1)",
+        SetupError,
+        "Status Code: 400: the object store refused what it was asked",
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What the log store of lakes on S3 says of a bad store, in a JVM without Spark."""
+"""What the log store of lakes on S3 does in a bad store, in a JVM without Spark."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +11,9 @@ from py4j.protocol import Py4JJavaError
 
 from dcp.errors import LakeError
 from dcp.lake.config.storage_options import s3a_settings
-from dcp.lake.spark.failures import known_error
+from dcp.lake.spark.failures import known_error, outage_of
 from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
-from tests.lake.object_store import BUCKET, Failure, ObjectStore, Request
+from tests.lake.object_store import BUCKET, ConflictAtFirst, Failure, ObjectStore, Request
 
 pytestmark = pytest.mark.slow
 
@@ -34,19 +34,37 @@ def jvm() -> Iterator[Any]:
 
 
 @pytest.fixture
-def store() -> Iterator[ObjectStore]:
+def store(jvm: Any) -> Iterator[ObjectStore]:
     with ObjectStore() as store:
         yield store
+    jvm.org.apache.hadoop.fs.FileSystem.closeAll()  # it remembers the endpoint
 
 
-def try_store(jvm: Any, store: ObjectStore) -> None:
+def configuration_of(jvm: Any, store: ObjectStore) -> Any:
     configuration = jvm.org.apache.hadoop.conf.Configuration()
     for key, value in s3a_settings(f"s3://{BUCKET}", store.options, {}).items():
         configuration.set(key.removeprefix("spark.hadoop."), value)
     for key, value in QUICK.items():
         configuration.set(key, value)
+    return configuration
+
+
+def try_store(jvm: Any, store: ObjectStore) -> None:
     folder = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/lake")
-    jvm.dcplake.S3LogStore.requireConditionalWrites(folder, configuration)
+    jvm.dcplake.S3LogStore.requireConditionalWrites(folder, configuration_of(jvm, store))
+
+
+def commit(jvm: Any, store: ObjectStore, content: str) -> None:
+    configuration, lines = configuration_of(jvm, store), jvm.java.util.ArrayList()
+    lines.add(content)
+    path = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/lake/_delta_log/{0:020}.json")
+    log_store = jvm.dcplake.S3LogStore(configuration)
+    log_store.write(path, lines.iterator(), False, configuration)
+
+
+def committed(store: ObjectStore) -> bytes:
+    with store.files.open_input_stream(f"{BUCKET}/lake/_delta_log/{0:020}.json") as stream:
+        return bytes(stream.read())
 
 
 def refuses_to_delete(request: Request) -> Failure | None:
@@ -65,3 +83,35 @@ def test_a_store_that_overwrites_is_refused_as_such_where_the_trial_cannot_be_re
     assert isinstance(error, LakeError) and "does not refuse to overwrite" in str(error)
     suppressed = refused.value.java_exception.getSuppressed()
     assert [each.getClass().getSimpleName() for each in suppressed] == ["AccessDeniedException"]
+
+
+def test_a_write_that_meets_another_request_for_its_key_is_done_again(
+    jvm: Any, store: ObjectStore
+) -> None:
+    store.answer = ConflictAtFirst(times=2)
+    commit(jvm, store, "first")
+    assert committed(store) == b"first\n"
+
+
+def test_a_write_that_meets_another_commit_to_its_key_finds_the_version_taken(
+    jvm: Any, store: ObjectStore
+) -> None:
+    commit(jvm, store, "first")
+    store.answer = ConflictAtFirst(times=2)
+    with pytest.raises(Py4JJavaError) as taken:
+        commit(jvm, store, "second")
+    name = taken.value.java_exception.getClass().getName()
+    assert name == "java.nio.file.FileAlreadyExistsException"
+    assert committed(store) == b"first\n"
+
+
+def test_a_store_that_always_meets_another_request_is_an_outage(
+    jvm: Any, store: ObjectStore
+) -> None:
+    try_store(jvm, store)
+    store.answer = ConflictAtFirst(times=100)
+    with pytest.raises(Py4JJavaError) as refused:
+        commit(jvm, store, "first")
+    error = outage_of(refused.value)
+    assert error is not None and "409" in str(error) and "\n" not in str(error)
+    assert store.names("lake") == []

@@ -13,11 +13,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from obstore.exceptions import AlreadyExistsError
 
-from dcp.errors import DcplakeError, SecretError, SetupError
+from dcp.errors import DcplakeError, SecretError, SetupError, StoreUnavailableError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
-from dcp.lake.spark.failures import store_error
-from dcp.lake.store import opened_store
+from dcp.lake.spark.failures import outage_of, store_error
+from dcp.lake.store import opened_store, put_if_absent
 from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
@@ -26,7 +27,14 @@ from dcp.lake.store.place import LOG
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES
-from tests.lake.object_store import ACCESS_KEY, SECRET_KEY, Failure, ObjectStore, Request
+from tests.lake.object_store import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    ConflictAtFirst,
+    Failure,
+    ObjectStore,
+    Request,
+)
 from tests.lake.rounds_in_store import CONTENTS, commit_file, make_table, write_file
 from tests.lake.tables_at import table_at
 
@@ -95,6 +103,37 @@ def test_a_commit_whose_answer_is_lost_stands_once(table: Table, times: int) -> 
     table.commit(file, 1)
     with pytest.raises(VersionTakenError, match=r"0{19}1\.json: found a commit there"):
         table.commit(file)
+
+
+def test_a_commit_that_meets_another_request_for_its_key_is_written_again(table: Table) -> None:
+    table.store.answer = ConflictAtFirst(times=2)
+    make_table(table.store.place(prefix := uuid4().hex))
+    assert list(table.store.place(prefix).commits_from(0)) == [0]
+    table.round()
+    assert table.versions() == [0, 1]
+
+
+def test_a_commit_that_meets_another_one_finds_the_version_taken(table: Table) -> None:
+    table.round()
+    table.store.answer = ConflictAtFirst(times=2)
+    with pytest.raises(VersionTakenError, match=r"0{19}1\.json: found a commit there"):
+        table.round()
+    assert table.versions() == [0, 1]
+
+
+def test_a_store_whose_answer_is_always_409_is_an_outage(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is, no version is taken."""
+    monkeypatch.setattr(put_if_absent, "_PAUSES_SECONDS", (0.0,))
+    assert table.place.can_commit()
+    table.store.answer = ConflictAtFirst(times=2)
+    with pytest.raises(AlreadyExistsError) as told:
+        table.round()
+    assert outage_of(told.value) is not None
+    new = table_at(table.store.place(uuid4().hex), "the lake: table t")
+    with pytest.raises(StoreUnavailableError, match="ConditionalRequestConflict: the object store"):
+        new.create(CHANGES, ["round"], {})
 
 
 def test_a_store_that_is_busy_for_a_while_delays_a_round(table: Table) -> None:

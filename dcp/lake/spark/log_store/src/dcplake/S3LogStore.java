@@ -4,6 +4,7 @@ import io.delta.storage.HadoopFileSystemLogStore;
 import java.io.ByteArrayOutputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.Arrays;
@@ -31,7 +32,11 @@ public final class S3LogStore extends HadoopFileSystemLogStore {
 
     private static final byte[] PROBE = "dcplake tries conditional writes\n".getBytes(StandardCharsets.UTF_8);
 
+    private static final int CONFLICT = 409;
     private static final int NOT_IMPLEMENTED = 501;
+
+    private static final int ATTEMPTS = 6;
+    private static final long FIRST_PAUSE_MILLIS = 100;
 
     /** Connections whose store honours the condition. */
     private static final Set<FileSystem> SAFE =
@@ -69,8 +74,38 @@ public final class S3LogStore extends HadoopFileSystemLogStore {
         return false;
     }
 
-    /** Writes a file where there is none; in parts if it must be, as S3A writes what is large. */
+    /**
+     * Writes a file where there is none; in parts if it must be, as S3A writes what is large.
+     *
+     * <p>S3 answers 409 while another conditional request for the same key is on its way, and asks to try again.
+     */
     private static void create(FileSystem store, Path path, byte[] content, boolean inParts) throws IOException {
+        long pauseMillis = FIRST_PAUSE_MILLIS;
+        for (int attempt = 1; true; attempt++) {
+            try {
+                createOnce(store, path, content, inParts);
+                return;
+            } catch (AWSServiceIOException failure) {
+                if (failure.statusCode() != CONFLICT || attempt == ATTEMPTS) {
+                    throw failure;
+                }
+            }
+            pause(pauseMillis);
+            pauseMillis *= 2;
+        }
+    }
+
+    private static void pause(long millis) throws InterruptedIOException {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException interruption) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("interrupted before another attempt to write");
+        }
+    }
+
+    private static void createOnce(FileSystem store, Path path, byte[] content, boolean inParts)
+            throws IOException {
         FSDataOutputStreamBuilder<?, ?> builder = store.createFile(path);
         builder.recursive();
         builder.overwrite(true); // else S3A looks first
