@@ -60,6 +60,7 @@ _BY_STORE: Final = rf"{_BY_OBSTORE}|^PermissionError|Permission denied \(os erro
 """The same, or the user may not read a folder of this machine."""
 _TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
 """delta-rs breaks a line so, in colours; obstore has a colon there."""
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _ITS_CODE: Final = r"[^<]*(?:<\?[^<]*)?<Error>\s*<Code>"
 """Stands before the code of an S3 error."""
 _KNOWN_TO_SPARK: Final = re.compile(
@@ -417,6 +418,12 @@ def _told(failure: BaseException) -> str:
 def innermost(failure: BaseException) -> str:
     causes = re.findall(r"^(?:Caused by)?: (\S*(?:Exception|Error)\b.*)$", _told(failure), re.M)
     return causes[-1] if causes else str(failure).strip().partition("\n")[0]
+
+
+def plain_line(failure: BaseException) -> str:
+    """Return a failure's message in one line, without delta-rs's colours or obstore's structs."""
+    message = str(failure).partition("\n\nDebug source:")[0]
+    return " ".join(_COLOUR.sub("", _TREE.sub(": ", message)).split())
 
 
 def _is_from_outside(failure: BaseException) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from dcp.errors import LakeError
+from dcp.lake.spark.failures import plain_line, store_error
 from dcp.lake.store.data_file import DataFile
 from dcp.lake.store.place import LOG, TablePlace, commit_name
 from dcp.lake.store.table import Transaction
@@ -247,4 +248,5 @@ def _checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | 
         if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(_LOG_RETENTION) or ""):
             table.cleanup_metadata()
     except Exception as failure:  # of many classes, not all of them documented
-        _LOG.warning("%s: version %d has no checkpoint: %s", place, version, failure)
+        why = store_error(failure) or plain_line(failure)
+        _LOG.warning("%s: version %d has no checkpoint: %s", place, version, why)

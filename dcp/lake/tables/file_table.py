@@ -11,7 +11,7 @@ from deltalake import DeltaTable as StoredTable  # Spark has a class of that nam
 from deltalake.exceptions import CommitFailedError, SchemaMismatchError, TableNotFoundError
 
 from dcp.errors import DcplakeError, LakeError
-from dcp.lake.spark.failures import innermost, store_error
+from dcp.lake.spark.failures import innermost, plain_line, store_error
 from dcp.lake.store.file_commit import commits_to
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
@@ -167,13 +167,14 @@ class FileTable:
                 write_deltalake(table, rows, mode="append", commit_properties=properties)
                 self._keep_few_files(table)
         except _NOT_COMMITTED as refusal:
-            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, refusal)
+            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, plain_line(refusal))
             return False
         except Exception as failure:  # of many classes, not all of them documented
             error = store_error(failure)
+            told = error or plain_line(failure)
             raise (LakeError if error is None else type(error))(
-                f"{self.where}: {error or failure}; the rows may have been written: look whether "
-                "the table has them before you write them again"
+                f"{self.where}: {told}; the rows may have been written: look whether the table has "
+                "them before you write them again"
             ) from failure
         return True
 
@@ -189,7 +190,9 @@ class FileTable:
             table.optimize.compact()
             table.create_checkpoint()
         except Exception as failure:  # another process may do the same
-            _LOG.debug("%s: delta-rs: %s; its files stay as they are", self.where, failure)
+            _LOG.debug(
+                "%s: delta-rs: %s; its files stay as they are", self.where, plain_line(failure)
+            )
 
     def _execute(self, statement: str, version: int | None) -> pa.RecordBatchReader:
         found = QueryBuilder().register(_NAME, self._stored(version)).execute(statement)

@@ -4,11 +4,12 @@ Without Spark: what tasks and drivers do there is done here.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from time import monotonic, sleep
+from types import MappingProxyType
 from uuid import uuid4
 
 import pyarrow as pa
@@ -46,9 +47,11 @@ MOST_SECONDS = 30.0
 class Table:
     """A table in a store that may fail."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(
+        self, store: ObjectStore, properties: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.store, self.prefix = store, uuid4().hex
-        make_table(self.place)
+        make_table(self.place, properties=properties)
 
     @property
     def place(self) -> ObjectPlace:
@@ -196,6 +199,34 @@ def test_a_store_that_fails_on_ends_the_round_and_leaves_nothing_of_it(
         assert not [name for name in table.store.names(table.prefix) if name.endswith(".parquet")]
     table.round()
     assert table.versions() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (BUSY, "503 Service Unavailable: the object store does not answer, or says that it cannot"),
+        (("404 Not Found", "NoSuchKey"), "Kernel error -> Generic S3 error: Error performing list"),
+        (("200 OK", ""), "Kernel error -> Generic S3 error: Content-Length Header missing from"),
+    ],
+)
+def test_a_checkpoint_that_fails_is_one_plain_line_of_the_log(
+    server: ObjectStore, caplog: pytest.LogCaptureFixture, failure: Failure, said: str
+) -> None:
+    table = Table(server, {"delta.checkpointInterval": "1"})
+    file, committed = table.write(), list[str]()
+
+    def answer(request: Request) -> Failure | None:
+        if is_put(request, ".json"):
+            committed.append(request["PATH_INFO"])
+            return None
+        return failure if committed else None
+
+    server.answer = answer
+    table.commit(file)
+    server.answer = lambda _: None
+    [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert line.startswith(f"{table.place}: version 1 has no checkpoint: {said}")
+    assert line.isprintable()
 
 
 def test_a_store_that_does_not_answer_is_not_asked_by_spark_too(table: Table) -> None:
