@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def table_at(place: TablePlace, where: str = "t") -> LakeTable:
     """Return the table at a place; ``where`` is what messages call it."""
     found = Located(place.uri, place)
-    return LakeTable("delta.`t`", where, _no_spark, place.uri, lambda _: found)
+    return LakeTable("delta.`t`", where, no_spark, place.uri, lambda _: found)
 
 
-def _no_spark() -> "SparkSession":
+def no_spark() -> "SparkSession":
     raise AssertionError("Spark was started")

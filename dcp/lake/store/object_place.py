@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -36,6 +37,11 @@ class ObjectPlace(TablePlace):
 
     @property
     def uri(self) -> str:
+        """Return the URL for delta-rs, which would take ``#`` and ``?`` for the end of the path."""
+        scheme, bucket, prefix = self._parts
+        return f"{scheme}://{bucket}/{quote(prefix)}"
+
+    def __str__(self) -> str:
         return self.url
 
     @property

@@ -30,14 +30,16 @@ from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES
 from tests.lake.object_store import (
     ACCESS_KEY,
+    BUCKET,
     SECRET_KEY,
     ConflictAtFirst,
     Failure,
     ObjectStore,
     Request,
+    kind_of,
 )
 from tests.lake.rounds_in_store import CONTENTS, commit_file, make_table, write_file
-from tests.lake.tables_at import table_at
+from tests.lake.tables_at import no_spark, table_at
 
 BUSY: Failure = ("503 Slow Down", "SlowDown")
 ENDED: Failure = ("400 Bad Request", "ExpiredToken")
@@ -377,3 +379,31 @@ def test_a_task_whose_secret_cannot_be_read_says_which(table: Table, tmp_path: P
             place.commit(1, b"")
     finally:
         secret.write_text(content)
+
+
+SPECIAL = "#? +ü日&=:;@!*()[]{}<>|^`~\"'$,-_.\u00a0"
+"""What keys of S3 may have and a URL, a shell or SQL reads otherwise."""
+
+
+def test_a_name_with_special_characters_is_the_same_place_for_all(server: ObjectStore) -> None:
+    for name in ("a#b", "a?b", SPECIAL):
+        prefix = f"{uuid4().hex}/{name}"
+        root = f"s3://{BUCKET}/{prefix}"
+        location = LakeLocation(root=root, way=lambda _: server.place("").way)
+        table = location.table("t", no_spark)
+        place = table.place
+        assert isinstance(place, ObjectPlace) and str(place) == f"{root}/t"
+        make_table(place)
+        commit_file(place, write_file(place))
+        table.append(pa.Table.from_pylist([{"round": 2}], schema=CHANGES), {})
+        assert sorted(row["round"] for row in table.rows("round", "true")) == [1, 1, 1, 1, 2]
+        place.open().create_checkpoint()
+        made = server.names(f"{prefix}/t")
+        assert len(made) == 7, (name, made)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%b", "a\\b"])
+def test_spark_alone_reads_a_name_that_delta_rs_decodes(server: ObjectStore, name: str) -> None:
+    root = f"s3://{BUCKET}/{name}"
+    location = LakeLocation(root=root, way=lambda _: server.place("").way)
+    assert location.table("t", no_spark).place is None
