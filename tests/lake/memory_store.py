@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 from datafusion import SessionConfig, SessionContext
@@ -24,6 +24,9 @@ from tests.lake.memory_table import MemoryTable, MemoryVersion, MemoryVersions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
 
 _ARRAY_ITEM: Final = re.compile(r"\bget\(array\((.*?)\), vbucket\)")
 """The item of a vbucket in Spark's words, which count from 0."""
@@ -89,6 +92,10 @@ class MemoryStore:
     def table(self, name: str) -> MemoryTable:
         """Return a table, which need not be there."""
         return MemoryTable(name, self)
+
+    def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
+        """Do one after the other."""
+        return [do(item) for item in items]
 
     @contextmanager
     def pool(self, _: str) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -11,6 +11,9 @@ from dcp.lake.store.table import Table, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -47,6 +50,11 @@ class LakeStore(Protocol):
     def looks(self) -> Looks: ...
 
     def table(self, name: str) -> Table: ...
+
+    def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
+        """Do something with several tables; where each waits for an object store, with many at
+        once, in threads that join this one's look. Raises the first exception.
+        """
 
     def pool(self, name: str) -> AbstractContextManager[None]:
         """Let this thread's work share the slots fairly with other pools meanwhile."""

@@ -22,19 +22,24 @@ class Looks:
         self._anew = Lock()
 
     @contextmanager
-    def look(self) -> Iterator[None]:
+    def look(self, begun_at: int | None = None) -> Iterator[None]:
         """Let this thread read each table once until the block ends; inner looks join it.
 
-        The block waits for no other process, unless it calls `read_anew` then.
+        The block waits for no other process, unless it calls `read_anew` then. ``begun_at`` is of
+        another thread's look, which this one joins.
         """
         if (thread := get_ident()) in self._begun:
             yield
             return
-        self._begun[thread] = self.tick()
+        self._begun[thread] = self.tick() if begun_at is None else begun_at
         try:
             yield
         finally:
             del self._begun[thread]
+
+    def begun_at(self) -> int | None:
+        """Return when this thread's look began; None outside a look."""
+        return self._begun.get(get_ident())
 
     def read_anew(self) -> None:
         """Let all threads read the tables again, also in running looks."""
@@ -59,5 +64,5 @@ class Looks:
 
     def has_seen(self, read_at: int) -> bool:
         """Return whether a read at that time still holds for this thread's look."""
-        begun = self._begun.get(get_ident())
+        begun = self.begun_at()
         return begun is not None and read_at > max(begun, self._anew_at)

@@ -1,17 +1,17 @@
 """A table in an object store, by obstore."""
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from dcp.lake.config.storage_options import with_secrets
+from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.opened_store import opened_store
 from dcp.lake.store.place import LOG, CommitFile, TablePlace, commit_name
 from dcp.lake.store.put_if_absent import content_of, put_if_absent
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
-
-_AT_ONCE: Final = 16
-
-_Asked = TypeVar("_Asked")
-_Found = TypeVar("_Found")
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace(TablePlace):
@@ -101,8 +95,8 @@ class ObjectPlace(TablePlace):
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
         """Asks for several files at once."""
         rest = iter(versions)
-        while few := list(islice(rest, _AT_ONCE)):
-            for found in _at_once(self._read_commit, few):
+        while few := list(islice(rest, MOST_AT_ONCE)):
+            for found in at_once(self._read_commit, few):
                 if found is None:
                     return
                 yield found
@@ -122,7 +116,7 @@ class ObjectPlace(TablePlace):
             except FileNotFoundError:
                 return None
 
-        return _at_once(size, names)
+        return at_once(size, names)
 
     def can_commit(self) -> bool:
         """Try once in a process that the store refuses to overwrite.
@@ -182,10 +176,3 @@ class ObjectPlace(TablePlace):
 
         first = next(iter(obstore.list(self._store, prefix, chunk_size=1000)), ())
         return [each["path"] for each in first]
-
-
-def _at_once(ask: Callable[[_Asked], _Found], of: Sequence[_Asked]) -> list[_Found]:
-    if len(of) == 1:
-        return [ask(of[0])]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(ask, of))

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slots
+from dcp.lake.store.at_once import at_once
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files
 from dcp.lake.store.lake_store import BatchFunction
@@ -35,6 +36,9 @@ from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
 
 _CHANGES: Final = "changes"
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
@@ -72,6 +76,19 @@ class SparkStore:
 
     def table(self, name: str) -> LakeTable:
         return self.location.table(name, self.start_spark, self.remembered, self.located)
+
+    def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
+        has_root = self.location.root is not None  # in a catalog Spark looks up each table
+        place = self.table(_CHANGES).place if has_root else None
+        if place is None or place.folder is not None:
+            return [do(item) for item in items]
+        begun_at = self.looks.begun_at()
+
+        def do_in_look(item: _Item) -> _Done:
+            with self.looks.look(begun_at):
+                return do(item)
+
+        return at_once(do_in_look, items)
 
     @property
     def looks(self) -> Looks:

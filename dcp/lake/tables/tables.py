@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -329,7 +330,7 @@ def find_lake(store: SparkStore) -> LakeTables | None:
 
 def ensure_replicas(
     lake: LakeTables,
-    replicas: Collection[ReplicaTable],
+    replicas: Sequence[ReplicaTable],
     *,
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
     deletion_vectors: bool = True,
@@ -345,15 +346,20 @@ def ensure_replicas(
         **_deletion_vectors(deletion_vectors),
         **MICROSECOND_TIMESTAMPS,
     }
-    for replica in replicas:
-        ours = {
+
+    def ours(replica: ReplicaTable) -> dict[str, str]:
+        return {
             "dcplake.lake": lake.identity.lake_id,
             "dcplake.collectionId": str(replica.collection_id),
         }
+
+    def create(replica: ReplicaTable) -> None:
+        lake.table(replica.name).create(REPLICA, REPLICA_CLUSTERING, made | ours(replica))
+
+    def check(replica: ReplicaTable) -> None:
         table = lake.table(replica.name)
-        table.create(REPLICA, REPLICA_CLUSTERING, made | ours)
         found = table.properties()
-        for name, expected in ours.items():
+        for name, expected in ours(replica).items():
             if found.get(name) != expected:
                 raise LakeError(
                     f"{table.where}: found {name} {found.get(name)!r}, expected {expected!r}; "
@@ -361,6 +367,10 @@ def ensure_replicas(
                 )
         _require_deletion_vectors(table, found, deletion_vectors)
         table.require_columns(REPLICA, also=TYPED.names)
+
+    # Each commit makes looks read all tables again, so the checks follow the last one.
+    lake.store.for_each(create, replicas)
+    lake.store.for_each(check, replicas)
     _list_replicas(lake, replicas)
 
 
@@ -389,7 +399,7 @@ def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
     The properties of ``changes`` list each one since it was made, also that of a dropped
     collection. A table that somebody dropped is left out until it is made again.
     """
-    return tuple(each for each in known_replicas(lake) if replica_exists(lake, each))
+    return _existing(lake, known_replicas(lake))
 
 
 def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | None = None) -> None:
@@ -397,13 +407,20 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
 
     The caller knows that the lake has rounds: before the first one there may be no replica yet.
     """
-    for each in known_replicas(lake):
-        if (wanted is None or each in wanted) and not replica_exists(lake, each):
+    known = [each for each in known_replicas(lake) if wanted is None or each in wanted]
+    there = set(_existing(lake, known))
+    for each in known:
+        if each not in there:
             raise LakeError(
                 f"{lake.table(each.name).where}: found no Delta table there, expected the "
                 "replica: put it back from a copy, or delete its folder if there is any, and the "
                 "next run makes it again"
             )
+
+
+def _existing(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> tuple[ReplicaTable, ...]:
+    exist = lake.store.for_each(partial(replica_exists, lake), replicas)
+    return tuple(each for each, is_there in zip(replicas, exist, strict=True) if is_there)
 
 
 def known_replicas(lake: LakeTables) -> tuple[ReplicaTable, ...]:
