@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -21,6 +22,7 @@ from moto.moto_server.werkzeug_app import (
     MotoRequestHandler,
     create_backend_app,
 )
+from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 
 from dcp.lake.config.storage_options import options_of_delta_rs
@@ -144,6 +146,13 @@ class ObjectStore:
         selector = pafs.FileSelector(f"{BUCKET}/{prefix}", recursive=True, allow_not_found=True)
         found = self.files.get_file_info(selector)
         return [each.path.removeprefix(f"{BUCKET}/{prefix}/") for each in found if each.is_file]
+
+    def write(self, path: str, content: bytes, days_old: int) -> None:
+        """Put an object into the bucket, as if it had been written some days ago."""
+        with self.files.open_output_stream(f"{BUCKET}/{path}") as sink:
+            sink.write(content)
+        [account] = s3_backends.values()
+        account["aws"].buckets[BUCKET].keys[path].last_modified -= timedelta(days=days_old)
 
     def take_copy(self, folder: Path, prefix: str) -> None:
         """Put the files of a folder below a prefix of the bucket."""

@@ -241,7 +241,7 @@ def _checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | 
     A failure here does not undo the commit.
     """
     try:
-        place.tidy_log()
+        place.prepare_checkpoint()
         table = place.open(version)
         table.create_checkpoint()
         is_wanted = properties.get(_LOG_CLEANUP, "true") == "true"

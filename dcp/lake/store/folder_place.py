@@ -8,15 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
 
-from dcp.lake.store.place import LOG, CommitFile, TablePlace, commit_name
-
-_LEFT_OVER_SECONDS: Final = 24 * 3600.0
-"""An unlinked commit that is older belongs to a killed process."""
+from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -113,16 +109,18 @@ class FolderPlace(TablePlace):
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
 
-    def tidy_log(self) -> None:
-        """Remove the last checkpoint's checksum, and commits that were never linked.
+    def prepare_checkpoint(self) -> None:
+        """Remove the last checkpoint's checksum, too.
 
         Hadoop's checksum would be of the replaced file: Spark would take the new one for damaged.
         """
-        log = self.path / LOG
-        (log / "._last_checkpoint.crc").unlink(missing_ok=True)
-        for each in log.glob(".*.tmp"):
+        (self.path / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
+        self.tidy_log()
+
+    def tidy_log(self) -> None:
+        for each in (self.path / LOG).glob(".*.tmp"):
             with suppress(FileNotFoundError):  # another process has just linked it
-                if time.time() - each.stat().st_mtime > _LEFT_OVER_SECONDS:
+                if time.time() - each.stat().st_mtime > LEFT_OVER_SECONDS:
                     each.unlink()
 
     def _commit_file(self, version: int) -> Path:

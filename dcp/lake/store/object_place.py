@@ -4,6 +4,7 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -13,7 +14,7 @@ import pyarrow as pa
 from dcp.lake.config.storage_options import with_secrets
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.opened_store import opened_store
-from dcp.lake.store.place import LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
 from dcp.lake.store.put_if_absent import content_of, put_if_absent
 from dcp.lake.store.trial import StoreTrial, require_conditional_writes
 from dcp.lake.store.upload import Upload
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
+
+_TEMPORARY: Final = re.compile(r"\..*\.(?:tmp|dcplake-probe)")
+"""Names of Spark's half-written files, and of the files with which processes try the store."""
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace(TablePlace):
@@ -157,9 +162,17 @@ class ObjectPlace(TablePlace):
                 raise FileExistsError(path) from failure
 
     def tidy_log(self) -> None:
-        """Do nothing: half-written commits do not exist here, and Spark's connector keeps no
-        checksums.
-        """
+        """Asks once for a list, in which these files are first, and once to delete."""
+        import obstore
+
+        oldest = datetime.now(UTC) - timedelta(seconds=LEFT_OVER_SECONDS)
+        left = [
+            path
+            for path, written in self._first_below(self._path(LOG)).items()
+            if _TEMPORARY.fullmatch(path.rpartition("/")[2]) and written < oldest
+        ]
+        if left:
+            obstore.delete(self._store, left)
 
     def _read_commit(self, version: int) -> CommitFile | None:
         import obstore
@@ -171,8 +184,9 @@ class ObjectPlace(TablePlace):
         except FileNotFoundError:
             return None
 
-    def _first_below(self, prefix: str) -> list[str]:
+    def _first_below(self, prefix: str) -> dict[str, datetime]:
+        """Return the first page of a listing: when each object was written, by its path."""
         import obstore
 
         first = next(iter(obstore.list(self._store, prefix, chunk_size=1000)), ())
-        return [each["path"] for each in first]
+        return {each["path"]: each["last_modified"] for each in first}

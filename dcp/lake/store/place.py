@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 LOG: Final = "_delta_log"
 
+LEFT_OVER_SECONDS: Final = 24 * 3600.0
+"""An older temporary file of a log belongs to a killed process."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
@@ -97,7 +100,12 @@ class TablePlace(ABC):
 
     @abstractmethod
     def tidy_log(self) -> None:
-        """Remove leftovers, and whatever keeps Spark from reading a new checkpoint."""
+        """Remove temporary files of the log that killed processes left."""
+
+    def prepare_checkpoint(self) -> None:  # noqa: B027 - most places need nothing
+        """Remove whatever keeps Spark from reading a new checkpoint, and leftovers if that costs
+        nothing.
+        """
 
     def open(self, version: int | None = None) -> "StoredTable":
         from deltalake import DeltaTable as StoredTable  # not in tasks, which only write

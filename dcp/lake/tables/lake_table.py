@@ -117,7 +117,15 @@ class LakeTable(SparkTable):
     merge = _commits(SparkTable.merge)
     rewrite = _commits(SparkTable.rewrite)
     optimize = _commits(SparkTable.optimize)
-    vacuum = _commits(SparkTable.vacuum)
+
+    def vacuum(
+        self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
+    ) -> int:
+        with self.remembered.looks.committing():
+            deleted = SparkTable.vacuum(self, metadata, hours, dry_run=dry_run)
+        if not dry_run:
+            self.by_files(lambda files: files.place.tidy_log(), _nothing)
+        return deleted
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]

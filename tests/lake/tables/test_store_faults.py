@@ -307,6 +307,22 @@ def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectS
     trial.delete()
 
 
+def test_what_killed_processes_left_in_a_log_is_removed_after_a_day(server: ObjectStore) -> None:
+    prefix = uuid4().hex
+    place = server.place(prefix)
+    make_table(place)
+    names = (".a.dcplake-probe", f".{1:020}.crc.b.tmp", f".{2:020}.crc.c.tmp", "d.tmp", ".e.crc")
+    for name in names:
+        server.write(f"{prefix}/{LOG}/{name}", b"{}", days_old=0 if ".c." in name else 2)
+    asked: list[str] = []
+    server.answer = lambda request: asked.append(kind_of(request))
+    for _ in range(2):
+        place.tidy_log()
+    server.answer = lambda _: None
+    assert asked == ["LIST", "DELETE", "LIST"]
+    assert sorted(server.names(f"{prefix}/{LOG}")) == sorted([*names[2:], f"{0:020}.json"])
+
+
 def test_a_folder_that_this_user_may_not_read_is_not_asked_by_spark_too(tmp_path: Path) -> None:
     place = FolderPlace(tmp_path / "t")
     log = place.path / LOG
