@@ -1,4 +1,4 @@
-"""The jar of dcplake's Java class is what its source says."""
+"""The jar of dcplake's Java classes is what their source says."""
 
 import subprocess
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.interop
 def test_the_jar_is_what_maven_builds_of_the_source(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b" / "c" / "d"  # the build's folder is beside the first of these
     (folder / "src" / "dcplake").mkdir(parents=True)
-    for name in ("pom.xml", "src/dcplake/S3LogStore.java"):
+    for name in ("pom.xml", "src/dcplake/Credentials.java", "src/dcplake/S3LogStore.java"):
         (folder / name).write_bytes((LOG_STORE_JAR.parent / name).read_bytes())
     words = ["mvn", "--quiet", "--batch-mode", "--file", str(folder / "pom.xml"), "package"]
     subprocess.run(words, check=True, timeout=500)

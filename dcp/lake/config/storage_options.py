@@ -37,9 +37,11 @@ _AUTH: Final = "org.apache.hadoop.fs.s3a"
 _PROVIDERS: Final = (
     f"{_AUTH}.TemporaryAWSCredentialsProvider",
     f"{_AUTH}.SimpleAWSCredentialsProvider",
-    "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    "dcplake.Credentials",
 )
-"""Given keys first, then the usual chain: environment, web identity, profile, role."""
+"""Keys of users' own lines first; then those of our options, or the usual chain: environment, web
+identity, profile, role. Our class (dcp/lake/spark/log_store) reads files again.
+"""
 
 _CONNECTOR: Final = tuple(f"spark.hadoop.fs.{scheme}." for scheme in S3_SCHEMES)
 _WAY: Final = (
@@ -94,9 +96,10 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
 def s3a_settings(
     root: str, given: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return Spark's settings for the store of these options; reads the files with secrets.
+    """Return Spark's settings for the store of these options, without secrets.
 
-    ``root`` is in that store; empty if the catalog knows.
+    They name the files with secrets, which must be readable. ``root`` is in that store; empty if
+    the catalog knows.
 
     Raises:
         ConfigError: as `checked_options`.
@@ -104,13 +107,15 @@ def s3a_settings(
             of the format.
     """
     around = os.environ if environment is None else environment
-    options = _read(_with_environment(given, around))
+    options = _with_environment(given, around)
+    _read(options)
     settings = {f"spark.hadoop.fs.{scheme}.impl": _S3A_CLASS for scheme in ("s3", "s3n")}
     settings[f"{_S3A}aws.credentials.provider"] = ",".join(_PROVIDERS)
-    keys = (f"{_S3A}{name}" for name in ("access.key", "secret.key", "session.token"))
-    for name, key in zip(KEYS, keys, strict=True):
+    # The connector may be in Spark's own class path, which lacks our class.
+    settings[f"{_S3A}classloader.isolation"] = "false"
+    for name in (*KEYS, *(f"{each}_file" for each in KEYS)):
         if name in options:
-            settings[key] = options[name]
+            settings[f"{_S3A}dcplake.{name}"] = options[name]
     if "region" in options:
         settings[f"{_S3A}endpoint.region"] = options["region"]
     if "endpoint" in options:

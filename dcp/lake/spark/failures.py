@@ -106,7 +106,8 @@ _CAUSES: Final = (
     ),
     _Cause(
         re.compile(
-            r"NoAwsCredentialsException|NoAuthWithAWSException"
+            r"CredentialInitializationException: (lake\.storage_options\.\w+: [\w ]+)"
+            r"|NoAwsCredentialsException|NoAuthWithAWSException"
             rf"|{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
         ),
         SetupError,

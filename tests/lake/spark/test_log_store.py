@@ -1,6 +1,10 @@
-"""What the log store of lakes on S3 does in a bad store, in a JVM without Spark."""
+"""What the log store of lakes on S3 does in a bad store, and with keys that are renewed: in a JVM
+without Spark.
+"""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,16 @@ from dcp.errors import LakeError
 from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.spark.failures import known_error, outage_of
 from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
-from tests.lake.object_store import BUCKET, ConflictAtFirst, Failure, ObjectStore, Request
+from tests.client.drained import wait_for
+from tests.lake.object_store import (
+    ACCESS_KEY,
+    BUCKET,
+    SECRET_KEY,
+    ConflictAtFirst,
+    Failure,
+    ObjectStore,
+    Request,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -21,14 +34,22 @@ QUICK = {"fs.s3a.attempts.maximum": "1", "fs.s3a.retry.limit": "1"}
 
 
 @pytest.fixture(scope="module")
-def jvm() -> Iterator[Any]:
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the AWS profiles that the JVM knows."""
+    return tmp_path_factory.mktemp("aws") / "credentials"
+
+
+@pytest.fixture(scope="module")
+def jvm(profile: Path) -> Iterator[Any]:
     folder = Path(pyspark.__file__).parent / "jars"
     jars = [LOG_STORE_JAR, *delta_jars(), *s3_jars()]
-    gateway = JavaGateway.launch_gateway(
-        jarpath=str(next(folder.glob("py4j-*.jar"))),
-        classpath=":".join([*map(str, jars), f"{folder}/*"]),
-        die_on_exit=True,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+        gateway = JavaGateway.launch_gateway(
+            jarpath=str(next(folder.glob("py4j-*.jar"))),
+            classpath=":".join([*map(str, jars), f"{folder}/*"]),
+            die_on_exit=True,
+        )
     yield gateway.jvm
     gateway.shutdown()
 
@@ -54,10 +75,10 @@ def try_store(jvm: Any, store: ObjectStore) -> None:
     jvm.dcplake.S3LogStore.requireConditionalWrites(folder, configuration_of(jvm, store))
 
 
-def commit(jvm: Any, store: ObjectStore, content: str) -> None:
-    configuration, lines = configuration_of(jvm, store), jvm.java.util.ArrayList()
+def commit(jvm: Any, configuration: Any, content: str, version: int = 0) -> None:
+    lines = jvm.java.util.ArrayList()
     lines.add(content)
-    path = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/lake/_delta_log/{0:020}.json")
+    path = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/lake/_delta_log/{version:020}.json")
     log_store = jvm.dcplake.S3LogStore(configuration)
     log_store.write(path, lines.iterator(), False, configuration)
 
@@ -89,17 +110,17 @@ def test_a_write_that_meets_another_request_for_its_key_is_done_again(
     jvm: Any, store: ObjectStore
 ) -> None:
     store.answer = ConflictAtFirst(times=2)
-    commit(jvm, store, "first")
+    commit(jvm, configuration_of(jvm, store), "first")
     assert committed(store) == b"first\n"
 
 
 def test_a_write_that_meets_another_commit_to_its_key_finds_the_version_taken(
     jvm: Any, store: ObjectStore
 ) -> None:
-    commit(jvm, store, "first")
+    commit(jvm, configuration_of(jvm, store), "first")
     store.answer = ConflictAtFirst(times=2)
     with pytest.raises(Py4JJavaError) as taken:
-        commit(jvm, store, "second")
+        commit(jvm, configuration_of(jvm, store), "second")
     name = taken.value.java_exception.getClass().getName()
     assert name == "java.nio.file.FileAlreadyExistsException"
     assert committed(store) == b"first\n"
@@ -111,7 +132,68 @@ def test_a_store_that_always_meets_another_request_is_an_outage(
     try_store(jvm, store)
     store.answer = ConflictAtFirst(times=100)
     with pytest.raises(Py4JJavaError) as refused:
-        commit(jvm, store, "first")
+        commit(jvm, configuration_of(jvm, store), "first")
     error = outage_of(refused.value)
     assert error is not None and "409" in str(error) and "\n" not in str(error)
     assert store.names("lake") == []
+
+
+@pytest.fixture
+def key(store: ObjectStore, tmp_path: Path) -> Path:
+    """The file of the access key."""
+    file = tmp_path / "key"
+    file.write_text(f"{ACCESS_KEY}\r\n")
+    del store.options["access_key_id"]
+    store.options["access_key_id_file"] = str(file)
+    return file
+
+
+def test_keys_in_files_that_are_renewed_are_taken_at_once(
+    jvm: Any, store: ObjectStore, key: Path
+) -> None:
+    configuration = configuration_of(jvm, store)
+    commit(jvm, configuration, "first")
+    store.access_keys = {"AKIDRENEWED"}
+    key.write_text("AKIDRENEWED")
+    commit(jvm, configuration, "second", 1)
+    key.write_text("")  # it is being replaced
+    commit(jvm, configuration, "third", 2)
+    store.access_keys = {ACCESS_KEY}
+    assert sorted(store.names("lake/_delta_log")) == [f"{n:020}.json" for n in range(3)]
+
+
+def test_keys_in_profiles_that_are_renewed_are_taken_soon(
+    jvm: Any, store: ObjectStore, profile: Path
+) -> None:
+    def write(key: str) -> None:
+        keys = f"aws_access_key_id = {key}\naws_secret_access_key = {SECRET_KEY}\n"
+        profile.write_text(f"[default]\n{keys}")
+
+    write(ACCESS_KEY)
+    store.options = {k: v for k, v in store.options.items() if "key" not in k}
+    configuration, versions = configuration_of(jvm, store), count(1)
+    commit(jvm, configuration, "first")
+    write("AKIDRENEWED")
+    store.access_keys = {"AKIDRENEWED"}
+
+    def takes_them() -> bool:
+        with suppress(Py4JJavaError):
+            commit(jvm, configuration, "later", next(versions))
+            return True
+        return False
+
+    wait_for("the new keys", takes_them)
+
+
+def test_a_machine_that_lacks_the_file_of_a_key_says_which(
+    jvm: Any, store: ObjectStore, key: Path
+) -> None:
+    configuration = configuration_of(jvm, store)
+    key.unlink()
+    path = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/lake")
+    with pytest.raises(Py4JJavaError) as failed:
+        path.getFileSystem(configuration).exists(path)
+    assert str(known_error(failed.value)).startswith(
+        "lake.storage_options.access_key_id_file: cannot read the file that it names: found no "
+        "credentials for the object store; give them"
+    )
