@@ -22,7 +22,7 @@ from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.tables import DOCS
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
-from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
+from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice, table_rows
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
@@ -103,12 +103,10 @@ def test_two_drivers_at_once_that_are_killed_and_stopped_at_random(
     cluster: ProducerCluster,
     store: ObjectStore,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chance = random.Random(SEED)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+    options = "\n".join(f'{name} = "{value}"' for name, value in store.options.items())
     config = tmp_path / "dcplake.toml"
     config.write_text(
         f"""
@@ -122,8 +120,7 @@ quiet_seconds = 0.2
 root = "s3://{BUCKET}/lake"
 lock = false
 [lake.storage_options]
-endpoint = "{store.endpoint}"
-allow_http = "true"
+{options}
 [spark]
 master = "local[1]"
 """
