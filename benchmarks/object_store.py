@@ -5,7 +5,8 @@
 A producer and two lakes of it: one in a folder, one in an S3 server, whose CPU does not count. It
 is moto's, which closes the connection after each answer; ``--server versitygw`` keeps connections,
 as real stores do, and its requests are not counted (`make interop-setup` builds it). Each command
-runs for both in turn, as a process from start to exit: the first load; then ``status``, ``plan``,
+runs for both, as a process from start to exit; which one goes first changes from repetition to
+repetition, and what runs once has the folder first: the first load; then ``status``, ``plan``,
 ``run --once`` with nothing to do, and after some changes. Beside the load stands a plain Spark
 session that reads the load's rows of ``changes`` and appends them to a new table. Last come rounds
 with their applies in a Spark session that goes on, from the third on. CPU is that of the whole tree
@@ -55,7 +56,7 @@ class Bench:
 
     def __init__(self, folder: Path, source: BenchProducer, options: Mapping[str, str]) -> None:
         self._folder, self._source = folder, source
-        self._asked, self._seed = Counter[str](), 0
+        self._asked, self._turns, self._seed = Counter[str](), Counter[str](), 0
         self._counting = Lock()
         self.found: dict[str, Measured] = defaultdict(Measured)
         (folder / "password").write_text(PASSWORD)
@@ -78,13 +79,13 @@ class Bench:
 
     def command(self, title: str, *words: str) -> None:
         """Measure a command of ``dcplake`` for both."""
-        for place in _PLACES:
+        for place in self._turn(title):
             ours = [sys.executable, "-m", "dcp.cli.main", words[0], "--config", self.config(place)]
             self._measure(title, place, [*ours, *words[1:]])
 
     def plain_append(self) -> None:
         """Measure a Spark session that appends the rows of ``changes`` elsewhere."""
-        for place in _PLACES:
+        for place in self._turn("plain Spark append"):
             words = [sys.executable, "-m", "benchmarks.object_store", "--append"]
             rows = str(self._folder / "lake" / "changes")
             self._measure("plain Spark append", place, [*words, self.config(place), rows])
@@ -92,18 +93,26 @@ class Bench:
     def warm_rounds(self, changes: int, repetitions: int) -> None:
         """Measure rounds with their applies in drivers that go on."""
         drivers = {place: Driver(self.config(place)) for place in _PLACES}
+        title = f"warm round and apply, {changes:,}"
         for number in range(_WARM_UP + repetitions):
             self.change(changes)
-            for place, driver in drivers.items():
-                before, seconds = self._asked.copy(), driver.round()
+            for place in self._turn(title):
+                before, seconds = self._asked.copy(), drivers[place].round()
                 if number >= _WARM_UP:
-                    self._note(f"warm round and apply, {changes:,}", place, seconds, before)
+                    self._note(title, place, seconds, before)
         for driver in drivers.values():
             driver.end()
 
     def config(self, place: str) -> str:
         """Return the configuration of a place."""
         return str(self._folder / f"{place}.toml")
+
+    def _turn(self, title: str) -> Sequence[str]:
+        """Return the places; each goes first in every other turn, since the second finds warm
+        caches.
+        """
+        self._turns[title] += 1
+        return _PLACES if self._turns[title] % 2 else _PLACES[::-1]
 
     def _measure(self, title: str, place: str, words: Sequence[str]) -> None:
         before = self._asked.copy()
@@ -207,13 +216,14 @@ def main() -> None:
         for step in _MAINTENANCE:
             bench.command(f"maintain, {step}", "maintain", "--step", step)
     told = f"{arguments.documents:,} documents of {arguments.bytes:,} bytes"
-    print(f"{told}, CPU seconds; medians of {arguments.repetitions}")
+    print(f"{told}, CPU seconds; medians of so many repetitions (×)")
     kinds = " ".join(f"{kind:>6}" for kind in _KINDS)
-    print(f"{'':28} {'folder':>7} {'S3':>7} {'ratio':>6}   requests: {kinds}")
+    print(f"{'':28} {'×':>3} {'folder':>7} {'S3':>7} {'ratio':>6}   requests: {kinds}")
     for title, each in bench.found.items():
         in_folder, in_store = (median(each.seconds[place]) for place in _PLACES)
+        ratio = in_store / in_folder
         print(
-            f"{title:28} {in_folder:7.1f} {in_store:7.1f} {in_store / in_folder:6.2f}  "
+            f"{title:28} {len(each.requests):3} {in_folder:7.1f} {in_store:7.1f} {ratio:6.2f}  "
             + " " * 11
             + " ".join(f"{median(made[kind] for made in each.requests):6.0f}" for kind in _KINDS)
         )
