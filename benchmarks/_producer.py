@@ -49,11 +49,11 @@ class BenchProducer:
         return written
 
     def pause_replication(self) -> None:
-        """Let all replicas stand still at what they hold now."""
+        """Let all copies stand still, once they hold what was written before."""
         self._order("pause_replication")
 
     def fail_over(self) -> None:
-        """Lose the node that holds all vbuckets; the other one's replicas go on, and follow again.
+        """Lose the node that holds all vbuckets; the other one's copies go on, and follow again.
 
         The lost node comes back empty, so that this can be repeated. Needs two nodes.
         """
@@ -96,10 +96,11 @@ def producer(
 
 
 def producer_settings(vbuckets: int, nodes: int = 1) -> ClusterSettings:
-    """Return the settings of a producer that keeps no records for tests."""
+    """Return the settings of a producer that keeps no records for tests; several nodes: 1 copy."""
     return ClusterSettings(
         nodes=nodes,
         vbuckets=vbuckets,
+        replicas=min(1, nodes - 1),
         users={USER: PASSWORD},
         seed=1,
         record_seqnos=False,
@@ -129,6 +130,7 @@ def _serve(
             elif order == "write":
                 answer = _write(cluster, documents, value_bytes, *arguments)
             elif order == "pause_replication":
+                cluster.wait_until_replicated()
                 cluster.pause_replication()
             elif order == "most_outstanding":
                 connections = cluster.counters().connections

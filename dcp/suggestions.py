@@ -15,6 +15,8 @@ _GONE: Final = {
     "seek": "dcplake resync --vbuckets reads vbuckets again, from their beginning",
     "backfill --collections": _SECOND_LAKE,
     "plan --collections": _SECOND_LAKE,
+    "serve --replica-lag": "serve with --replicas 1; after `dcplake replication pause` a failover "
+    "loses what is written from then on",
 }
 """Settings, commands and their options that dcplake does not have, and what to do instead."""
 

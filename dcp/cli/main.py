@@ -75,6 +75,10 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "servers",
             "let a node of the embedded producer be gone, and its replicas go on",
         ),
+        "replication": (
+            "servers",
+            "let the embedded producer's copies on other nodes stand still, or follow again",
+        ),
     },
 }
 """The commands by what they are for, the everyday ones first: each with the sub-package of its

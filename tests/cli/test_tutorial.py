@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCKS: Final = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
-OTHER_PORTS: Final = ("load", "failover")
+OTHER_PORTS: Final = ("load", "failover", "replication")
 """The commands that have no settings, and are told the cluster's ports by an option."""
 
 

@@ -88,7 +88,7 @@ def test_moves_are_followed_in_the_network_of_the_seeds(make_cluster: MakeCluste
 def test_a_map_of_who_leaves_the_cluster_is_read_in_the_same_network(
     make_cluster: MakeCluster,
 ) -> None:
-    cluster = make_cluster(nodes=2, external_host="localhost")
+    cluster = make_cluster(nodes=2, replicas=1, external_host="localhost")
     leaving, staying = (replace(node, host="localhost") for node in node_addresses(cluster))
     backoff = Backoff(0.01, 0.1, lambda: 0.5)
     links = NodeLinks([leaving], settings().connection, CREDENTIALS, "t", Handover(), backoff)

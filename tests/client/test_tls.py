@@ -55,8 +55,9 @@ def test_delivers_over_tls(make_cluster: MakeCluster) -> None:
 def test_a_consumer_stays_encrypted_when_the_map_changes(
     make_cluster: MakeCluster, change: Callable[[ProducerCluster], None]
 ) -> None:
-    cluster = make_cluster(nodes=2, vbuckets=4, tls=TLS_FILES)
+    cluster = make_cluster(nodes=2, vbuckets=4, replicas=1, tls=TLS_FILES)
     fill(cluster, 100)
+    cluster.wait_until_replicated()
     streams = [
         replace(
             start,

@@ -145,6 +145,7 @@ def rollback_of_a_lost_tail(cluster: ProducerCluster, start: StartDriver) -> Non
     with start(cluster, to="infinity") as driver:
         driver.until("streaming")
         driver.report_at(goals(cluster))
+        cluster.wait_until_replicated()
         cluster.pause_replication()
         for number in range(60):
             cluster.set(b"lost-%d" % number, b"{}")

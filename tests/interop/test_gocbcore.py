@@ -79,7 +79,7 @@ def test_durable_writes_that_end_badly(
     late = make_cluster(nodes=1, unpersisted_seqnos=100, clock=time.time)
     ambiguous = dict.fromkeys(LEVELS[1:], "ambiguous")
     assert _write(late, start) == {LEVELS[0]: "well"} | ambiguous
-    alone = make_cluster(nodes=2)
+    alone = make_cluster(nodes=2, replicas=1)
     alone.failover(1)
     assert _write(alone, start) == dict.fromkeys(LEVELS, "impossible")
 
@@ -98,8 +98,8 @@ def test_live_writes_and_a_moved_vbucket(
     scenarios.live_writes_and_a_moved_vbucket(cluster, start)
 
 
-def test_rollback_of_a_lost_tail(cluster: ProducerCluster, start: scenarios.StartDriver) -> None:
-    scenarios.rollback_of_a_lost_tail(cluster, start)
+def test_rollback_of_a_lost_tail(make_cluster: MakeCluster, start: scenarios.StartDriver) -> None:
+    scenarios.rollback_of_a_lost_tail(make_cluster(replicas=1), start)
 
 
 def test_rollback_after_a_crash(cluster: ProducerCluster, start: scenarios.StartDriver) -> None:

@@ -37,7 +37,7 @@ def _relaying(cluster: ProducerCluster, folder: Path) -> Iterator[Relay]:
 def test_both_at_once(
     make_cluster: MakeCluster, java_driver: list[str], go_driver: list[str], tmp_path: Path
 ) -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(replicas=1)
     scenarios.fill(cluster)
     with _relaying(cluster, tmp_path / "relay") as relay:
         words = scenarios.words(cluster, relay.seeds, "infinity")
@@ -64,6 +64,7 @@ def test_both_at_once(
 
 def _lose_a_tail(cluster: ProducerCluster, drivers: list[Driver]) -> None:
     gone = [v for v in range(scenarios.VBUCKETS) if cluster.vbucket_owner(v) == 1]
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     for number in range(60):
         cluster.set(b"lost-%d" % number, b"{}")

@@ -32,7 +32,7 @@ class Chances:
     cut_round: int = 3
     driver_killed: int = 2
     worker_killed: int = 2
-    pause_replication: int = 1
+    pause_replication: int = 4
     resume_replication: int = 1
     apply: int = 7
     restore: int = 1
@@ -84,8 +84,7 @@ class History:
             seed=seed,
             clock=self.clock,
             checkpoint_items=self.random.choice((3, 20, 10_000)),
-            replica_lag_seqnos=self.random.choice((0, 2, 7)),
-            replica_snapshot_seqnos=self.random.choice((1, 1, 4)),
+            replicas=1,
             unpersisted_seqnos=self.random.choice((0, 3)),
             rules=self.random.choice(("document", "server")),
         )
@@ -121,8 +120,9 @@ class History:
                     cluster.expire_due()
 
     def _failover(self, replica: Replica) -> None:
-        """A node is lost, its vbuckets go to their replicas; later it is back, with a share."""
+        """A node is lost, its vbuckets go to their copies; later it is back, with a share."""
         node = self.random.randrange(self.settings.nodes)
+        self._let_copies_follow()
         self.cluster.failover(node)
         if self.random.random() < 0.5:
             self.write(replica)
@@ -130,6 +130,12 @@ class History:
         for vbucket in range(self.settings.vbuckets):
             if self.random.random() < 0.4:
                 self.cluster.move_vbucket(vbucket, node)
+        self.cluster.resume_replication()
+
+    def _let_copies_follow(self) -> None:
+        """Where replication is not paused; so a seed is the same history each time."""
+        if not self.cluster.bucket.replicas.is_paused:
+            self.cluster.wait_until_replicated()
 
     def _crash(self, _: Replica) -> None:
         lost = self.random.choice((None, 0, 1, 4, 30))
@@ -161,6 +167,7 @@ class History:
         replica.run_round_twice()
 
     def _pause_replication(self, _: Replica) -> None:
+        self._let_copies_follow()
         self.cluster.pause_replication()
 
     def _resume_replication(self, _: Replica) -> None:

@@ -26,12 +26,13 @@ def lakes(relay: Relay, count: int, **connection: Any) -> Iterator[list[Lake]]:
 
 
 def test_a_lost_tail(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
-    cluster = make_cluster(nodes=2)
+    cluster = make_cluster(nodes=2, replicas=1)
     fill(cluster, 100)
     relay = make_relay(cluster)
     with lakes(relay, 2) as both:
         for lake in both:
             lake.run_to(cluster)
+        cluster.wait_until_replicated()
         cluster.pause_replication()
         for number in range(100):
             cluster.set(b"key-%d" % number, b'"lost"')
@@ -50,11 +51,12 @@ def test_a_lost_tail(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
 
 def test_a_failover_that_loses_nothing(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
     """Consumers learn of the new branch, and go on without going back."""
-    cluster = make_cluster(nodes=2)
+    cluster = make_cluster(nodes=2, replicas=1)
     fill(cluster, 100)
     relay = make_relay(cluster)
     with lakes(relay, 1) as (lake,):
         lake.run_to(cluster)
+        cluster.wait_until_replicated()
         cluster.failover(1)
         fill(cluster, 50, prefix="after")
         lake.run_to(cluster)

@@ -65,8 +65,6 @@ class Options:
     vbuckets: int
     keys: int
     replicas: int
-    replica_lag_seqnos: int
-    replica_snapshot_seqnos: int
     unpersisted_seqnos: int
     checkpoint_items: int
     rules: Literal["document", "server"]
@@ -92,7 +90,7 @@ class Options:
     @classmethod
     def drawn(cls, random: Random) -> "Options":
         """Return what a seed has."""
-        replicas = random.choice((0, 0, 1))
+        replicas = random.choice((0, 1, 1))
         relay = random.random() < 0.35
         rates = {name: rate for name, rate in RATES.items() if random.random() < 0.45}
         if not relay:
@@ -102,8 +100,6 @@ class Options:
             vbuckets=random.choice((1, 2, 4)),
             keys=random.choice((4, 12, 30, 30)),
             replicas=replicas,
-            replica_lag_seqnos=0 if replicas else random.choice((0, 1, 4)),
-            replica_snapshot_seqnos=1 if replicas else random.choice((1, 1, 4)),
             unpersisted_seqnos=random.choice((0, 1, 4)),
             checkpoint_items=random.choice((2, 3, 20, 10_000)),
             rules=random.choice(("document", "server")),

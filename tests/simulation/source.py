@@ -28,8 +28,6 @@ class Source:
                 clock=self._clock,
                 checkpoint_items=options.checkpoint_items,
                 replicas=min(options.replicas, options.nodes - 1),
-                replica_lag_seqnos=options.replica_lag_seqnos,
-                replica_snapshot_seqnos=options.replica_snapshot_seqnos,
                 unpersisted_seqnos=options.unpersisted_seqnos,
                 rules=options.rules,
             )
@@ -113,7 +111,7 @@ class Source:
             self._note_losses("node lost its disk", before)
 
     def failover(self) -> None:
-        """A node is lost, its vbuckets go to their replicas; it is back empty, for a share."""
+        """A node is lost, its vbuckets go to their copies; it is back empty, for a share."""
         node, before = self._node(), self._high_seqnos()
         with suppress(ValueError):
             self.cluster.failover(node)

@@ -35,7 +35,9 @@ class DemoProducer:
             SetupError: it did not start; names its log.
 
         """
-        options = f"serve --nodes 2 --vbuckets {VBUCKETS} --port 0 --bucket {self.bucket}"
+        options = (
+            f"serve --nodes 2 --replicas 1 --vbuckets {VBUCKETS} --port 0 --bucket {self.bucket}"
+        )
         command = [sys.executable, "-m", "dcp.cli.main", *options.split(), "--user", USER]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -50,12 +50,9 @@ def run(  # noqa: PLR0913  (an argument for each option)
     ] = None,
     replicas: Annotated[
         int,
-        Option(min=0, help="copies of each vbucket on other nodes, fed over the protocol"),
-    ] = 0,
-    replica_lag: Annotated[
-        int,
         Option(
-            min=0, help="without --replicas: how many of a vbucket's newest seqnos a failover loses"
+            min=0,
+            help="copies of each vbucket on other nodes, fed over the protocol; a failover needs 1",
         ),
     ] = 0,
     data: Annotated[
@@ -140,7 +137,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
         replicas=replicas,
         memory_quota_bytes=memory_quota,
         history_retention_bytes=history_retention,
-        replica_lag_seqnos=replica_lag,
         rules=rules,
         prepare_extra_bytes=prepare_extra_bytes,
         stuck_name_regex=stuck_name_regex,

@@ -27,11 +27,9 @@ from dcp.producer.bucket.dcp_connections import DcpConnections
 from dcp.producer.bucket.flusher import Flusher
 from dcp.producer.bucket.persistence_waits import PersistenceWaits
 from dcp.producer.bucket.replicas import Replicas
-from dcp.producer.bucket.simulated_replicas import DistantReplicas, ReplicaDistance
 from dcp.producer.bucket.sync_write_board import SyncWriteBoard
 from dcp.producer.bucket.vbucket_maker import VbucketMaker
 from dcp.producer.bucket.vbucket_table import VbucketTable
-from dcp.producer.bucket.wire_replicas import CopiedReplicas
 from dcp.producer.bucket.write_path import WritePath
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.producer.model.cluster_map import ServedClusterMap
@@ -81,10 +79,9 @@ class Bucket:
         self.collections = BucketManifest(
             FIRST if self._storage is None else self._storage.manifest, self._save
         )
-        distances = [ReplicaDistance(settings) for _ in range(settings.vbuckets)]
         flusher = None if self._storage is None else _flusher_of(settings, self.lock)
         self.table = VbucketTable(
-            self._maker(random, lambda v: not settings.replicas and distances[v].is_behind),
+            self._maker(random),
             flusher,
             self.map,
             lambda: self.manifest,
@@ -98,11 +95,7 @@ class Bucket:
             self.map,
             self.changes,
         )
-        self.replicas: Replicas = (
-            CopiedReplicas(self.map, self.table, self.dcp_connections)
-            if settings.replicas
-            else DistantReplicas(self.map, self.table, distances)
-        )
+        self.replicas = Replicas(self.map, self.table, self.dcp_connections)
         self.writes = WritePath(
             settings, self.table, flusher, memory, self.dcp_connections, self.changes
         )
@@ -113,10 +106,10 @@ class Bucket:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)
 
-    def _maker(self, random: Random, wants_back: Callable[[int], bool]) -> VbucketMaker:
+    def _maker(self, random: Random) -> VbucketMaker:
         quota_bytes = self.settings.memory_quota_bytes
         values = ResidentValues(quota_bytes, self.counters) if quota_bytes else None
-        return VbucketMaker(self.settings, random, self._storage, values, wants_back)
+        return VbucketMaker(self.settings, random, self._storage, values)
 
     # --- what it is
 

@@ -52,7 +52,6 @@ def follow_change(
     System events that the disk refuses are emitted when they are next asked for: the change itself
     has happened.
     """
-    bucket.replicas.branched(vbucket.id)
     bucket.dcp_connections.end_streams(vbucket.id, node, spared=spared)
     try:
         bucket.follow_manifest(vbucket)
@@ -142,7 +141,6 @@ def set_up(
     replaced = bucket.table.numbered(vbucket)
     bucket.table.require_unmoved("replacement", vbucket)
     replaced.set_up(facts, versions)
-    bucket.replicas.forget(vbucket)
     bucket.collections.learn(replaced)
     bucket.dcp_connections.end_streams(vbucket)
     bucket.sync_writes.watch(vbucket)

@@ -6,7 +6,7 @@ Functions on the bucket, under its lock.
 import logging
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import follow_change, give_back, leave
+from dcp.producer.bucket.bucket_states import follow_change
 from dcp.producer.bucket.promotion import prepare, promote, promotion_of, undo
 from dcp.wire.vocabulary import VbucketState
 
@@ -14,34 +14,28 @@ _LOG = logging.getLogger(__name__)
 
 
 def fail_over(bucket: Bucket, node: int) -> None:
-    """Take ``node`` out of the cluster and promote the replicas of its vbuckets.
+    """Take ``node`` out of the cluster and promote the copies of its vbuckets.
 
-    The replica of a vbucket is on the next living node. Where there are copies, on the next living
-    node that has one: it goes on with what was really there. Once the map is saved it has happened,
+    Each goes on at the next living node that has a copy. Once the map is saved it has happened,
     whatever the disk refuses then.
 
     Raises:
-        ValueError: no such node, one that was failed over, or none is left to take its place.
+        ValueError: no such node, one that was failed over, none is left to take its place, or none
+            of those has a copy of a vbucket.
         OSError: the data folder cannot be written; nothing has changed.
     """
     _require_member(bucket, node)
-    count = bucket.map.node_count
-    living = [
-        other
-        for other in ((node + step) % count for step in range(1, count))
-        if bucket.map.is_member(other) and other not in bucket.map.dead_nodes
-    ]
-    if not living:
+    others = set(range(bucket.map.node_count)) - bucket.map.dead_nodes - {node}
+    if not any(bucket.map.is_member(other) for other in others):
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
-    heirs = bucket.replicas.heirs_of(node, living)
-    copied = {v: heir for v, heir in heirs.items() if bucket.replicas.copy_at(v, heir) is not None}
-    prepare(bucket, copied, lambda each: promotion_of(bucket.vbuckets[each].unmoved_state))
+    heirs = bucket.replicas.heirs_of(node)
+    prepare(bucket, heirs, lambda each: promotion_of(bucket.vbuckets[each].unmoved_state))
     try:
         with bucket.promoting_copies(heirs):
             bucket.map.fail_over(node, heirs)
     except BaseException:
-        undo(bucket, copied)
+        undo(bucket, heirs)
         raise
     for vbucket, heir in heirs.items():
         try:
@@ -55,17 +49,7 @@ def _go_on(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
     """Let a vbucket go on at its heir; streams end before it is written to on a new branch."""
     for each in (node, heir):
         bucket.dcp_connections.end_streams(vbucket, each)
-    if bucket.replicas.copy_at(vbucket, heir) is not None:
-        promote(bucket, vbucket, heir, promotion_of(bucket.vbuckets[vbucket].unmoved_state))
-    else:
-        give_back(bucket, vbucket)
-        here = bucket.vbuckets[vbucket]
-        if here.state is VbucketState.ACTIVE:
-            bucket.replicas.cut(vbucket)
-        follow_change(bucket, here, heir)
-    in_vain = bucket.copies.at(heir, vbucket)
-    if in_vain is not None:  # it was being filled, and the vbucket itself goes on there
-        leave(bucket, in_vain, heir)
+    promote(bucket, vbucket, heir, promotion_of(bucket.vbuckets[vbucket].unmoved_state))
 
 
 def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:

@@ -1,50 +1,105 @@
-"""A bucket's replicas: real copies on other nodes, or a distance behind the active.
+"""How far the copies on other nodes are (``ClusterSettings.replicas``, ``copy_table.py``).
 
-``ClusterSettings.replicas`` decides which, once, when the bucket is made; everything else asks
-through this one interface. What a failover does with them says ``failover.py``. Used under the
-bucket's lock.
+For durable writes a copy is as far as it said on its connection that it holds prepares:
+DCP_SEQNO_ACKNOWLEDGED, which it sends for whole snapshots (``acknowledgements.py``). A connection
+that is lost takes its word along; the next one says it again.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final
 
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.replication_chain import CopyProgress
+from dcp.producer.bucket.dcp_connections import DcpConnections
+from dcp.producer.bucket.vbucket_table import VbucketTable
+from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.vbucket.replication_chain import (
+    REPLICATION,
+    TAKEOVER,
+    CopyProgress,
+    connection_name,
+)
+from dcp.wire.vocabulary import VbucketState
+
+_PURPOSES: Final = (REPLICATION, TAKEOVER)
 
 
-class Replicas(Protocol):
-    """The replicas of all vbuckets of a bucket."""
+class Replicas:
+    """The copies that the map names; used under the bucket's lock."""
 
-    is_paused: bool
-    """True if they are paused at what they hold."""
+    def __init__(
+        self, cluster_map: ServedClusterMap, table: VbucketTable, connections: DcpConnections
+    ) -> None:
+        self._map, self._table, self._connections = cluster_map, table, connections
+        self.is_paused = False
+        """True if copies stay at what they hold; feeds follow it: ``replication.py``."""
 
     def behind(self, vbucket: int) -> Sequence[CopyProgress | None]:
-        """Return how far a vbucket's replicas are, for durable writes; None is an absent one."""
+        """Return what the copies acknowledged of durable writes; None is one without a node."""
+        found: list[CopyProgress | None] = []
+        for node in self._map.replicas(vbucket):
+            seqno = max(self._acknowledged(vbucket, node, purpose) for purpose in _PURPOSES)
+            found.append(CopyProgress(seqno, seqno))  # it says so only of what is where it must be
+        return found + [None] * (self._map.replica_count - len(found))
+
+    def _acknowledged(self, vbucket: int, node: int, purpose: str) -> int:
+        owner = self._map.owner(vbucket)
+        if owner is None:
+            return 0
+        name = connection_name(owner, node, self._map.bucket, purpose)
+        connection = self._connections.get((owner, name.encode()))
+        if connection is None or not connection.is_internal:  # anybody may take the name
+            return 0
+        return connection.acknowledged(vbucket)
 
     def kept_seqno(self, vbucket: int) -> int:
-        """Return the newest seqno that a failover would keep."""
+        """Return what the copy that would be promoted holds whole; 0 where none lives here."""
+        copy = next((copy for _, copy in self._table.living_copies(vbucket)), None)
+        return 0 if copy is None else copy.consistent_seqno
 
-    def heirs_of(self, node: int, living: Sequence[int]) -> dict[int, int]:
-        """Return the node that goes on for each of a node's vbuckets; ``living`` are all others.
+    def heirs_of(self, node: int) -> dict[int, int]:
+        """Return the next living nodes that have a copy of what the node holds, by vbucket.
 
         Raises:
-            ValueError: no node can, for one of them.
+            ValueError: none has one of some vbucket.
         """
-
-    def copy_at(self, vbucket: int, node: int) -> ReplicaCopy | None:
-        """Return the copy that goes on as the vbucket at its heir; None: what is here does."""
-
-    def cut(self, vbucket: int) -> None:
-        """Let an active vbucket itself go on, with what the replica holds, on a new branch."""
+        found: dict[int, int] = {}
+        advice = (
+            "restore one, or rebalance"
+            if self._map.replica_count
+            else "serve the bucket with 1 replica or more (--replicas)"
+        )
+        for vbucket in self._map.vbuckets_of(node):
+            copies = self._map.replicas(vbucket)
+            living = [each for each in copies if each not in self._map.dead_nodes]
+            if not living:
+                raise ValueError(
+                    f"failover of {self._map.name_of(node)}: found no living node with a copy of "
+                    f"vbucket {vbucket}; {advice}"
+                )
+            found[vbucket] = living[0]
+        return found
 
     def pause(self) -> None:
-        """Let all stand still at what they hold now."""
+        """Let feeds end; copies stay at what they hold."""
+        self.is_paused = True
 
     def resume(self) -> None:
-        """Let all follow again."""
+        """Let feeds begin again."""
+        self.is_paused = False
 
-    def branched(self, vbucket: int) -> None:
-        """Follow a vbucket that may have lost its newest seqnos just now."""
 
-    def forget(self, vbucket: int) -> None:
-        """Begin anew with a vbucket that is another now."""
+def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | None:
+    """Say which copy on a living node lacks what its active, on a living node, holds; or None."""
+    for vbucket, owner in enumerate(cluster_map.owners):
+        active = table.vbuckets[vbucket]
+        if owner in cluster_map.dead_nodes or active.state is not VbucketState.ACTIVE:
+            continue
+        is_empty = active.data.high_seqno == active.data.base_seqno
+        wanted = 0 if is_empty else active.data.high_seqno
+        for node, copy in table.living_copies(vbucket):
+            has_all = copy.high_seqno == wanted == copy.consistent_seqno
+            if not (has_all and copy.vbucket.failover_log == active.failover_log):
+                return (
+                    f"the copy of vbucket {vbucket} on {cluster_map.name_of(node)} holds seqno "
+                    f"{copy.high_seqno} (whole up to {copy.consistent_seqno}), expected {wanted}"
+                )
+    return None

@@ -1,6 +1,6 @@
 """Makes the vbuckets of a bucket, in memory or from what a data folder has of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
@@ -22,15 +22,10 @@ class VbucketMaker:
         random: Random,
         storage: BucketStorage | None,
         values: ResidentValues | None,
-        wants_back: Callable[[int], bool],
     ) -> None:
-        """``storage`` is there with a data folder, ``values`` with a memory quota.
-
-        ``wants_back`` says of a vbucket whether it may be ordered back to an older state.
-        """
+        """``storage`` is there with a data folder, ``values`` with a memory quota."""
         self.settings = settings
         self._random, self._storage, self._values = random, storage, values
-        self._wants_back = wants_back
 
     def opened(
         self, cluster_map: ServedClusterMap, state: VbucketState | None = None
@@ -61,7 +56,6 @@ class VbucketMaker:
             home,
             self._values,
             state,
-            self._wants_back,
         )
 
     def copy_of(self, node: int, vbucket: int) -> Vbucket:
@@ -75,7 +69,6 @@ class VbucketMaker:
             home,
             self._values,
             VbucketState.REPLICA,
-            self._wants_back,
         )
 
     def _fresh_uuid(self) -> int:

@@ -100,10 +100,7 @@ class ClusterSettings:
     ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
     every branch (for tests; without it ``state_at`` knows the current branch only).
     ``replicas``: so many copies of each vbucket are on other nodes, fed over the wire; those that
-    there is no node for are absent until one comes. With 0 a replica is a distance only, and the
-    next two say which.
-    ``replica_lag_seqnos``: each vbucket's replica lacks so many of the newest seqnos.
-    ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
+    there is no node for are absent until one comes. With 0 no node can be failed over.
     ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
     ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
     is made for one bucket and number of vbuckets; the number of nodes is the one that the cluster
@@ -163,8 +160,6 @@ class ClusterSettings:
     record_seqnos: bool = True
     record_branches: bool = True
     replicas: int = 0
-    replica_lag_seqnos: int = 0
-    replica_snapshot_seqnos: int = 1
     unpersisted_seqnos: int = 0
     data_folder: Path | None = None
     flush_seconds: float = 0.1
@@ -185,21 +180,20 @@ class ClusterSettings:
             )
         if not 1 <= self.nodes <= MAX_NODES:
             raise ConfigError(f"producer nodes: found {self.nodes}, expected 1 to {MAX_NODES}")
-        self._check_replicas()
+        if not 0 <= self.replicas <= MAX_REPLICAS:
+            raise ConfigError(
+                f"producer replicas: found {self.replicas}, expected 0 to {MAX_REPLICAS}"
+            )
         if self.checkpoint_quota_bytes < 1:
             raise ConfigError(
                 f"producer checkpoint quota: found {self.checkpoint_quota_bytes} bytes, "
                 "expected 1 or more"
             )
-        for name, seqnos, least in (
-            ("replica lag", self.replica_lag_seqnos, 0),
-            ("replica snapshots", self.replica_snapshot_seqnos, 1),
-            ("unpersisted tail", self.unpersisted_seqnos, 0),
-        ):
-            if seqnos < least:
-                raise ConfigError(
-                    f"producer {name}: found {seqnos} seqnos, expected {least} or more"
-                )
+        if self.unpersisted_seqnos < 0:
+            raise ConfigError(
+                f"producer unpersisted tail: found {self.unpersisted_seqnos} seqnos, "
+                "expected 0 or more"
+            )
         self._check_connections()
         if not 0 < self.flush_seconds < math.inf:
             raise ConfigError(
@@ -236,17 +230,6 @@ class ClusterSettings:
             raise ConfigError(
                 f"producer administrators: found {unknown[0]!r}, expected one of "
                 f"{', '.join(sorted(self.users))}"
-            )
-
-    def _check_replicas(self) -> None:
-        if not 0 <= self.replicas <= MAX_REPLICAS:
-            raise ConfigError(
-                f"producer replicas: found {self.replicas}, expected 0 to {MAX_REPLICAS}"
-            )
-        if self.replicas and (self.replica_lag_seqnos or self.replica_snapshot_seqnos != 1):
-            raise ConfigError(
-                f"producer replicas: found {self.replicas} with a replica lag or snapshots in "
-                "seqnos, expected those without replicas only: real ones are as far as they are"
             )
 
     def _check_bucket_type(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dcp.errors import LocalProtocolError
 from dcp.producer.bucket import bucket_states, failover
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.wire_replicas import lagging_copy
+from dcp.producer.bucket.replicas import lagging_copy
 from dcp.producer.commands.admin_commands import admin_commands
 from dcp.producer.commands.command_table import COMMANDS
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -228,10 +228,7 @@ class ProducerCluster(Serving):
             return self.bucket.table.numbered(vbucket).data.disk.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
-        """Return the newest seqno that a vbucket's replica holds: where a failover would cut.
-
-        With ``ClusterSettings.replicas`` that of the copy to be promoted; 0 where none lives.
-        """
+        """Return the newest seqno that the copy to be promoted holds whole; 0 where none lives."""
         with self.bucket.lock:
             return self.bucket.replicas.kept_seqno(self.bucket.table.numbered(vbucket).id)
 
@@ -345,15 +342,13 @@ class ProducerCluster(Serving):
         self.nodes.loop.call_soon(self.nodes.push_map)
 
     def failover(self, node: int) -> None:
-        """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
+        """Let ``node`` be gone and promote copies of its vbuckets (``ClusterSettings.replicas``).
 
-        With ``ClusterSettings.replicas`` on the next that has a copy, which goes on from its last
-        whole snapshot; the other copies follow it.
-
-        What the replicas had not is lost, each vbucket begins a new branch, connections to the
-        node close, its streams with them, and the others are pushed the new map. Not
-        inside ``batch()``: it waits for connections that wait for the batch (as all that is done
-        to nodes).
+        Each vbucket goes on at the next living node that has a copy, from the last whole snapshot
+        that this copy has; the other copies follow it. What it had not is lost, each vbucket begins
+        a new branch, connections to the node close, its streams with them, and the others are
+        pushed the new map. Not inside ``batch()``: it waits for connections that wait for the batch
+        (as all that is done to nodes).
 
         Raises:
             ValueError: no such node, no other that lives, or none with a copy of a vbucket.
@@ -389,13 +384,16 @@ class ProducerCluster(Serving):
         self.restore_node(node)
 
     def pause_replication(self) -> None:
-        """Let all replicas stand still at what they hold now."""
+        """Let all copies stand still at what they hold now; what is under way to them is lost.
+
+        After ``wait_until_replicated`` a failover loses exactly what is written from now on.
+        """
         with self.bucket.lock:
             self.bucket.replicas.pause()
             self.nodes.loop.call_soon(self.nodes.push_map)
 
     def resume_replication(self) -> None:
-        """Let all replicas follow again, as far behind as the settings say."""
+        """Let all copies follow again."""
         with self.bucket.lock:
             self.bucket.replicas.resume()
             self.nodes.loop.call_soon(self.nodes.push_map)

@@ -1,8 +1,7 @@
 """One vbucket: its documents, data, failover log and state.
 
-A crash makes what was on disk its data (``crash``), a failover what its replica holds
-(``go_back``; ``replicas.py``). A copy on another node (``replica_copy.py``) is a vbucket of its
-own, which may take this one's place (``succeed``).
+A crash makes what was on disk its data (``crash``). A copy on another node (``replica_copy.py``)
+is a vbucket of its own, which takes this one's place in a failover (``succeed``).
 """
 
 import logging
@@ -60,13 +59,11 @@ class Vbucket:
         home: VbucketHome | None = None,
         values: ResidentValues | None = None,
         state: VbucketState | None = None,
-        wants_back: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Begin an empty vbucket, or with a ``home`` take up what is there.
 
         ``state`` is the one that it is in; None: the one that was saved, ACTIVE where none was.
         ``values`` of the whole bucket decides which values stay in memory; without it all do.
-        ``wants_back`` says of a vbucket whether it may be ordered back to an older state.
 
         Raises:
             DiskFormatError: a file of another vbucket or of another version of dcplake.
@@ -75,7 +72,6 @@ class Vbucket:
         self.id = vbucket
         self._fresh_uuid = fresh_uuid
         self._settings = settings
-        self._wants_back = wants_back
         self._home = home
         self.shown_as: VbucketState | None = None
         """The state that clients are told, where it is another one than its own: ``BucketOrigin``
@@ -257,10 +253,10 @@ class Vbucket:
     def may_compact(self) -> bool:
         """True if no state older than the newest seqno may be needed for a rollback.
 
-        That is a replica's state, or the last whole snapshot while the next one is received, or
-        while the disk ends inside one: a power loss goes back to it.
+        That is the last whole snapshot while the next one is received, or while the disk ends
+        inside one: a power loss goes back to it.
         """
-        return not self._wants_back(self.id) and self.data.is_whole
+        return self.data.is_whole
 
     def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
         """Prepare a compaction if one is due at ``now``, for ``Persistence.finish_flush``.
@@ -368,7 +364,7 @@ class Vbucket:
             left = self.data.base_seqno
         elif lost_seqnos is not None:
             left = self.data.disk.batch_end_at(self.data.high_seqno - lost_seqnos)
-        self.go_back(left, left, is_first=self.is_ephemeral)
+        self._go_back(left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
         """Begin a branch after an unclean restart, if active: the data is what was on disk."""
@@ -380,12 +376,11 @@ class Vbucket:
         """Follow a history that was cut, handed over or read anew, in the state it is in now."""
         self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
 
-    def go_back(self, cut_seqno: int, entry_seqno: int, *, is_first: bool = False) -> None:
-        """Begin a branch of everything up to ``cut_seqno``, with its log entry at ``entry_seqno``.
+    def _go_back(self, cut_seqno: int, *, is_first: bool) -> None:
+        """Begin a branch of everything up to ``cut_seqno``.
 
-        ``entry_seqno`` lies at or below the cut, so that consumers that resume by the log meet
-        nothing that was lost. It cannot be refused, as a node is gone whatever the disk does: data
-        that the disk cannot cut off is kept, and the branch is saved with the next write.
+        It cannot be refused, as a node is gone whatever the disk does: data that the disk cannot
+        cut off is kept, and the branch is saved with the next write.
         """
         try:
             left = self.data.cut(cut_seqno)
@@ -393,7 +388,7 @@ class Vbucket:
         except OSError as error:
             left = self.data.high_seqno
             _LOG.warning("vbucket %d: nothing is lost, the disk cannot be cut: %s", self.id, error)
-        self._begin_branch(min(entry_seqno, left), is_first=is_first)
+        self._begin_branch(left, is_first=is_first)
         self.recover_sync_writes()
         try:
             self.save()

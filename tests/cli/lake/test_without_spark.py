@@ -231,11 +231,15 @@ def test_an_idle_run_after_a_rollback_starts_no_spark(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    bucket = ClusterSettings(nodes=2, vbuckets=2, seed=9, replica_lag_seqnos=1)
+    bucket = ClusterSettings(nodes=2, vbuckets=2, replicas=1, seed=9)
     with ProducerCluster(bucket) as cluster:
         for number in range(8):
             cluster.set(b"key-%d" % number, b"1")
         settings = settings_for(cluster, tmp_path)
+        cluster.wait_until_replicated()
+        cluster.pause_replication()
+        for number in range(8):
+            cluster.set(b"key-%d" % number, b"2")
         lake_run.run(settings, once=True, spark=spark)
         cluster.failover(0)
         lake_run.run(settings, once=True, spark=spark)

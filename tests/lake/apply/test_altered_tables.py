@@ -50,7 +50,7 @@ def test_a_change_data_feed_that_a_user_switches_on_is_right_and_stays(
 ) -> None:
     contracts = tmp_path / "contracts"
     contracts.mkdir()
-    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=3)) as cluster:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, replicas=1, seed=3)) as cluster:
         settings: Settings = settings_for(
             cluster,
             tmp_path,
@@ -81,6 +81,7 @@ def test_a_change_data_feed_that_a_user_switches_on_is_right_and_stays(
         assert changes(lake, first) == {
             key: [("insert", '{"n": 1}')] for key in ("ada", "bob", "gus")
         }
+        cluster.wait_until_replicated()
         cluster.pause_replication()
         put(ada=2, bob=2, hal=2)
         cluster.delete(b"gus")

@@ -127,7 +127,8 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
         if spark is None:
             request.getfixturevalue("view")(lake)
 
-    with ProducerCluster(ClusterSettings(nodes=nodes, vbuckets=VBUCKETS, seed=5)) as cluster:
+    chosen_cluster = ClusterSettings(nodes=nodes, vbuckets=VBUCKETS, replicas=nodes - 1, seed=5)
+    with ProducerCluster(chosen_cluster) as cluster:
         settings = settings_for(
             cluster, tmp_path, round={"quiet_seconds": 0.2}, apply={"when": "every_round"}
         )

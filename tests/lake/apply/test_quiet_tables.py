@@ -72,7 +72,9 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=6)) as cluster:
+    with ProducerCluster(
+        ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=6)
+    ) as cluster:
         made = Scene(cluster, tmp_path)
 
         def noted(lake: Any, replica: ReplicaTable, *more: Any, **named: Any) -> Any:
@@ -146,6 +148,7 @@ def test_a_rollback_or_a_flush_concerns_them_all(scene: Scene) -> None:
     assert b in scene.apply()
     assert scene.newest(b) == set()
     scene.apply()
+    scene.cluster.wait_until_replicated()
     scene.cluster.pause_replication()
     scene.write(a)
     scene.receive()

@@ -33,7 +33,7 @@ def new_cluster() -> Iterator[NewCluster]:
     with ExitStack() as stack:
 
         def make(**settings: Any) -> ProducerCluster:
-            chosen = {"nodes": 2, "vbuckets": 1, "seed": 11, **settings}
+            chosen = {"nodes": 2, "vbuckets": 1, "replicas": 1, "seed": 11, **settings}
             return stack.enter_context(ProducerCluster(ClusterSettings(**chosen)))
 
         yield make
@@ -87,6 +87,7 @@ def test_phantoms_go_and_only_they(new_cluster: NewCluster, tmp_path: Path) -> N
     rounds = consumer(cluster, tmp_path)
     write(cluster, a="1", b="1", c="1")
     follow(rounds)
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, phantom="x", a="lost")
     cluster.delete(b"b")
@@ -107,6 +108,7 @@ def test_the_same_seqno_means_another_document_on_two_branches(
     rounds = consumer(cluster, tmp_path)
     write(cluster, a="1", b="1")
     follow(rounds)
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, c="lost", d="lost")
     follow(rounds)
@@ -127,6 +129,7 @@ def test_a_new_branch_whose_seqno_is_lower_than_the_dead_ones(
     rounds = consumer(cluster, tmp_path)
     write(cluster, a="1")
     follow(rounds)
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     for number in range(10):
         write(cluster, a=f"lost {number}", b=f"lost {number}")
@@ -146,6 +149,7 @@ def test_an_old_version_of_a_dead_branch_whose_number_fits_but_whose_branch_does
     rounds = consumer(cluster, tmp_path)
     write(cluster, a="1", b="1")
     follow(rounds)  # version 1: seqno 2
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, a="dead", c="dead")
     follow(rounds)  # version 2: seqno 4 of the branch that dies
@@ -153,6 +157,7 @@ def test_an_old_version_of_a_dead_branch_whose_number_fits_but_whose_branch_does
     cluster.resume_replication()
     write(cluster, d="2", e="2", f="2")
     follow(rounds)  # version 3: seqno 5 of the second branch
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, a="dead too", g="dead too")
     follow(rounds)  # version 4: seqno 7 of it
@@ -223,6 +228,7 @@ def test_a_rollback_into_rows_that_were_never_applied_changes_no_table(
     rounds = consumer(cluster, tmp_path)
     write(cluster, a="1")
     follow(rounds)
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, b="lost")
     rounds.until_idle()  # complete, but not applied
@@ -308,8 +314,10 @@ def test_a_bucket_that_lost_everything_is_empty_in_the_end(
     new_cluster: NewCluster, tmp_path: Path
 ) -> None:
     """Nothing will ever be streamed; that it is empty must be proven, and shown."""
-    cluster = new_cluster(replica_lag_seqnos=100)
+    cluster = new_cluster()
     rounds = consumer(cluster, tmp_path)
+    cluster.wait_until_replicated()
+    cluster.pause_replication()
     write(cluster, a="1", b="1")
     follow(rounds)
     lose(cluster)
@@ -345,6 +353,7 @@ def test_no_old_version_any_more_rebuilds_from_the_log(
     rounds = consumer(cluster, tmp_path)
     write(cluster, a="1", b="1")
     follow(rounds)
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, a="lost", c="lost")
     follow(rounds)
@@ -362,6 +371,7 @@ def test_neither_old_version_nor_log_streams_the_vbucket_again(
     rounds = consumer(cluster, tmp_path)
     write(cluster, a="1", b="1")
     follow(rounds)
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, a="lost", c="lost")
     follow(rounds)
@@ -406,6 +416,7 @@ def test_policies(new_cluster: NewCluster, tmp_path: Path, policy: RollbackPolic
     rounds = consumer(cluster, tmp_path, policy)
     write(cluster, a="1")
     follow(rounds)
+    cluster.wait_until_replicated()
     cluster.pause_replication()
     write(cluster, b="lost")
     follow(rounds)

@@ -102,7 +102,7 @@ def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
     """Five days of a shop; the third is lost with a node, after it was published."""
     folder = tmp_path_factory.mktemp("cookbook")
     clock = [datetime(2026, 1, 1, tzinfo=UTC).timestamp()]
-    chosen = ClusterSettings(nodes=2, vbuckets=4, seed=3, clock=lambda: clock[0])
+    chosen = ClusterSettings(nodes=2, vbuckets=4, replicas=1, seed=3, clock=lambda: clock[0])
     with ProducerCluster(chosen) as cluster:
         story = Story(cluster, clock)
         settings = settings_for(cluster, folder, round={"quiet_seconds": 0.2})
@@ -117,6 +117,7 @@ def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
         story.write(order_1=order("ada", 11), order_2=order("bob", 20), order_3=order("gus", 30))
         story.run(settings, spark)
 
+        cluster.wait_until_replicated()
         cluster.pause_replication()
         story.write(bob=BOB_LOST, hal=HAL, order_2=order("hal", 99))
         story.run(settings, spark)

@@ -33,7 +33,7 @@ ODD_KEYS = (b"\xff\xfe", b"\\x41", b"nul\0key")
 
 @pytest.fixture
 def cluster() -> Iterator[ProducerCluster]:
-    settings = ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=3, checkpoint_items=50)
+    settings = ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=3, checkpoint_items=50)
     with ProducerCluster(settings) as cluster:
         yield cluster
 

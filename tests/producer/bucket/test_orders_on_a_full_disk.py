@@ -17,11 +17,9 @@ from tests.producer.kept_clusters import NEVER
 MakeCluster = Callable[..., ProducerCluster]
 
 
-def _lagging(make_cluster: MakeCluster, folder: Path) -> ProducerCluster:
-    """Two nodes with three vbuckets each of five documents; their replicas lack two seqnos."""
-    cluster = make_cluster(
-        nodes=2, vbuckets=6, replica_lag_seqnos=2, data_folder=folder, flush_seconds=NEVER
-    )
+def _filled(make_cluster: MakeCluster, folder: Path) -> ProducerCluster:
+    """Two nodes with three vbuckets each of five documents."""
+    cluster = make_cluster(nodes=2, vbuckets=6, data_folder=folder, flush_seconds=NEVER)
     for vbucket in range(6):
         found = (k for n in range(10_000) if cluster.vbucket_of(k := b"k%d" % n) == vbucket)
         for _ in range(5):
@@ -29,42 +27,11 @@ def _lagging(make_cluster: MakeCluster, folder: Path) -> ProducerCluster:
     return cluster
 
 
-def test_a_failover_without_copies_happens_when_its_map_is_saved(
-    make_cluster: MakeCluster, tmp_path: Path
-) -> None:
-    for writes in range(12):
-        cluster = _lagging(make_cluster, tmp_path / f"{writes}")
-        before = [cluster.failover_log(vbucket) for vbucket in range(3)]
-        with cluster.bucket.lock:
-            try:
-                with full_disk(writes):
-                    fail_over(cluster.bucket, 0)
-                has_happened = True
-            except OSError:
-                has_happened = False
-        logs = [cluster.failover_log(vbucket) for vbucket in range(3)]
-        assert has_happened is (writes > 0)  # the first one is the map's
-        assert cluster.bucket.map.owners == ((1,) * 6 if has_happened else (0, 0, 0, 1, 1, 1))
-        assert [log.entries[1:] == old.entries for log, old in zip(logs, before, strict=True)] == (
-            [has_happened] * 3
-        )
-        assert {cluster.bucket.vbuckets[v].is_handed_over for v in range(6)} == {False}
-        for number in range(20):
-            cluster.set(b"later%d" % number, b"2")
-        told = [cluster.failover_log(vbucket) for vbucket in range(6)]
-        highs = [cluster.high_seqno(vbucket) for vbucket in range(6)]
-        cluster.stop()
-        again = make_cluster(nodes=2, vbuckets=6, data_folder=tmp_path / f"{writes}")
-        assert [again.failover_log(vbucket) for vbucket in range(6)] == told
-        assert [again.high_seqno(vbucket) for vbucket in range(6)] == highs
-        again.stop()
-
-
 @pytest.mark.parametrize("lost_seqnos", [None, 2])
 def test_a_crash_of_all_vbuckets_of_a_node(
     make_cluster: MakeCluster, tmp_path: Path, lost_seqnos: int | None
 ) -> None:
-    cluster = _lagging(make_cluster, tmp_path)
+    cluster = _filled(make_cluster, tmp_path)
     before = [cluster.failover_log(vbucket) for vbucket in range(3)]
     with cluster.bucket.lock, full_disk(1):
         crash(cluster.bucket, 0, lost_seqnos)
@@ -110,7 +77,8 @@ def _is_open(cluster: ProducerCluster, node: int) -> bool:
 
 def test_nodes_and_owners_that_the_disk_refuses(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """The map is what it was, and so are the nodes that listen."""
-    cluster = make_cluster(nodes=2, vbuckets=2, data_folder=tmp_path)
+    cluster = make_cluster(nodes=2, vbuckets=2, replicas=1, data_folder=tmp_path)
+    cluster.wait_until_replicated()
     cluster.failover(1)
     before = cluster.bucket.map.rev, cluster.bucket.map.owners, cluster.bucket.map.members
     orders: list[Callable[[], object]] = [

@@ -46,8 +46,6 @@ def _row(client: RawClient) -> Any:
     [
         ({"nodes": 9, "replicas": 4}, "replicas: found 4, expected 0 to 3"),
         ({"nodes": 2, "replicas": -1}, "replicas: found -1"),
-        ({"nodes": 2, "replicas": 1, "replica_lag_seqnos": 1}, "replica lag"),
-        ({"nodes": 2, "replicas": 1, "replica_snapshot_seqnos": 2}, "snapshots in seqnos"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:

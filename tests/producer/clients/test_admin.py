@@ -18,8 +18,8 @@ MakeCluster = Callable[..., ProducerCluster]
 
 @pytest.fixture
 def trio(make_cluster: Callable[..., ProducerCluster]) -> ProducerCluster:
-    """Three nodes, two vbuckets on each."""
-    return make_cluster(nodes=3, vbuckets=6)
+    """Three nodes, two vbuckets on each, and copies of each at the others."""
+    return make_cluster(nodes=3, vbuckets=6, replicas=2)
 
 
 def _client(cluster: ProducerCluster, *nodes: int) -> AdminClient:
@@ -76,6 +76,7 @@ def test_replication_is_paused(trio: ProducerCluster, connect: Connect) -> None:
         assert trio.replica_seqno(trio.vbucket_of(b"k")) == 0
         assert raw.ok(question, Opcode.IOCTL_GET) == m.Text(b"paused")
         admin.resume_replication()
+    trio.wait_until_replicated()
     assert trio.replica_seqno(trio.vbucket_of(b"k")) == 1
 
 
@@ -165,7 +166,7 @@ def test_only_administrators_give_orders(
 ) -> None:
     """The first user is one where none is named."""
     users = {"Administrator": "password", "reader": "password"}
-    cluster = make_cluster(nodes=2, users=users, administrators=chosen)
+    cluster = make_cluster(nodes=2, replicas=1, users=users, administrators=chosen)
     other, administrator = (connect(cluster).log_in(user=user) for user in (may_not, may))
     order = m.IoctlSet(b"node.failover", b"2")
     assert other.call(order, Opcode.IOCTL_SET).status == Status.EACCESS

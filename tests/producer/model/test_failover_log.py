@@ -57,7 +57,10 @@ def test_all_branches_of_a_cluster_have_uuids_of_48_bits(
     make_cluster: Callable[..., ProducerCluster], tmp_path: Path, is_kept: bool
 ) -> None:
     folder = {"data_folder": tmp_path / "kept"} if is_kept else {}
-    cluster = make_cluster(nodes=2, vbuckets=8, **folder)
+    cluster = make_cluster(nodes=2, vbuckets=8, replicas=1, **folder)
+    for number in range(100):
+        cluster.set(b"k%d" % number, b"1")
+    cluster.wait_until_replicated()
     cluster.failover(0)
     entries = [each for vbucket in range(8) for each in cluster.failover_log(vbucket).entries]
     assert len(entries) == 8 + 4

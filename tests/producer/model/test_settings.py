@@ -31,8 +31,6 @@ from dcp.producer.model.cluster_settings import ClusterSettings
             {"administrators": frozenset({"root", "x"})},
             "administrators: found 'root', expected one of Administrator",
         ),
-        ({"replica_lag_seqnos": -1}, "replica lag: found -1 seqnos, expected 0 or more"),
-        ({"replica_snapshot_seqnos": 0}, "replica snapshots: found 0 seqnos, expected 1 or more"),
         ({"unpersisted_seqnos": -1}, "unpersisted tail: found -1 seqnos"),
         ({"prepare_extra_bytes": -1}, "prepares: found -1 bytes charged beyond their length"),
         ({"rules": "mine"}, "rules: found 'mine', expected document or server"),

@@ -70,14 +70,12 @@ def test_no_other_way() -> None:
 )
 def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
     """Not while the vbucket is another's; once it is active here again they are committed."""
-    bucket = Bucket(ClusterSettings(nodes=2, vbuckets=1))
+    bucket = Bucket(ClusterSettings(vbuckets=1))
     vbucket = bucket.vbuckets[0]
-    bucket.replicas.pause()
     prepare = bucket.write(b"k", lambda documents: documents.set(b"k", b"1", 0.0, level=1))
     told: list[Status] = []
-    bucket.sync_writes.track(prepare, bucket.now() + 30, told.append)
+    vbucket.sync_writes.track(prepare, bucket.now() + 30, told.append)
     change_state(bucket, vbucket, there)
-    bucket.replicas.resume()
     bucket.sync_writes.check()
     assert told == [Status.SYNC_WRITE_AMBIGUOUS]
     assert vbucket.data.high_seqno == 1

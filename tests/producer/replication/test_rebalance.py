@@ -108,19 +108,6 @@ def test_histories_go_on_where_they_moved(make_cluster: MakeCluster) -> None:
     assert cluster.get(b"k").value == b"1"
 
 
-def test_a_replica_that_stands_still(make_cluster: MakeCluster) -> None:
-    """Without copies it holds what the new owner has received, until it follows again."""
-    cluster = make_cluster(nodes=2, vbuckets=1)
-    cluster.set(b"k", b"1")
-    cluster.pause_replication()
-    cluster.set(b"k", b"2")
-    cluster.rebalance(remove=0)
-    cluster.set(b"k", b"3")
-    assert cluster.replica_seqno(0) == 2
-    cluster.resume_replication()
-    assert cluster.replica_seqno(0) == 3
-
-
 def test_seqnos_of_an_empty_vbucket_go_on(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(nodes=2, vbuckets=1)
     cluster.start_vbucket_at(0, 1000)
@@ -196,7 +183,7 @@ def test_what_cannot_be_done(
     remove: int | None,
     message: str,
 ) -> None:
-    cluster = make_cluster(nodes=2, vbuckets=2)
+    cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
     prepare(cluster)
     before = (_owners(cluster), cluster.bucket.map.rev)
     with pytest.raises(ValueError, match=message):

@@ -90,15 +90,16 @@ def test_requests_one_after_the_other(cluster: ProducerCluster, http: Connect, t
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_every_change_of_the_map_follows(
-    cluster: ProducerCluster, http: Connect, tls: bool
+    make_cluster: MakeCluster, http: Connect, tls: bool
 ) -> None:
+    cluster = make_cluster(nodes=2, replicas=1, tls=TLS_FILES)
     stream = ask(http((cluster.https_seeds if tls else cluster.http_seeds)[0], tls=tls), STREAM)
     first = next_map(stream)
-    assert first["vBucketServerMap"]["vBucketMap"] == [[0], [0], [1], [1]]
+    assert first["vBucketServerMap"]["vBucketMap"] == [[0, 1], [0, 1], [1, 0], [1, 0]]
     assert [node.get("thisNode") for node in first["nodesExt"]] == [True, None]
     cluster.move_vbucket(0, 1)
     second = next_map(stream)
-    assert second["vBucketServerMap"]["vBucketMap"] == [[1], [0], [1], [1]]
+    assert second["vBucketServerMap"]["vBucketMap"] == [[1, 0], [0, 1], [1, 0], [1, 0]]
     cluster.failover(1)
     third = next_map(stream)
     assert (first["rev"], second["rev"], third["rev"]) == (1, 2, 3)

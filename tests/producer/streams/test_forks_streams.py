@@ -152,9 +152,9 @@ def _random_step(random: Random) -> tuple[Any, ...]:
             ("write", writes),
             ("read", random.randint(1, 6), random.choice([1, 100, 2**30])),
             ("write and read", writes, random.randint(2, 8)),
-            ("fork", random.choice(["failover", "crash", "state"]), random.randint(0, 6)),
+            ("fork", random.choice(["crash", "crash", "state"]), random.randint(0, 6)),
             ("purge", purged_below),
-            (random.choice(["disconnect", "pause", "resume", "drop cursor", "drop cursor"]),),
+            (random.choice(["disconnect", "drop cursor"]),),
         ],
         weights=[25, 20, 20, 10, 18, 12],
     )
@@ -167,11 +167,8 @@ def _stream_a_history(seed: int) -> Counter[str]:
     rules: Rules = random.choice(["document", "server"])
     cluster = ProducerCluster(
         ClusterSettings(
-            nodes=2,
             vbuckets=1,
             seed=seed,
-            replica_lag_seqnos=random.randint(0, 5),
-            replica_snapshot_seqnos=random.randint(1, 4),
             unpersisted_seqnos=random.randint(0, 4),
             checkpoint_items=random.choice([0, 3, 1000]),
             rules=rules,
@@ -219,10 +216,6 @@ def _do(cluster: ProducerCluster, client: Client, name: str, how: list[Any]) -> 
             client.disconnect()
         case "drop cursor":
             client.lose_cursor()
-        case "pause":
-            cluster.pause_replication()
-        case "resume":
-            cluster.resume_replication()
         case "purge":
             cluster.purge_tombstones(0, max(0, cluster.high_seqno(0) - how[0]))
         case "fork":
@@ -239,12 +232,8 @@ def _write(cluster: ProducerCluster, changes: list[tuple[bytes, bool]]) -> None:
 
 
 def _fork(cluster: ProducerCluster, how: str, lost: int) -> None:
-    owner = cluster.vbucket_owner(0)
-    if how == "failover":
-        cluster.failover(owner)
-        cluster.restore_node(owner)
-    elif how == "crash":
-        cluster.crash_restart(owner, None if lost == 0 else lost)
+    if how == "crash":
+        cluster.crash_restart(0, None if lost == 0 else lost)
     else:
         cluster.set_vbucket_state(0, VbucketState.DEAD)
         cluster.set_vbucket_state(0, VbucketState.ACTIVE)

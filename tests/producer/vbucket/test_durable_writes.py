@@ -67,8 +67,8 @@ def _wait_for(cluster: ProducerCluster, seqno: int, client: RawClient) -> None:
 
 @pytest.fixture
 def pair(make_cluster: MakeCluster) -> ProducerCluster:
-    """Two nodes: the one vbucket is on the first, its replica on the other."""
-    return make_cluster(vbuckets=1, nodes=2)
+    """Two nodes: the one vbucket is on the first, its copy on the other."""
+    return make_cluster(vbuckets=1, nodes=2, replicas=1)
 
 
 @pytest.fixture
@@ -156,13 +156,13 @@ def test_framing_extras_must_have_been_granted(pair: ProducerCluster, connect: C
 # --- a write that is committed
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("level", LEVELS)
 def test_streams_show_a_prepare_and_its_commit(
     make_cluster: MakeCluster, connect: Connect, level: DurabilityLevel, nodes: int
 ) -> None:
     """Where all copies keep up each write is answered at once; other clients see documents."""
-    cluster = make_cluster(vbuckets=1, nodes=nodes)
+    cluster = make_cluster(vbuckets=1, nodes=nodes, replicas=nodes - 1)
     sync = connect(cluster).log_in(PLAIN_FEATURES).open_dcp(enable_sync_writes="true")
     plain = connect(cluster).log_in(PLAIN_FEATURES).open_dcp(b"plain")
     kv = connect(cluster).log_in((*FEATURES, HelloFeature.MUTATION_SEQNO))
@@ -190,7 +190,7 @@ def test_streams_show_a_prepare_and_its_commit(
     assert plain.messages_to(6)[1:] == [m.Deletion(b"k", 6, 3, b"", 0)]
     again = kv.call(m.Store(b"k", b"2", 7, 60), Opcode.ADD, framing_extras=durability(level))
     assert again.status == Status.SUCCESS
-    assert sync.messages_until(_is_commit)[-2:] == [
+    assert _items(sync.messages_until(_is_commit)) == [
         m.Prepare(b"k", b"2", 7, 4, 7, until, 0, 0, 0, level),
         m.Commit(b"k", 7, 8),
     ]
@@ -436,7 +436,7 @@ def test_after_a_crash_what_may_be_visible_is_committed_again(
 
 
 def test_a_lost_prepare_is_as_if_it_never_was(make_cluster: MakeCluster, connect: Connect) -> None:
-    cluster = make_cluster(vbuckets=1, nodes=2, unpersisted_seqnos=1)
+    cluster = make_cluster(vbuckets=1, nodes=2, replicas=1, unpersisted_seqnos=1)
     cluster.pause_replication()
     kv, other = connect(cluster).log_in(FEATURES), connect(cluster).log_in(FEATURES)
     _send(kv, 7, m.Store(b"k", b"1"), Opcode.SET, MAJORITY)
@@ -469,13 +469,13 @@ def test_a_restart_commits_what_was_prepared(
     make_cluster: MakeCluster, connect: Connect, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
-    first = make_cluster(vbuckets=1, nodes=2, data_folder=folder)
+    first = make_cluster(vbuckets=1, nodes=2, replicas=1, data_folder=folder)
     first.pause_replication()
     kv, other = connect(first).log_in(FEATURES), connect(first).log_in(FEATURES)
     _send(kv, 7, m.Store(b"k", b"1"), Opcode.SET, MAJORITY)
     _wait_for(first, 1, other)
     first.stop()
-    again = make_cluster(vbuckets=1, nodes=2, data_folder=folder)
+    again = make_cluster(vbuckets=1, nodes=2, replicas=1, data_folder=folder)
     dcp = connect(again).log_in(PLAIN_FEATURES).open_dcp()
     assert dcp.request_stream(0).status == Status.SUCCESS
     assert dcp.messages_to(2)[-1] == m.Mutation(b"k", b"1", 2, 1, cache_hint=2)

@@ -137,17 +137,6 @@ def test_who_keeps_up_is_served_from_checkpoints(one: ProducerCluster, connect: 
     assert (one.counters().items_from_disk, one.counters().disk_scans) == (0, 0)
 
 
-def test_a_replica_that_lags_keeps_what_is_its_state(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(
-        vbuckets=1, nodes=2, bucket_type=BucketType.EPHEMERAL, replica_lag_seqnos=4
-    )
-    _write(cluster, keys=4, rounds=3)
-    assert cluster.remove_stale() == 0
-    cluster.failover(0)
-    assert cluster.high_seqno(0) == 8
-    assert [cluster.get(b"k%d" % key).seqno for key in range(4)] == [5, 6, 7, 8]
-
-
 # --- tombstones
 
 

@@ -10,7 +10,6 @@ from random import Random
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dcp.producer.bucket.simulated_replicas import ReplicaDistance
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.producer.model.state_changes import StateEvent
@@ -60,20 +59,10 @@ class Model:
 class Forking:
     """A vbucket and its model, driven by the same steps."""
 
-    def __init__(self, base: int, lag: int, snapshot: int, unpersisted: int) -> None:
+    def __init__(self, base: int, unpersisted: int) -> None:
         random = Random(base)
-        self.settings = settings = ClusterSettings(
-            replica_lag_seqnos=lag,
-            replica_snapshot_seqnos=snapshot,
-            unpersisted_seqnos=unpersisted,
-        )
-        self.replica = ReplicaDistance(settings)
-        self.vbucket = Vbucket(
-            0,
-            lambda: random.randint(1, U64_MAX),
-            settings,
-            wants_back=lambda _: self.replica.is_behind,
-        )
+        settings = ClusterSettings(unpersisted_seqnos=unpersisted)
+        self.vbucket = Vbucket(0, lambda: random.randint(1, U64_MAX), settings)
         self.vbucket.data.start_at(base)
         self.compacted = False
         self.model = Model({self.uuid: []}, self.uuid, base)
@@ -124,32 +113,26 @@ class Forking:
     def fork(self, how: str, amount: int) -> None:
         vbucket, high, base = self.vbucket, self.high, self.model.base
         old = vbucket.failover_log.entries
-        if how == "promote":
-            cut = self.replica.held_seqno(vbucket.data)
-            entry = max(base, cut - cut % self.settings.replica_snapshot_seqnos)
-            self.replica.promote(vbucket)
-        elif how == "crash":
-            cut = entry = vbucket.data.disk.persisted_seqno
+        if how == "crash":
+            cut = vbucket.data.disk.persisted_seqno
             vbucket.crash(None)
             assert vbucket.data.disk.persisted_seqno == cut
         elif how == "lose":
-            cut = entry = max(base, high - amount)
+            cut = max(base, high - amount)
             vbucket.crash(amount)
         else:
-            cut = entry = high
+            cut = high
             vbucket.change(StateEvent.ORDERED_REPLICA)
             assert vbucket.failover_log.entries == old
             vbucket.change(StateEvent.ORDERED_ACTIVE)
-        self.replica.branched(vbucket.data)
         if self.compacted and self.high != cut:
             assert self.high == base or base < self.high < cut == high - amount
             cut = self.high
-            entry = min(entry, cut)
         self.model.fork(self.uuid, cut)
         assert self.high == cut
         newest = vbucket.failover_log.entries[0]
-        assert (newest.vb_uuid, newest.seqno) == (self.uuid, entry)
-        left = tuple(e for e in old if e.seqno <= entry)
+        assert (newest.vb_uuid, newest.seqno) == (self.uuid, cut)
+        left = tuple(e for e in old if e.seqno <= cut)
         assert vbucket.failover_log.entries[1:] == left[: MAX_FAILOVER_ENTRIES - 1]
 
     def purge(self, amount: int) -> None:
@@ -163,21 +146,17 @@ step = st.one_of(
         st.just("write"), st.sampled_from(KEYS), st.sampled_from(["set", "delete", "expiring"])
     ),
     st.tuples(st.just("write"), st.sampled_from(KEYS), st.sampled_from(["set", "delete"])),
-    st.tuples(
-        st.just("fork"), st.sampled_from(["promote", "crash", "lose", "state"]), st.integers(0, 9)
-    ),
-    st.tuples(st.sampled_from(["pause", "resume", "expire"]), st.none(), st.none()),
+    st.tuples(st.just("fork"), st.sampled_from(["crash", "lose", "state"]), st.integers(0, 9)),
+    st.tuples(st.just("expire"), st.none(), st.none()),
     st.tuples(st.just("purge"), st.none(), st.integers(0, 4)),
 )
 shape = st.tuples(
     st.sampled_from([0, 7, 2**63]),
     st.integers(0, 4),
-    st.integers(1, 4),
-    st.integers(0, 4),
 )
 
 
-def _driven(sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]) -> Forking:
+def _driven(sizes: tuple[int, int], steps: list[tuple[str, ...]]) -> Forking:
     forking = Forking(*sizes)
     for name, first, second in steps:
         match name:
@@ -187,10 +166,6 @@ def _driven(sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]) -> F
                 forking.fork(first, second)  # type: ignore[arg-type]
             case "purge":
                 forking.purge(second)  # type: ignore[arg-type]
-            case "pause":
-                forking.replica.pause(forking.vbucket.data)
-            case "resume":
-                forking.replica.resume()
             case "expire":
                 forking.expire()
     return forking
@@ -202,7 +177,7 @@ def _seqnos_and_cas(documents: dict[bytes, StoredDocument]) -> Held:
 
 @given(shape, st.lists(step, min_size=15, max_size=40))
 def test_every_branch_is_known_at_every_seqno(
-    sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]
+    sizes: tuple[int, int], steps: list[tuple[str, ...]]
 ) -> None:
     forking = _driven(sizes, steps)
     model, record = forking.model, forking.vbucket.record
@@ -218,7 +193,7 @@ def test_every_branch_is_known_at_every_seqno(
 
 @given(shape, st.lists(step, min_size=15, max_size=40))
 def test_what_is_left_is_the_current_branch(
-    sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]
+    sizes: tuple[int, int], steps: list[tuple[str, ...]]
 ) -> None:
     forking = _driven(sizes, steps)
     model, data = forking.model, forking.vbucket.data
@@ -233,7 +208,7 @@ def test_what_is_left_is_the_current_branch(
 
 @given(shape, st.lists(step, min_size=15, max_size=40), st.sampled_from(["document", "server"]))
 def test_who_may_go_on_or_goes_back_holds_what_the_new_branch_holds(
-    sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]], rules: Rules
+    sizes: tuple[int, int], steps: list[tuple[str, ...]], rules: Rules
 ) -> None:
     """A client with the state of any branch that was ever streamed, complete at any seqno."""
     forking = _driven(sizes, steps)
@@ -250,7 +225,7 @@ def test_who_may_go_on_or_goes_back_holds_what_the_new_branch_holds(
 
 @given(shape, st.lists(step, min_size=15, max_size=40))
 def test_only_tombstones_are_purged_and_never_the_newest_item(
-    sizes: tuple[int, int, int, int], steps: list[tuple[str, ...]]
+    sizes: tuple[int, int], steps: list[tuple[str, ...]]
 ) -> None:
     forking = _driven(sizes, steps)
     model, data = forking.model, forking.vbucket.data

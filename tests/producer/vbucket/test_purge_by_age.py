@@ -181,15 +181,6 @@ def test_the_flusher_purges_what_it_passes(
         client.ok(m.Empty(), Opcode.NOOP)
 
 
-def test_nothing_goes_while_a_replica_lags(make_cluster: Make, clock: Clock) -> None:
-    cluster = make_cluster(vbuckets=1, nodes=2, metadata_purge_age_seconds=HOUR)
-    cluster.pause_replication()
-    _fill(cluster, clock)
-    assert (cluster.remove_stale(), cluster.purge_seqno(0)) == (0, 0)
-    cluster.resume_replication()
-    assert (cluster.remove_stale() > 0, cluster.purge_seqno(0)) == (True, 8)
-
-
 def test_a_log_of_documents_is_left_alone(
     make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,33 @@
+"""``dcplake replication``: let the copies of a running ``dcplake serve`` stand still, or follow."""
+
+from typing import Annotated, Literal
+
+from typer import Argument
+
+from dcp.cli.options import source_options as source
+from dcp.cli.terminal.output import say
+
+
+def run(
+    *,
+    seeds: source.Seeds = source.DEFAULT_SEEDS,
+    bucket: source.Bucket = source.DEFAULT_BUCKET,
+    user: source.User = source.DEFAULT_USER,
+    password_env: source.PasswordEnv = source.PASSWORD_ENV,
+    order: Annotated[
+        Literal["pause", "resume"],
+        Argument(
+            metavar="pause|resume",
+            help="pause: a failover loses what is written from now on; resume: copies follow again",
+        ),
+    ],
+) -> int:
+    """Order it."""
+    with source.admin_client(seeds, user, password_env, bucket) as client:
+        if order == "pause":
+            client.pause_replication()
+            say("copies stand still: a failover loses what is written from now on")
+        else:
+            client.resume_replication()
+            say("copies follow again")
+    return 0
