@@ -1,11 +1,11 @@
 """Memory of a producer full of small documents: resident bytes, bytes per document, load time.
 
     python -m benchmarks.producer_memory [--documents N] [--value-bytes N] [--vbuckets N]
-        [--quota-mib N] [--checkpoint-mib N]
+        [--checkpoint-mib N]
 
 The same documents are written one by one, in batches, to a bucket without and with a data folder,
-without and with a memory quota, and to one that is opened again; each in a process of its own, of
-which the resident bytes before the bucket was made are taken off. The quota of the checkpoints is
+which is then opened again; each in a process of its own, of which the resident bytes before the
+bucket was made are taken off. The quota of the checkpoints is
 part of all figures: they hold the newest writes.
 """
 
@@ -36,7 +36,6 @@ class Held:
 
     resident_bytes: int
     seconds: float
-    values_evicted: int
 
 
 def resident_bytes() -> int:
@@ -64,7 +63,7 @@ def hold(
         fill(cluster, documents, value_bytes)
     seconds = monotonic() - begin
     taken = resident_bytes() - before
-    pipe.send(Held(taken, seconds, cluster.counters().values_evicted))
+    pipe.send(Held(taken, seconds))
     cluster.stop()
 
 
@@ -91,33 +90,23 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--vbuckets", type=int, default=1024)
-    parser.add_argument("--quota-mib", type=int, default=64)
     parser.add_argument("--checkpoint-mib", type=int, default=256)
     arguments = parser.parse_args()
     with TemporaryDirectory() as scratch:
-        full, small = Path(scratch, "full"), Path(scratch, "small")
-        quota = arguments.quota_mib * MIB
-        variants: list[tuple[str, Path | None, int]] = [
-            ("memory", None, 0),
-            ("memory, quota", None, quota),
-            ("folder", full, 0),
-            ("folder, opened again", full, 0),
-            ("folder, quota", small, quota),
-            ("folder, quota, opened again", small, quota),
-        ]
+        full = Path(scratch, "full")
+        variants = {"memory": None, "folder": full, "folder, opened again": full}
         print(
             f"{arguments.documents:,} documents of {arguments.value_bytes:,} B, "
-            f"{arguments.vbuckets} vbuckets, memory quota {arguments.quota_mib} MiB, "
+            f"{arguments.vbuckets} vbuckets, "
             f"checkpoint quota {arguments.checkpoint_mib} MiB"
         )
-        for name, folder, quota_bytes in variants:
+        for name, folder in variants.items():
             settings = ClusterSettings(
                 vbuckets=arguments.vbuckets,
                 seed=1,
                 record_seqnos=False,
                 record_branches=False,
                 checkpoint_quota_bytes=arguments.checkpoint_mib * MIB,
-                memory_quota_bytes=quota_bytes,
                 data_folder=folder,
             )
             with holder(settings, arguments.documents, arguments.value_bytes) as pipe:
@@ -125,7 +114,7 @@ def main() -> None:
             print(
                 f"{name:28} {held.resident_bytes / MIB:8,.0f} MiB "
                 f"{held.resident_bytes / arguments.documents:8,.0f} B/document "
-                f"{held.seconds:7.1f} s {held.values_evicted:10,} evicted",
+                f"{held.seconds:7.1f} s",
                 flush=True,
             )
 

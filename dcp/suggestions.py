@@ -17,6 +17,7 @@ _GONE: Final = {
     "plan --collections": _SECOND_LAKE,
     "serve --replica-lag": "serve with --replicas 1; after `dcplake replication pause` a failover "
     "loses what is written from then on",
+    "serve --memory-quota": "the producer keeps all documents in memory (docs/memory.md)",
 }
 """Settings, commands and their options that dcplake does not have, and what to do instead."""
 

@@ -18,7 +18,7 @@ from dcp.producer.commands.memory import (
     documents_bytes,
     in_words,
 )
-from dcp.relay.relay_settings import FULL_WINDOWS, MIB, VALUE_QUOTA_BYTES, RelaySettings
+from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
 
 _COPIES_OF_MESSAGE: Final = 4
 """An arriving message: overshoot, receive buffer, that buffer's growth, the copy."""
@@ -32,7 +32,6 @@ def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
     return (
         FIXED_BYTES
         + documents_bytes(load)
-        + VALUE_QUOTA_BYTES
         + checkpoints_bytes(settings.checkpoint_quota_bytes, takes_writes=False)
         + windows_bytes
         + nodes * _COPIES_OF_MESSAGE * load.largest_bytes

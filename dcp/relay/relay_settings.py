@@ -16,9 +16,6 @@ from dcp.types import U32_MAX
 MIB: Final = 1024 * 1024
 FULL_WINDOWS: Final = 4
 """So many connections have windows as large as is set; more of them share what these have."""
-VALUE_QUOTA_BYTES: Final = 16 * MIB
-"""What values may take that are on disk, for clients that read documents; streams have no use for
-them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ class RelaySettings:
             tls_ports=(self.tls_port,) if has_tls else (),
             data_folder=self.data_folder,
             checkpoint_quota_bytes=self.checkpoint_quota_bytes,
-            memory_quota_bytes=VALUE_QUOTA_BYTES,
+            keeps_values=False,
             flush_seconds=self.flush_seconds,
             record_seqnos=False,
             record_branches=False,

@@ -66,7 +66,11 @@ def answering(said_there: bytes | None) -> Iterator[str]:
         (["run", "once"], "Got unexpected extra argument(s) (once); dcplake run --help"),
         (["serve", "--stuck-timeout", "nan"], "--stuck-timeout: found 'nan', expected seconds"),
         (["serve", "--nodes", "100000"], "--nodes: found 100000, expected 1 to 128"),
-        (["serve", "--memory-quota", "10MB"], "write 10485760 for 10 MiB or 10000000 for 10 MB"),
+        (
+            ["serve", "--history-retention", "10MB"],
+            "write 10485760 for 10 MiB or 10000000 for 10 MB",
+        ),
+        (["serve", "--memory-quota", "10"], "dcplake does not have: the producer keeps all"),
         (["plan", "--set", "source.seed=a"], "unknown key 'seed' (did you mean 'seeds'?)"),
         (["plan", "--set", "sauce.seeds=a"], "unknown section 'sauce' (did you mean 'source'?)"),
         (["plan", "--set", "round.target_bytes=1.5GiB"], "write 1610612736 for 1.5 GiB"),

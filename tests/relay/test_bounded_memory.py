@@ -39,7 +39,6 @@ MIB: Final = 1024 * 1024
 LARGE_BYTES: Final = DOCUMENT_BYTES - 1024  # header, extras and key are part of the limit
 CHECKPOINT_BYTES: Final = 32 * MIB
 PRODUCER_CHECKPOINT_BYTES: Final = 256 * MIB
-VALUE_BYTES: Final = 16 * MIB
 LATER_BYTES: Final = 256 * 1024
 """Documents written while somebody is stopped: together more than the relay's bound leaves free, so
 that whoever keeps them in memory is found."""
@@ -52,7 +51,7 @@ class World:
         self.folder, self.vbuckets = folder, vbuckets
         self._stack = stack
         words = ["--vbuckets", str(vbuckets), "--port", "0", "--data", str(folder / "producer")]
-        self.producer = Serving(USER, *words, "--memory-quota", str(VALUE_BYTES))
+        self.producer = Serving(USER, *words)
         stack.callback(self.producer.kill)
         self.feed = stack.enter_context(closing(Feed(self.producer.seeds)))
         self.consumers = stack.enter_context(RawConsumers())
@@ -86,7 +85,7 @@ class World:
             "producer": producer_bytes(
                 upstream,
                 checkpoint_quota_bytes=PRODUCER_CHECKPOINT_BYTES,
-                values_bytes=VALUE_BYTES,
+                values_bytes=self.feed.written_bytes,
             ),
         }
         for name, sampler in self.samplers.items():

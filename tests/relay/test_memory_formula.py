@@ -15,7 +15,6 @@ from dcp.producer.commands.memory import (
     STREAM_BYTES,
     Load,
     clients_bytes,
-    in_words,
     producer_bytes,
 )
 from dcp.producer.model.versions import OVERHEAD_BYTES
@@ -74,9 +73,8 @@ def test_a_producer_has_values_and_perhaps_a_log() -> None:
     assert producer_bytes(LOAD, checkpoint_quota_bytes=MEBIBYTE, values_bytes=8) - before == 1
 
 
-def test_a_relay_keeps_few_values_in_memory() -> None:
-    """0 would be all of them."""
-    assert _settings().served("", 1).memory_quota_bytes == 16 * MEBIBYTE
+def test_a_relay_keeps_no_values_in_memory_that_are_on_disk() -> None:
+    assert not _settings().served("", 1).keeps_values
 
 
 def test_the_docs_say_the_same() -> None:
@@ -90,15 +88,6 @@ def test_the_docs_say_the_same() -> None:
 
 def test_what_an_operator_is_told() -> None:
     assert relay_bytes_in_words(_settings()) == (
-        "at most 648 MiB, for each key 732 bytes and its length, for each client 21 MiB "
+        "at most 632 MiB, for each key 732 bytes and its length, for each client 21 MiB "
         "(documents of 20 MiB), for each node of the cluster but one 90 MiB"
-    )
-    words = in_words(
-        lambda load: producer_bytes(
-            load, checkpoint_quota_bytes=4 * MEBIBYTE, values_bytes=MEBIBYTE
-        )
-    )
-    assert words == (
-        "at most 228 MiB, for each key 732 bytes and its length, for each client 61 MiB "
-        "(documents of 20 MiB)"
     )

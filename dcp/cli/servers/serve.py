@@ -66,12 +66,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
         Literal["couchbase", "ephemeral"],
         Option(help="an ephemeral bucket has no disk, and a crash loses all of it"),
     ] = "couchbase",
-    memory_quota: Annotated[
-        int,
-        byte_count_option(
-            "what documents may take whose values are in memory and on disk; 0: no limit"
-        ),
-    ] = 0,
     history_retention: Annotated[
         int,
         byte_count_option(
@@ -135,7 +129,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
         tls_ports=ports(tls_port, _TLS_PORT) if tls else (),
         https_ports=ports(https_port, _HTTPS_PORT) if tls else (),
         replicas=replicas,
-        memory_quota_bytes=memory_quota,
         history_retention_bytes=history_retention,
         rules=rules,
         prepare_extra_bytes=prepare_extra_bytes,

@@ -41,7 +41,6 @@ from dcp.producer.model.versions import Version
 from dcp.producer.streams.stream_quota import StreamQuotas
 from dcp.producer.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.producer.vbucket.documents import DocumentError, DocumentStore
-from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -81,7 +80,7 @@ class Bucket:
         )
         flusher = None if self._storage is None else _flusher_of(settings, self.lock)
         self.table = VbucketTable(
-            self._maker(random),
+            VbucketMaker(settings, random, self._storage),
             flusher,
             self.map,
             lambda: self.manifest,
@@ -105,11 +104,6 @@ class Bucket:
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)
-
-    def _maker(self, random: Random) -> VbucketMaker:
-        quota_bytes = self.settings.memory_quota_bytes
-        values = ResidentValues(quota_bytes, self.counters) if quota_bytes else None
-        return VbucketMaker(self.settings, random, self._storage, values)
 
     # --- what it is
 

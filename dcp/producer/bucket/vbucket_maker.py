@@ -8,7 +8,6 @@ from dcp.producer.bucket.bucket_storage import BucketStorage
 from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.model.failover_log import fresh_uuid
-from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
@@ -21,11 +20,10 @@ class VbucketMaker:
         settings: ClusterSettings,
         random: Random,
         storage: BucketStorage | None,
-        values: ResidentValues | None,
     ) -> None:
-        """``storage`` is there with a data folder, ``values`` with a memory quota."""
+        """``storage`` is there with a data folder."""
         self.settings = settings
-        self._random, self._storage, self._values = random, storage, values
+        self._random, self._storage = random, storage
 
     def opened(
         self, cluster_map: ServedClusterMap, state: VbucketState | None = None
@@ -54,7 +52,6 @@ class VbucketMaker:
             self._fresh_uuid,
             self.settings,
             home,
-            self._values,
             state,
         )
 
@@ -67,7 +64,6 @@ class VbucketMaker:
             self._fresh_uuid,
             settings,
             home,
-            self._values,
             VbucketState.REPLICA,
         )
 

@@ -84,7 +84,7 @@ def _bound_bytes(question: StatisticsRequest) -> int:
         load,
         checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
         # Log, and what it lacks yet, have them all.
-        values_bytes=settings.memory_quota_bytes or log_bytes + unwritten_bytes,
+        values_bytes=log_bytes + unwritten_bytes,
         log_bytes=0 if settings.data_folder is not None else log_bytes,
     )
 

@@ -78,8 +78,8 @@ def producer_bytes(
 ) -> int:
     """Return the most that the process of a producer with one node takes.
 
-    ``values_bytes`` is ``memory_quota_bytes``, or without one the size of all values; ``log_bytes``
-    the size of the logs where they are in memory. Each connection may be writing a document.
+    ``values_bytes`` is the size of all values, ``log_bytes`` that of the logs where they are in
+    memory. Each connection may be writing a document.
     """
     return (
         FIXED_BYTES

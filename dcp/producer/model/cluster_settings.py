@@ -73,9 +73,8 @@ class ClusterSettings:
     a stream that starts before what memory has reads a disk snapshot first.
     ``checkpoint_quota_bytes``: what all checkpoints together may take; beyond it slow streams go
     back to the disk.
-    ``memory_quota_bytes``: what the documents may take whose values are in memory though they are
-    on disk; the others' are read when they are asked for. 0: no limit. (``record_branches`` keeps
-    all values anyway.)
+    ``keeps_values``: documents are in memory with their values; else values that are on disk are
+    read from there when they are asked for, each time (a relay's; ``record_branches`` keeps all).
     ``bucket_uuid`` names the bucket for good; empty: any. ``cluster_uuid`` is told with the map, as
     servers do from 7.6 on; empty: not.
     ``external_host`` is told with the map as each node's external address, with the same ports;
@@ -140,7 +139,7 @@ class ClusterSettings:
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024
-    memory_quota_bytes: int = 0
+    keeps_values: bool = True
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
     http_ports: tuple[int, ...] = ()
@@ -244,13 +243,6 @@ class ClusterSettings:
             raise ConfigError(
                 "producer bucket type: found ephemeral with a data folder or an unpersisted tail, "
                 "expected neither: such a bucket has no disk"
-            )
-        if self.memory_quota_bytes < 0 or (
-            self.bucket_type is BucketType.EPHEMERAL and self.memory_quota_bytes
-        ):
-            raise ConfigError(
-                f"producer memory quota: found {self.memory_quota_bytes} bytes for a bucket of "
-                f"type {self.bucket_type.value}, expected 0 or, where there is a disk, more"
             )
         if self.history_retention_bytes < 0 or (
             self.bucket_type is BucketType.EPHEMERAL and self.history_retention_bytes

@@ -32,8 +32,7 @@ class CountersSnapshot:
     here began to read the disk, whatever they showed of it. ``peak_outbox_bytes``: the most answers
     that ever waited for one client. ``peak_stream_unacked_bytes``: the most that was outstanding of
     one stream with a window of its own. ``cursors_dropped``: how often a stream was sent back to
-    the disk, as memory was short. ``values_evicted``, ``values_read``: values of documents that
-    left memory and are on disk only, and how often a command read one back.
+    the disk, as memory was short.
 
     More than 15 attributes: one is one figure.
     """
@@ -43,8 +42,6 @@ class CountersSnapshot:
     items_from_disk: int
     disk_scans: int
     cursors_dropped: int
-    values_evicted: int
-    values_read: int
     streams_opened: dict[int, int]
     streams_refused: dict[int, int]
     connections: dict[tuple[int, str], ConnectionCounters]
@@ -73,8 +70,6 @@ class Counters:
     items_sent: Counter[int] = field(default_factory=Counter)
     items_from_disk: int = 0
     cursors_dropped: int = 0
-    values_evicted: int = 0
-    values_read: int = 0
     streams_opened: Counter[int] = field(default_factory=Counter)
     streams_refused: Counter[int] = field(default_factory=Counter)
     flows: dict[tuple[int, bytes], SendWindow] = field(default_factory=dict)
@@ -113,8 +108,6 @@ class Counters:
             items_from_disk=self.items_from_disk,
             disk_scans=disk_scans,
             cursors_dropped=self.cursors_dropped,
-            values_evicted=self.values_evicted,
-            values_read=self.values_read,
             streams_opened=dict(self.streams_opened),
             streams_refused=dict(self.streams_refused),
             connections=connections,

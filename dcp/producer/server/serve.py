@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Final, TextIO
 
 from dcp.errors import SourceError
-from dcp.producer.commands.memory import in_words, producer_bytes
 from dcp.producer.model.cluster_settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.server.stop_signals import stop_signals
@@ -27,8 +26,7 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
 
     Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
     ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
-    ``pid``, and ``memory``, the bound of docs/memory.md in words, where documents and log are on
-    disk and values have a quota.
+    ``pid``.
 
     Raises:
         SetupError: a port cannot be opened.
@@ -41,7 +39,7 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     cluster = _cluster(settings)
     with stop_signals() as wait_for_stop, cluster:
-        ready: dict[str, object] = {
+        ready = {
             "seeds": _reachable(cluster.seeds),
             "http_seeds": _reachable(cluster.http_seeds),
             "tls_seeds": _reachable(cluster.tls_seeds),
@@ -49,26 +47,11 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
             "bucket": settings.bucket,
             "pid": os.getpid(),
         }
-        if words := _memory_in_words(settings):
-            ready["memory"] = words
         stream = ready_to or sys.stdout
         stream.write(json.dumps(ready) + "\n")
         stream.flush()
         while not wait_for_stop():
             pass
-
-
-def _memory_in_words(settings: ClusterSettings) -> str:
-    """Return the bound of docs/memory.md; empty where values or log are all in memory."""
-    if settings.data_folder is None or not settings.memory_quota_bytes or settings.nodes > 1:
-        return ""
-    return in_words(
-        lambda load: producer_bytes(
-            load,
-            checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
-            values_bytes=settings.memory_quota_bytes,
-        )
-    )
 
 
 def _cluster(settings: ClusterSettings) -> ProducerCluster:

@@ -12,7 +12,7 @@ from itertools import chain
 from dcp.producer.model.durability import DurabilityHistory
 from dcp.producer.model.manifest import DEFAULT_ID
 from dcp.producer.model.versions import COMMITTED, PREPARED, Version, VersionKey
-from dcp.producer.vbucket.resident_values import EvictedVersion, ResidentValues
+from dcp.producer.vbucket.stored_version import StoredVersion
 from dcp.wire.vocabulary import Opcode
 
 
@@ -24,10 +24,9 @@ class KeyIndex:
     counts the documents of each collection, ``durability`` says how far sync writes came.
     """
 
-    def __init__(self, values: ResidentValues | None = None) -> None:
-        """``values`` says which values on disk stay in memory too; without it all do."""
-        self._values = values
-        self._evictor = self._evict
+    def __init__(self, *, keeps_values: bool = True) -> None:
+        """``keeps_values``: whether values that are on disk stay in memory, too."""
+        self._keeps_values = keeps_values
         self.forgotten_rev = 0
         self.durability = DurabilityHistory()
         self.holds_sync_writes = False
@@ -49,8 +48,6 @@ class KeyIndex:
         self.durability.note(version, self._completed_by(version))
         key = version.stored_key
         older = self._newest.get(key)
-        if self._values is not None and older is not None:
-            self._values.forget(older)
         if is_document:
             was_live = older is not None and older.is_live
             self.live[version.collection] += version.is_live - was_live
@@ -63,8 +60,6 @@ class KeyIndex:
         for key in ended:
             version = self._newest.pop(key)
             self._stored_seqnos.setdefault(key, version.seqno)
-            if self._values is not None:
-                self._values.forget(version)
         self.live.pop(collection, None)
 
     def _completed_by(self, version: Version) -> int:
@@ -178,38 +173,19 @@ class KeyIndex:
     # --- values
 
     def note_stored(self, version: Version) -> None:
-        """Note a version as it was read from disk, its value left there if values may be."""
-        if self._values is not None and version.is_live:
-            version = EvictedVersion.of(version)
+        """Note a version as it was read from disk."""
+        if version.is_live and not self._keeps_values:
+            version = StoredVersion.of(version)
         self.note(version)
         self.stored(version)
 
-    def may_evict(self, versions: Iterable[Version]) -> None:
-        """Allow eviction of these documents' values, which are on disk now."""
-        if self._values is not None:
-            for version in versions:
-                if version.is_live and self._newest.get(version.stored_key) is version:
-                    self._values.add(version, self._evictor)
-
-    def use(self, version: Version) -> None:
-        """Note that the value of a newest version was used."""
-        if self._values is not None:
-            self._values.use(version)
-
-    def restore(self, version: Version) -> None:
-        """Take a newest version whose value was read back."""
-        self._newest[version.stored_key] = version
-        if self._values is not None:
-            self._values.add_read(version, self._evictor)
-
-    def close(self) -> None:
-        """Release all values: another index takes this one's place."""
-        if self._values is not None:
-            for version in self._newest.values():
-                self._values.forget(version)
-
-    def _evict(self, version: Version) -> None:
-        self._newest[version.stored_key] = EvictedVersion.of(version)
+    def leave_values(self, versions: Iterable[Version]) -> None:
+        """Leave the values of these documents to the disk, where they are now."""
+        if self._keeps_values:
+            return
+        for version in versions:
+            if version.is_live and self._newest.get(version.stored_key) is version:
+                self._newest[version.stored_key] = StoredVersion.of(version)
 
     # --- what compaction took
 

@@ -1,7 +1,4 @@
-"""The newest version of every key of a vbucket, evicted values included.
-
-It also finds the versions that a version replaces on disk.
-"""
+"""The newest version of every key of a vbucket, and the versions that it replaces on disk."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,18 +10,18 @@ from dcp.producer.storage.disk_store import StoredItem, VbucketStore
 from dcp.producer.storage.legacy_end import LegacyEnd
 from dcp.producer.storage.stored_items import stored_item, version_of
 from dcp.producer.vbucket.key_index import KeyIndex
-from dcp.producer.vbucket.resident_values import EvictedVersion, ResidentValues
+from dcp.producer.vbucket.stored_version import StoredVersion
 
 
 class NewestVersions:
     """The newest version of every key, as the index ``keys`` has it."""
 
-    def __init__(self, vbucket: int, store: VbucketStore, values: ResidentValues | None) -> None:
-        """``values`` says which values on disk stay in memory too; without it all do."""
+    def __init__(self, vbucket: int, store: VbucketStore, *, keeps_values: bool) -> None:
+        """``keeps_values``: whether values that are on disk stay in memory, too."""
         self._vbucket = vbucket
         self._store = store
-        self._values = values
-        self.keys = KeyIndex(values)
+        self._keeps_values = keeps_values
+        self.keys = KeyIndex(keeps_values=keeps_values)
 
     # --- what keys hold
 
@@ -33,20 +30,17 @@ class NewestVersions:
         return self.keys.newest(key, collection)
 
     def with_value(self, version: Version) -> Version:
-        """Return a newest version with its value, which is read from disk where it was evicted.
+        """Return a newest version with its value, which is read from disk where it is only there.
 
         Raises:
             OSError: the file cannot be read.
         """
-        if not isinstance(version, EvictedVersion):
-            self.keys.use(version)
+        if not isinstance(version, StoredVersion):
             return version
         frame = self._store.read(version.seqno)
         if frame is None:
             raise AssertionError(f"vbucket {self._vbucket}: seqno {version.seqno} is not on disk")
-        whole = version_of(frame)
-        self.keys.restore(whole)
-        return whole
+        return version_of(frame)
 
     def document_counts(self) -> Counter[int]:
         """Return how many documents there are of each collection that has some."""
@@ -75,11 +69,10 @@ class NewestVersions:
 
     def begin_anew(self) -> None:
         """Forget all versions: they are read again (``note_read``)."""
-        self.keys.close()
-        self.keys = KeyIndex(self._values)
+        self.keys = KeyIndex(keeps_values=self._keeps_values)
 
     def note_read(self, version: Version) -> None:
-        """Take a version that was read from disk, its value left there if values may be."""
+        """Take a version that was read from disk."""
         self.keys.note_stored(version)
 
     def forget_compacted(self, persisted_seqno: int) -> None:

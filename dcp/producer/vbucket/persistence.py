@@ -103,7 +103,7 @@ class Persistence:
         written = self._unwritten.take_written(self._store.persisted_seqno)
         if is_compacted:
             self._forget_what_went()
-        self._newest.keys.may_evict(written)
+        self._newest.keys.leave_values(written)
         for version in written:
             self._disk.note_stored(version)
         persisted = self._disk.persisted_seqno

@@ -28,7 +28,6 @@ from dcp.producer.storage.pending_write import PendingWrite
 from dcp.producer.storage.saved_vbucket import SavedVbucket, VbucketHome
 from dcp.producer.vbucket.branch_record import BranchRecord
 from dcp.producer.vbucket.documents import DocumentStore
-from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.producer.vbucket.sync_writes import SyncWrites
 from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
@@ -47,8 +46,7 @@ class PreviousState(NamedTuple):
 class Vbucket:
     """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches.
 
-    More than 15 attributes: its data, branches and state are one thing, saved together.
-    More than 20 public methods: each changes at least two of these.
+    More than 20 public methods: each changes at least two of its data, branches and state.
     """
 
     def __init__(
@@ -57,13 +55,11 @@ class Vbucket:
         fresh_uuid: Callable[[], int],
         settings: ClusterSettings,
         home: VbucketHome | None = None,
-        values: ResidentValues | None = None,
         state: VbucketState | None = None,
     ) -> None:
         """Begin an empty vbucket, or with a ``home`` take up what is there.
 
         ``state`` is the one that it is in; None: the one that was saved, ACTIVE where none was.
-        ``values`` of the whole bucket decides which values stay in memory; without it all do.
 
         Raises:
             DiskFormatError: a file of another vbucket or of another version of dcplake.
@@ -84,15 +80,14 @@ class Vbucket:
         map does not name that yet. It is saved as ACTIVE, so that a restart undoes it."""
         self.named_manifests: frozenset[int] = frozenset()
         """The numbers of all manifests that its log names, or may name by now."""
-        self._values = values
         data_settings = _data_settings(settings)
         if home is not None:
             behind = replace(data_settings, writes_behind=True)
-            data = VbucketData(vbucket, home.file, behind, values=values)
+            data = VbucketData(vbucket, home.file, behind)
             self._take_up(data, home, state)
             return
         log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
-        data = VbucketData(vbucket, MemoryFile(), data_settings, values=values)
+        data = VbucketData(vbucket, MemoryFile(), data_settings)
         self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
 
     def _take_up(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
@@ -467,9 +462,7 @@ class Vbucket:
             base_seqno=base,
             persisted_seqno=persisted - (high - base),
             purge_seqno=facts.purge_seqno,
-            values=self._values,
         )
-        self.data.newest.keys.close()
         told = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
         self.sync_writes.tell_later(told)
@@ -519,4 +512,4 @@ def _data_settings(settings: ClusterSettings) -> DataSettings:
         max_items=max(1, settings.checkpoint_items),
         keeps_versions=settings.history_retention_bytes > 0,
     )
-    return DataSettings(limits, settings.unpersisted_seqnos)
+    return DataSettings(limits, settings.unpersisted_seqnos, keeps_values=settings.keeps_values)

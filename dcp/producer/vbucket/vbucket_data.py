@@ -24,7 +24,6 @@ from dcp.producer.storage.unwritten_batches import UnwrittenBatches
 from dcp.producer.vbucket.memory_history import MemoryHistory
 from dcp.producer.vbucket.newest_versions import NewestVersions
 from dcp.producer.vbucket.persistence import Persistence
-from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.types import U64_MAX
 
 
@@ -32,12 +31,14 @@ from dcp.types import U64_MAX
 class DataSettings:
     """The limits of checkpoints, and the number of newest seqnos that are kept from the disk.
 
-    With ``writes_behind`` a flusher has the ``persistence`` flush.
+    With ``writes_behind`` a flusher has the ``persistence`` flush. ``keeps_values``: whether values
+    that are on disk stay in memory, too.
     """
 
     limits: CheckpointLimits
     unpersisted_seqnos: int = 0
     writes_behind: bool = False
+    keeps_values: bool = True
 
 
 class VbucketData:
@@ -52,9 +53,7 @@ class VbucketData:
         base_seqno: int = 0,
         persisted_seqno: int | None = None,
         purge_seqno: int = 0,
-        values: ResidentValues | None = None,
     ) -> None:
-        """``values`` of all vbuckets decides which values stay in memory; without it all do."""
         self.vbucket = vbucket
         self._on_append: Callable[[Version], None] = lambda _: None
         self._require_room: Callable[[], None] = lambda: None
@@ -62,7 +61,7 @@ class VbucketData:
         self._unwritten = UnwrittenBatches()
         self._store = VbucketStore.open(file, vbucket)
         self.memory = MemoryHistory(vbucket, settings.limits, base_seqno)
-        self.newest = NewestVersions(vbucket, self._store, values)
+        self.newest = NewestVersions(vbucket, self._store, keeps_values=settings.keeps_values)
         self.disk = DiskHistory(
             self._store,
             self._unwritten,
@@ -240,7 +239,6 @@ class VbucketData:
         A flusher or compactor that holds it finds nothing to do.
         """
         self.persistence.give_up()
-        self.newest.keys.close()
         self.close()
 
     def close(self) -> None:

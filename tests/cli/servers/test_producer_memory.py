@@ -14,10 +14,8 @@ PASSWORD = "secret-of-the-test"
 MIB = 2**20
 
 
-@pytest.mark.parametrize("quota_bytes", [0, MIB])
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_memory_stands_beside_its_bound(
-    quota_bytes: int,
     on_disk: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -25,7 +23,7 @@ def test_memory_stands_beside_its_bound(
 ) -> None:
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
     words = ["--data", str(tmp_path / "data")] if on_disk else []
-    with serving("tester", "--memory-quota", str(quota_bytes), *words) as seeds:
+    with serving("tester", *words) as seeds:
         with KvClient(seeds, "tester", PASSWORD, "default") as client:
             client.set(
                 (b"key-%03d" % number, b'{"pad":"%s"}' % (b"x" * 5000)) for number in range(400)
@@ -38,10 +36,8 @@ def test_memory_stands_beside_its_bound(
         bound_bytes = int(told["producer"]["producer:memory_bound_bytes"])
         assert 20 * MIB < resident_bytes < bound_bytes
         load = Load(400, key_bytes=7, connections=1)
-        without = producer_bytes(
-            load, checkpoint_quota_bytes=256 * MIB, values_bytes=quota_bytes, log_bytes=0
-        )
-        held = (not quota_bytes) + (not on_disk)  # the values, and the log, each 2 MB and more
+        without = producer_bytes(load, checkpoint_quota_bytes=256 * MIB, values_bytes=0)
+        held = 1 + (not on_disk)  # the values, and the log, each 2 MB and more
         more = bound_bytes - without
         clients_of_who_just_left = 64 * MIB
         assert held * 2_000_000 <= more <= held * 4_000_000 + 2 * clients_of_who_just_left

@@ -51,12 +51,6 @@ def test_the_data_folder(
     assert [settings.data_folder for settings in served] == [folder]
 
 
-@pytest.mark.parametrize(("words", "quota"), [([], 0), (["--memory-quota", "4096"], 4096)])
-def test_the_memory_quota(served: list[ClusterSettings], words: list[str], quota: int) -> None:
-    assert main(["serve", *words]) == 0
-    assert [settings.memory_quota_bytes for settings in served] == [quota]
-
-
 @pytest.mark.parametrize(
     ("words", "regex", "seconds"),
     [

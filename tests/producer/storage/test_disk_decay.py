@@ -243,30 +243,6 @@ def test_a_stream_of_what_is_damaged_ends_and_no_other(
     assert [body.by_seqno for body in told if isinstance(body, m.Mutation)] == list(range(31, 41))
 
 
-def test_a_document_that_is_damaged_is_not_answered(
-    make_cluster: Open, connect: Connect, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster = make_cluster(
-        vbuckets=1,
-        data_folder=folder,
-        flush_seconds=NEVER,
-        memory_quota_bytes=2000,
-        record_branches=False,
-    )
-    _fill(cluster)
-    _damage(folder, b"k20", *DAMAGES["key"])
-    client = connect(cluster).log_in()
-    asked = {n: client.call(m.KeyOnly(b"\0k%d" % n), Opcode.GET).status for n in (19, 20, 21, 90)}
-    assert asked == {
-        19: Status.SUCCESS,
-        20: Status.ETMPFAIL,
-        21: Status.SUCCESS,
-        90: Status.KEY_ENOENT,
-    }
-    assert "GET is answered ETMPFAIL" in caplog.text
-    assert "the frame of seqno 11" in caplog.text
-
-
 def test_compaction_refuses_what_is_damaged(
     open_cluster: Open, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
