@@ -47,11 +47,14 @@ _COLUMNS_OF_A_LENGTH: Final = (2, 2, 2, 2, 2, 1)
 
 
 class DiskFormatError(DcplakeError):
-    """A file that is no log of this vbucket, or one that another version of dcplake wrote."""
+    """A file that is no log of this vbucket, is damaged, or of another version of dcplake."""
 
 
 class BrokenBatchError(DcplakeError):
-    """Bytes that are no whole batch: what a crash leaves at the end of a log, or a bad disk."""
+    """Bytes that are no whole batch: what a crash leaves at the end of a log, or a bad disk.
+
+    The message says what was found and expected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,11 @@ def read_generation(file: DiskFile, vbucket: int) -> int:
     Raises:
         DiskFormatError: this is no log, of another format version, or another vbucket's.
     """
+    if file.size_bytes < FILE_HEADER_BYTES:
+        raise DiskFormatError(
+            f"{file}: found {file.size_bytes} bytes, expected {FILE_HEADER_BYTES} or more: "
+            "no log of a vbucket"
+        )
     header = bytes(file.read(0, FILE_HEADER_BYTES))
     magic, version, found_vbucket, generation = _FILE.unpack_from(header)
     if magic != _FILE_MAGIC:
@@ -206,12 +214,18 @@ def read_batch(
         BrokenBatchError: there is no whole batch.
     """
     if end - offset < _BATCH_HEADER_BYTES:
-        raise BrokenBatchError(f"{end - offset} bytes are too few for a batch header")
+        raise BrokenBatchError(
+            f"found {end - offset} bytes, expected a batch header of {_BATCH_HEADER_BYTES}"
+        )
     header = bytes(file.read(offset, _BATCH_HEADER_BYTES))
     magic, found_offset, found_generation, *numbers = _BATCH.unpack_from(header)
     crc = crc32(header[: _BATCH.size])
-    if magic != _BATCH_MAGIC or _CRC.unpack_from(header, _BATCH.size)[0] != crc:
-        raise BrokenBatchError("the batch header is damaged")
+    expected_crc = _CRC.unpack_from(header, _BATCH.size)[0]
+    if magic != _BATCH_MAGIC or expected_crc != crc:
+        raise BrokenBatchError(
+            f"found a batch header with magic {magic!r} and CRC {crc:#x}, expected "
+            f"{_BATCH_MAGIC!r} and {expected_crc:#x}"
+        )
     if (found_offset, found_generation) != (offset, generation):
         raise BrokenBatchError(
             f"found the batch of offset {found_offset} in generation {found_generation}, "
@@ -222,7 +236,7 @@ def read_batch(
     frames_at = offset + _BATCH_HEADER_BYTES + index_bytes + state_bytes
     size = frames_at + data_bytes + _CRC.size - offset
     if offset + size > end:
-        raise BrokenBatchError(f"found {end - offset} bytes of a batch of {size}")
+        raise BrokenBatchError(f"found {end - offset} bytes, expected a batch of {size}")
     index = file.read(offset + _BATCH_HEADER_BYTES, frames_at - offset - _BATCH_HEADER_BYTES)
     crc = crc32(index, crc)
     columns = _columns(index, counts)
@@ -233,8 +247,9 @@ def read_batch(
         crc = crc32(part, crc)
         if crcs is not None:
             crcs.add(part)
-    if _CRC.unpack(file.read(frames_at + data_bytes, _CRC.size))[0] != crc:
-        raise BrokenBatchError(f"the CRC over {size} bytes is wrong")
+    expected_crc = _CRC.unpack(file.read(frames_at + data_bytes, _CRC.size))[0]
+    if expected_crc != crc:
+        raise BrokenBatchError(f"found CRC {crc:#x} over {size} bytes, expected {expected_crc:#x}")
     return DiskBatch(
         bytes(index[index_bytes:]),
         snapshot_end,

@@ -19,7 +19,6 @@ Place = tuple[int, int]
 
 _COALESCED_BYTES: Final = 64 * 1024
 _OWNER_ONLY: Final = 0o600
-_COPIED_BYTES: Final = 1024 * 1024
 
 
 class PinnedFile(Protocol):
@@ -70,16 +69,6 @@ class DiskFile(Protocol):
         """Make the file, or put other content in its place: durably, and all or nothing.
 
         ``parts`` may be read from the file while it is being replaced.
-        """
-        ...
-
-    def keep_damaged(self, offset: int) -> str:
-        """Copy what there is from ``offset`` on to a new file beside, durably; return its name.
-
-        Empty where nothing outlives the process.
-
-        Raises:
-            OSError: it cannot be kept.
         """
         ...
 
@@ -142,31 +131,6 @@ class OsFile:
                 raise
             self._is_name_new = True
             self._sync_name()
-
-    def keep_damaged(self, offset: int) -> str:
-        """Copy what there is from ``offset`` on to ``NAME.damaged``, or ``.damaged.2`` and so on.
-
-        No file that is there is overwritten, and nobody reads what is kept but people.
-        """
-        serial = 1
-        while True:
-            ending = ".damaged" if serial == 1 else f".damaged.{serial}"
-            kept = self._path.with_name(self._path.name + ending)
-            try:
-                kept.touch(_OWNER_ONLY, exist_ok=False)
-                with _naming(kept), kept.open("r+b") as file:
-                    try:
-                        end = self.size_bytes
-                        places = range(offset, end, _COPIED_BYTES)
-                        _write(file, (self.read(at, min(_COPIED_BYTES, end - at)) for at in places))
-                    except OSError:
-                        kept.unlink(missing_ok=True)  # a full disk must not get fuller
-                        raise
-            except FileExistsError:
-                serial += 1
-            else:
-                self._sync_name()
-                return str(kept)
 
     def _sync_name(self) -> None:
         """Make durable that the name is that of the newest file."""
@@ -298,10 +262,6 @@ class MemoryFile:
         fresh.append(0, (bytes(part) for part in parts))
         self._starts, self._parts = fresh._starts, fresh._parts
         self.size_bytes = fresh.size_bytes
-
-    def keep_damaged(self, offset: int) -> str:
-        """Keep nothing: it would go with the object."""
-        return ""
 
     def pin(self) -> PinnedFile:
         """Return a file of the same parts."""

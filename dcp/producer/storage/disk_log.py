@@ -1,20 +1,18 @@
 """A vbucket's log as a file and what it says: opened, appended to, written anew.
 
-When it is opened every batch is read, up to the first that is not whole. A crash leaves a part of
-the batch that was being written: the file is cut there, nothing was promised of that batch. A
-damaged batch in the middle loses what follows it too: what is cut is kept as a file beside, and the
-warning says how much it is and where.
+When it is opened every batch is read. A crash leaves a part of the batch that was being written: it
+is cut off, nothing was promised of it. Anything else that is no whole batch is refused, and the
+file left as it is.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
 
 from dcp.producer.storage.disk_batch import (
     FILE_HEADER_BYTES,
     BrokenBatchError,
     DiskBatch,
+    DiskFormatError,
     encode_file_header,
     find_batch,
     read_batch,
@@ -27,9 +25,6 @@ from dcp.producer.storage.disk_scan import ScannedFile
 from dcp.producer.storage.frame_crcs import RunningCrcs
 from dcp.producer.storage.pending_write import PendingWrite
 
-_LOG = logging.getLogger(__name__)
-_MORE_IS_LOST: Final = ", more than a torn last batch (another begins at byte %d): kept as %s"
-
 
 class Log:
     """The log of one vbucket. What ``contents`` says is on disk.
@@ -38,10 +33,11 @@ class Log:
     """
 
     def __init__(self, file: DiskFile, vbucket: int) -> None:
-        """Read the file, and cut from its end what is no whole batch.
+        """Read the file, and cut from its end what a crash left of the last batch.
 
         Raises:
-            DiskFormatError: this is no log, of another format version, or another vbucket's.
+            DiskFormatError: this is no log, of another format version, another vbucket's, or it is
+                damaged.
         """
         self._file = file
         self._vbucket = vbucket
@@ -52,10 +48,7 @@ class Log:
         self._pending: PendingWrite | None = None
         self.generation, self.size_bytes = 1, 0
         end = self._file.size_bytes
-        if end < FILE_HEADER_BYTES:
-            if end:
-                text = "%s: %d bytes are too few for a log: starting with none"
-                _LOG.warning(text, self._file, end)
+        if not end:
             return
         self.generation = read_generation(self._file, self._vbucket)
         self.size_bytes = FILE_HEADER_BYTES
@@ -64,29 +57,24 @@ class Log:
             try:
                 batch = read_batch(self._file, self.size_bytes, end, self.generation, known)
             except BrokenBatchError as error:
-                self._cut_tail(end, error)
+                self._cut_torn_end(end, error)
                 return
             self._take(batch)
 
-    def _cut_tail(self, end: int, error: BrokenBatchError) -> None:
-        """Cut the file where it is no whole batch; a copy is kept of more than a torn last one.
+    def _cut_torn_end(self, end: int, error: BrokenBatchError) -> None:
+        """Cut the file where it is no whole batch, as a crash leaves it.
 
         Raises:
-            OSError: the copy cannot be written, or the file; it is what it was, or cut.
+            DiskFormatError: another batch follows, so the disk damaged this one.
+            OSError: the file cannot be written.
         """
-        kept, follows = "", find_batch(self._file, self.size_bytes, end, self.generation)
+        follows = find_batch(self._file, self.size_bytes, end, self.generation)
         if follows is not None:
-            kept = self._file.keep_damaged(self.size_bytes)
-        _LOG.warning(
-            "%s: %s: cut at byte %d, %d bytes are lost%s; vbucket %d goes on from seqno %d",
-            self._file,
-            error,
-            self.size_bytes,
-            end - self.size_bytes,
-            "" if follows is None else _MORE_IS_LOST % (follows, kept or "nothing"),
-            self._vbucket,
-            self.contents.persisted_seqno,
-        )
+            raise DiskFormatError(
+                f"{self._file}: the batch at byte {self.size_bytes} is damaged: {error}, and "
+                f"another batch follows at byte {follows}: restore the folder from a copy, or "
+                "begin with an empty one (a relay fills it from its cluster)"
+            )
         self._file.append(self.size_bytes, ())
 
     @property

@@ -1,14 +1,20 @@
-"""A log that is damaged before its end: the part that is kept, and the part that is not."""
+"""A log that is damaged: a torn end is cut off, anything else is refused and left as it is."""
 
-import errno
-import os
+import re
 from pathlib import Path
 
 import pytest
 
+from dcp.cli.main import main
+from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.storage.disk_batch import DiskFormatError
 from dcp.producer.storage.disk_file import OsFile
 from dcp.producer.storage.disk_store import VbucketStore
 from tests.producer.disk_items import items, seqnos_of
+from tests.producer.kept_clusters import flush_all
+
+FILE_HEADER_BYTES = 40
 
 
 def _log_of_three(path: Path) -> list[int]:
@@ -28,26 +34,27 @@ def _flip(path: Path, place: int) -> bytes:
     return bytes(data)
 
 
-def test_what_is_cut_from_the_middle_is_kept_beside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_that_is_damaged_before_its_last_batch_is_refused(tmp_path: Path) -> None:
+    """Wherever it is; nobody's documents go, and nothing is written beside."""
     path = tmp_path / "vb_0.log"
-    for name in ("vb_0.log.damaged", "vb_0.log.damaged.2"):
-        path.unlink(missing_ok=True)
-        ends = _log_of_three(path)
-        damaged = _flip(path, ends[0] + 20)
-        caplog.clear()
-        assert seqnos_of(VbucketStore.open(OsFile(path), 0)) == [1]
-        assert path.stat().st_size == ends[0]
-        assert (tmp_path / name).read_bytes() == damaged[ends[0] :]
-        assert f"another begins at byte {ends[1]}): kept as {tmp_path / name};" in caplog.text
-        caplog.clear()
-        assert seqnos_of(VbucketStore.open(OsFile(path), 0)) == [1]
-        assert not caplog.messages
+    begin, middle, _ = _log_of_three(path)
+    whole = path.read_bytes()
+    for place in range(FILE_HEADER_BYTES, middle):
+        path.write_bytes(whole)
+        damaged = _flip(path, place)
+        start, follows = (FILE_HEADER_BYTES, begin) if place < begin else (begin, middle)
+        message = rf"^{re.escape(str(path))}: the batch at byte {start} is damaged: found .*, "
+        message += rf"expected .*, and another batch follows at byte {follows}: restore the folder"
+        with pytest.raises(DiskFormatError, match=message):
+            VbucketStore.open(OsFile(path), 0)
+        assert path.read_bytes() == damaged
+    assert [each.name for each in tmp_path.iterdir()] == ["vb_0.log"]
 
 
 @pytest.mark.parametrize("is_torn", [True, False])
-def test_a_torn_last_batch_is_not_kept(tmp_path: Path, *, is_torn: bool) -> None:
+def test_a_torn_last_batch_is_cut_off_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_torn: bool
+) -> None:
     path = tmp_path / "vb_0.log"
     ends = _log_of_three(path)
     if is_torn:
@@ -55,22 +62,20 @@ def test_a_torn_last_batch_is_not_kept(tmp_path: Path, *, is_torn: bool) -> None
     else:
         _flip(path, ends[1] + 20)
     assert seqnos_of(VbucketStore.open(OsFile(path), 0)) == [1, 2]
+    assert path.stat().st_size == ends[1]
     assert [each.name for each in tmp_path.iterdir()] == ["vb_0.log"]
+    assert not caplog.messages
 
 
-def test_a_log_of_which_the_rest_cannot_be_kept_is_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_serve_refuses_a_damaged_folder_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "vb_0.log"
-    ends = _log_of_three(path)
-    damaged = _flip(path, ends[0] + 20)
-
-    def no_room(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", no_room)
-        with pytest.raises(OSError, match="No space left"):
-            VbucketStore.open(OsFile(path), 0)
-    assert path.read_bytes() == damaged
-    assert [each.name for each in tmp_path.iterdir()] == ["vb_0.log"]
+    with ProducerCluster(ClusterSettings(vbuckets=1, data_folder=tmp_path)) as cluster:
+        for number in range(3):
+            cluster.set(b"k%d" % number, b"1")
+            flush_all(cluster)
+    _flip(tmp_path / "vb_0.log", FILE_HEADER_BYTES + 20)
+    assert main(["serve", "--data", str(tmp_path), "--vbuckets", "1", "--port", "0"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert "vb_0.log: the batch at byte 40 is damaged: found " in told[0]
