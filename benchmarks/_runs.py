@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks._producer import PASSWORD, USER, BenchProducer
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.session import build_session
+from dcp.lake.tables.applied_version import AppliedVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

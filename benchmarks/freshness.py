@@ -127,7 +127,7 @@ def _ages(lake: LakeTables, first_round: int) -> tuple[Ages, int, int]:
         if each.round is not None
     }
     applied = sorted(
-        (int(each.ours["to"]), each.time.timestamp())
+        (int(each.ours["to_round"]), each.time.timestamp())
         for each in history(lake.table("docs"), WHOLE)
         if each.is_apply
     )

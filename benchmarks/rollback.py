@@ -35,9 +35,9 @@ from benchmarks._runs import (
 )
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.run import driver
 from dcp.lake.run.run import run
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.tables import AUDIT_TABLE

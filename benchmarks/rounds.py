@@ -40,13 +40,13 @@ from benchmarks._runs import (
     settings_for,
 )
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.quality.quality import check_replica
 from dcp.lake.quality.quality_results import write_results
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.run import run
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, spark_ddl

@@ -15,9 +15,10 @@ import pyarrow as pa
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
 from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES
-from dcp.lake.log.applied import AppliedVersion, applied_to_batch
+from dcp.lake.log.applied import applied_to_batch
 from dcp.lake.log.changes import append_round
 from dcp.lake.receive.keys import key_string
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES

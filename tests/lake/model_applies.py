@@ -4,7 +4,8 @@ import pytest
 
 from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.apply_plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
-from dcp.lake.log.applied import AppliedVersion, applied_of, unindexed_applied
+from dcp.lake.log.applied import applied_of, unindexed_applied
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents

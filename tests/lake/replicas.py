@@ -88,10 +88,10 @@ def require_every_version_exact(
     """
     commits = history(lake.table(replica.name), 1000)
     versions = [applied_of(replica.name, commit) for commit in commits if commit.is_apply]
-    rounds = {applied.held.round_of(vb) for applied in versions for vb in _vbuckets(lake)}
+    rounds = {applied.round_of(vb) for applied in versions for vb in _vbuckets(lake)}
     records = round_records(lake, rounds)
     for applied in versions:
-        states = (records[applied.held.round_of(vb)].states.get(vb) for vb in _vbuckets(lake))
+        states = (records[applied.round_of(vb)].states.get(vb) for vb in _vbuckets(lake))
         expected = rows_at(cluster, (state for state in states if state is not None), replica)
         assert table_rows(lake, applied.version, replica) == expected, f"{applied} differs"
     return len(versions)

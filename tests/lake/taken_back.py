@@ -2,20 +2,20 @@
 
 from itertools import pairwise
 
-from dcp.lake.log.log_slice import HeldVersion, Undo
+from dcp.lake.tables.applied_version import AppliedVersion, Undo
 from tests.lake.forking_log import ForkingLog
 from tests.lake.watched_lake import Place, Row, Version
 
 
 def was_deleted(
-    log: ForkingLog, rows: list[Row], held: HeldVersion, place: Place, fork_seqno: int
+    log: ForkingLog, rows: list[Row], held: AppliedVersion, place: Place, fork_seqno: int
 ) -> bool:
     """Whether a deletion above the fork was published in a version."""
-    state = log.lake.states_at[held.round][place[0]]
+    state = log.lake.states_at[held.to_round][place[0]]
     return fork_seqno > 0 and any(
         (row["vbucket"], row["key"]) == place
         and row["kind"] in ("deletion", "expiration")
-        and row["round"] <= held.round
+        and row["round"] <= held.to_round
         and row["epoch"] == state.epoch
         and fork_seqno < row["seqno"] <= state.complete_seqno
         for row in rows
@@ -29,12 +29,12 @@ def was_flushed(log: ForkingLog, after: Version, undo: Undo, place: Place) -> bo
 
 
 def replaced_by_less(
-    log: ForkingLog, held: HeldVersion, place: Place, old: Row | None, new: Row | None
+    log: ForkingLog, held: AppliedVersion, place: Place, old: Row | None, new: Row | None
 ) -> bool:
     """Whether a key of a replaced vbucket is gone, older than it was, or back."""
     if old is None:
         assert new is not None
-        return bool(new["seqno"] <= log.lake.states_at[held.round][place[0]].complete_seqno)
+        return bool(new["seqno"] <= log.lake.states_at[held.to_round][place[0]].complete_seqno)
     return new is None or (new["cas"] != old["cas"] and new["seqno"] <= old["seqno"])
 
 
@@ -62,5 +62,5 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
                     is_changed = new is None or new["cas"] != old["cas"]
                     is_undone = is_changed and old["seqno"] > undo.fork_seqno
                 if is_undone:
-                    found.add((after.held.round, *place))
+                    found.add((after.held.to_round, *place))
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.log.applied import applied_of
-from dcp.lake.log.log_slice import HeldVersion, Undo
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion, Undo
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables
@@ -36,7 +36,7 @@ class WrongCommitError(BaseException):
 class Version:
     """A version of the replica of the default collection: what it holds, and its rows."""
 
-    held: HeldVersion
+    held: AppliedVersion
     commit: TableCommit
     made: MemoryVersion
     undone: tuple[Undo, ...] = ()
@@ -133,12 +133,12 @@ class WatchedLake:
         [commit] = history(self.docs, 1)
         if made.number == 0:
             self.versions = []
-        before = self.versions[-1].held if self.versions else HeldVersion(0, 0)
+        before = self.versions[-1].held if self.versions else BEGINNING
         held, undone = before, tuple[Undo, ...]()
         revived = cleared = tuple[int, ...]()
         if commit.is_apply:
             applied = applied_of(DOCS.name, commit)
-            held, undone = applied.held, applied.undone
+            held, undone = applied, applied.undone
             revived, cleared = applied.revived, applied.cleared
         elif commit.restored is not None:
             held = self.versions[commit.restored].held

@@ -80,9 +80,9 @@ class Oracle:
         held = version.held
         commit, before = version.commit, self._tables.versions[-2:-1]
         if commit.is_apply and before:
-            assert commit.ours["from"] == before[0].held.round, (
-                f"P7: {commit} goes from round {commit.ours['from']}, expected "
-                f"{before[0].held.round}, where the table stood"
+            assert commit.ours["from_round"] == before[0].held.to_round, (
+                f"P7: {commit} goes from round {commit.ours['from_round']}, expected "
+                f"{before[0].held.to_round}, where the table stood"
             )
         if version.undone:
             self._counts.add("published rows taken back")

@@ -19,13 +19,14 @@ from dcp.lake.apply.cadence import is_due, pending_of
 from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.config.settings import ApplySettings
-from dcp.lake.log.applied import AppliedVersion, replica_status
+from dcp.lake.log.applied import replica_status
 from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.small_files import SmallFiles
 from dcp.lake.rounds.lake_position import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.spark.threads import in_thread
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
@@ -190,7 +191,7 @@ class Applier:
         if plan is None:
             self._note_quiet(lake, replica, to_round, seen_version)
             return None
-        self._contracts.refuse_loss(plan.table, plan.typed)
+        self._contracts.refuse_loss(plan.held.table, plan.typed)
         self._contracts.tell_without_columns(contract, plan.typed)
         if not self._may_publish(lake, plan):
             self._held_back[replica.name] = to_round

@@ -44,10 +44,8 @@ from dcp.lake.apply.typed_rows import see_rows, typed_sql, typed_table
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES, arrow_settings
 from dcp.lake.log.applied import (
-    AppliedVersion,
     ReplicaStatus,
     applied_of,
-    commit_content,
     replica_status,
     settled_lineage,
 )
@@ -58,8 +56,10 @@ from dcp.lake.log.slice_rows import SOURCE, touched_keys, vbuckets_without_repea
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.table import Transaction
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.schema import REPLICA_CLUSTERING
 from dcp.lake.tables.tables import (
     MICROSECOND_TIMESTAMPS,
@@ -129,15 +129,13 @@ def plan_apply(
     if rows is None:
         without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
     plan = ApplyPlan(
-        table=replica.name,
+        held=status.held,
         collection_id=replica.collection_id,
-        from_round=status.round,
         log_slice=log_slice,
         keys=keys,
         names_keys=keys is not None and _pays_to_name(lake, replica, keys),
         rows=rows,
         without_repeats=without_repeats,
-        base_version=status.version,
         since_version=status.since_version,
         log_version=log_version,
         is_first=status.lineage.since() == -1,
@@ -164,7 +162,7 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
     else:
         arrow = arrow_settings(plan.largest_bytes)
         with session_settings_for_a_while(lake.spark, arrow), plan_source(lake, plan) as source:
-            rows = written_sql(source, plan, lake.table_sql(plan.table))
+            rows = written_sql(source, plan, lake.table_sql(plan.held.table))
             seen = see_rows(lake.spark, rows, columns)
     return replace(plan, typed=with_documents(plan.typed, columns, seen))
 
@@ -175,7 +173,7 @@ def _empty_slice(applied: AppliedVersion) -> LogSlice:
         first_round=applied.to_round,
         to_round=applied.to_round,
         log_from_round=applied.log_from_round,
-        stale=dict(applied.stale),
+        stale=applied.stale,
     )
 
 
@@ -314,7 +312,8 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
         with lake.store.looks.committing():
             lineage = _checked_lineage(lake, plan)
             is_empty = plan.is_first and lineage.since() == -1
-            checked = replace(plan, base_version=lineage.newest, is_first=is_empty)
+            held = replace(plan.held, version=lineage.newest)
+            checked = replace(plan, held=held, is_first=is_empty)
             failure = _commit(lake, checked, writer_id, first if is_empty else None)
         made = _read_back(lake, plan, writer_id, failure)
         if made is not None:
@@ -329,7 +328,7 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
 def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
     with lake.store.looks.committing():
         if _checked_lineage(lake, plan).since() == -1:
-            lake.table(plan.table).add_columns(columns.schema, {DOC: columns.fingerprint})
+            lake.table(plan.held.table).add_columns(columns.schema, {DOC: columns.fingerprint})
 
 
 def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
@@ -337,17 +336,17 @@ def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
 
     A later apply passes: the fence keeps this one from being published on top of it.
     """
-    lineage = settled_lineage(lake, plan.table)
+    lineage = settled_lineage(lake, plan.held.table)
     if not plan.log_slice.begins_anew:
-        lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
+        lineage.refuse_defect(plan.held.table, lake.table_sql(plan.held.table))
     elif plan.keys is None:  # all that the table has is replaced, whatever it is by then
         return lineage
     origin = lineage.commit(lineage.origin(lineage.newest))
-    is_applied_to = origin and origin.is_apply and origin.version > plan.base_version
-    if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.base_version):
+    is_applied_to = origin and origin.is_apply and origin.version > plan.held.version
+    if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.held.version):
         raise LakeError(
             f"{plan}: found other rows since, at version {lineage.newest}, expected those of "
-            f"version {plan.base_version}; nothing was applied, run it again"
+            f"version {plan.held.version}; nothing was applied, run it again"
         )
     return lineage
 
@@ -385,21 +384,20 @@ def _commit(
 
     A failure does not say that it did not commit.
     """
-    metadata = {
+    metadata = plain(plan.log_slice.applied_to(plan.held))
+    metadata |= {
         "lake": lake.identity.lake_id,
-        "table": plan.table,
-        "base": plan.base_version,
+        "base": metadata.pop("version"),
         "writer": writer_id,
-        **commit_content(plan.from_round, plan.log_slice),
     }
-    transaction = f"{lake.identity.lake_id}:{plan.table}", plan.since_version + 1
+    transaction = f"{lake.identity.lake_id}:{plan.held.table}", plan.since_version + 1
     try:
         if plan.typed.rewrites:
             _rewrite(lake, plan, transaction, metadata)
         elif first is None:
             _merge(lake, plan, transaction, metadata)
         else:
-            first.append(lambda: plan.base_version, transaction, metadata)
+            first.append(lambda: plan.held.version, transaction, metadata)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
@@ -409,7 +407,7 @@ def _commit(
 def _merge(
     lake: LakeTables, plan: ApplyPlan, transaction: Transaction, metadata: Mapping[str, Any]
 ) -> None:
-    table, columns = lake.table(plan.table), plan.typed.columns
+    table, columns = lake.table(plan.held.table), plan.typed.columns
 
     def statement(source: str) -> str:
         return merge_sql(table.sql, source, plan)
@@ -428,7 +426,7 @@ def _merge(
 def _rewrite(
     lake: LakeTables, plan: ApplyPlan, transaction: Transaction, metadata: Mapping[str, Any]
 ) -> None:
-    table, columns = lake.table(plan.table), plan.typed.columns
+    table, columns = lake.table(plan.held.table), plan.typed.columns
     with plan_source(lake, plan) as source:
         rows, comments = written_sql(source, plan, table.sql), {}
         if columns is not None:
@@ -448,9 +446,9 @@ def _rewrite(
 def plan_source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
     """Give SQL for the rows that a plan merges (`SOURCE`): the name of a view, or a query."""
     if plan.rows is None:
-        yield source_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
+        yield source_sql(lake.table_sql(plan.held.table), lake.changes_sql, plan)
         return
-    with memory_view(lake.spark, f"dcplake_rows_of_{plan.table}", plan.rows) as view:
+    with memory_view(lake.spark, f"dcplake_rows_of_{plan.held.table}", plan.rows) as view:
         yield view
 
 
@@ -467,22 +465,23 @@ def _read_back(
     lake: LakeTables, plan: ApplyPlan, writer_id: str, failure: Exception | None
 ) -> AppliedVersion | None:
     """Return the MERGE's result by the history; None if it may be tried again."""
-    table_sql = lake.table_sql(plan.table)
+    table_sql = lake.table_sql(plan.held.table)
     try:
-        lineage = settled_lineage(lake, plan.table)
+        lineage = settled_lineage(lake, plan.held.table)
     except Exception as error:
         raise failure or error from None
-    later = (commit for commit in lineage.commits if commit.version > plan.base_version)
+    later = (commit for commit in lineage.commits if commit.version > plan.held.version)
     last = next((commit for commit in later if commit.is_apply), None)
     if last is not None or not plan.log_slice.begins_anew:
-        lineage.refuse_defect(plan.table, table_sql)
+        lineage.refuse_defect(plan.held.table, table_sql)
     if last is not None:
-        made = (last.writer, last.ours["from"], last.ours["to"])
-        if made == (writer_id, plan.from_round, plan.to_round):
-            return applied_of(plan.table, last)
+        made, from_round = applied_of(plan.held.table, last), plan.held.to_round
+        expected = writer_id, from_round, plan.to_round
+        if (last.writer, made.from_round, made.to_round) == expected:
+            return made
         raise FencedError(
-            f"another driver applied to {plan.table}: found {last}, round {last.ours['from']} -> "
-            f"{last.ours['to']} by writer {last.writer}; expected it at round {plan.from_round} "
+            f"another driver applied to {made.table}: found {last}, round {made.from_round} -> "
+            f"{made.to_round} by writer {last.writer}; expected it at round {from_round} "
             f"(our writer {writer_id}); this driver stops"
         ) from failure
     if failure is None:

@@ -12,6 +12,7 @@ from dcp.lake.apply.typed_plan import UNTYPED, TypedPlan
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
 from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.slice_keys import Keys
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.printable import number_ranges
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
@@ -41,14 +42,12 @@ ROW_BUDGET: Final = RowBudget()
 class ApplyPlan:
     """One MERGE: the slice of the log that it reads, and its effect on a table."""
 
-    table: str
+    held: AppliedVersion
+    """What the table holds, in the version that the plan was made on."""
     collection_id: int
-    from_round: int
     log_slice: LogSlice
     keys: Keys | None = field(repr=False)
     """The keys that it touches; empty if the table is only moved on; None: too many to hold."""
-    base_version: int
-    """The version of the table that the plan was made on."""
     since_version: int
     """The apply or RESTORE that the table stands at; the fence counts it."""
     log_version: int
@@ -82,9 +81,9 @@ class ApplyPlan:
     def __str__(self) -> str:
         count = "many" if self.keys is None else str(len(self.keys))
         return (
-            f"apply {self.table}: round {self.from_round} -> {self.to_round}, {count} changed keys "
-            f"in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes from round "
-            f"{self.log_slice.first_round}{self._vbuckets_text()}"
+            f"apply {self.held.table}: round {self.held.to_round} -> {self.to_round}, {count} "
+            f"changed keys in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes "
+            f"from round {self.log_slice.first_round}{self._vbuckets_text()}"
         )
 
     def _vbuckets_text(self) -> str:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.lake.apply.apply_plan import ApplyPlan
-from dcp.lake.log.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
+from dcp.lake.log.log_slice import LogSlice, Role, RowRange
 from dcp.lake.log.slice_sql import rows_sql, won_rows_sql
+from dcp.lake.tables.applied_version import EMPTY_TABLE
 from dcp.lake.tables.schema import REPLICA, TYPED, RowKind
 from dcp.lake.tables.sql import integer_list, quoted, string, string_list
 
@@ -76,7 +77,7 @@ def written_sql(source: str, plan: ApplyPlan, table_sql: str) -> str:
         return f"({rows})"
     kept = ", ".join(f"t.{name}" for name in _NAMES)
     return f"""(
-SELECT {kept} FROM {table_sql} VERSION AS OF {plan.base_version} t
+SELECT {kept} FROM {table_sql} VERSION AS OF {plan.held.version} t
 LEFT ANTI JOIN {source} s ON t.vbucket = s.vbucket AND t.key = s.key
 UNION ALL {rows})"""
 
@@ -163,7 +164,7 @@ def _gone_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
     vbuckets = _listed(plan.log_slice.emptied)
     # They only leave: of a whole table that is flushed no document is read.
     columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)
-    held = f"{table_sql} VERSION AS OF {plan.base_version}"
+    held = f"{table_sql} VERSION AS OF {plan.held.version}"
     return f"""
 SELECT {columns}, true AS deleted
 FROM (SELECT DISTINCT vbucket, key FROM {held} WHERE vbucket IN ({vbuckets})) o

@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from dcp.lake.apply.apply_plan import ROW_BUDGET
 from dcp.lake.apply.replica_facts import is_missing_version
-from dcp.lake.log.applied import AppliedVersion, ReplicaStatus
-from dcp.lake.log.log_slice import REPLACED
+from dcp.lake.log.applied import ReplicaStatus
 from dcp.lake.log.round_records import states_left
 from dcp.lake.log.slice_rows import deletions_between
 from dcp.lake.log.slice_sql import deletions_sql
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.table import Statement
+from dcp.lake.tables.applied_version import REPLACED, AppliedVersion
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_ledger
@@ -56,7 +56,6 @@ def write_audit(
     audited = Audited(
         applied,
         commit.time,
-        int(commit.ours.get("first", 1)),
         states_left(lake, applied.from_round),
         keys,
     )
@@ -82,8 +81,6 @@ def write_audit(
 class Audited:
     applied: AppliedVersion
     time: datetime
-    first_round: int
-    """The first round that it read."""
     states: Mapping[int, VbucketProgress]
     """The vbuckets' states in the round that the table held before."""
     keys: Collection[str] | None = None
@@ -167,7 +164,7 @@ def _few_rows(lake: LakeTables, audited: Audited) -> dict[str, pa.Table] | None:
 
 
 def _deletion_rounds(audited: Audited) -> tuple[int, int]:
-    return audited.first_round, audited.applied.from_round
+    return audited.applied.first_round, audited.applied.from_round
 
 
 def _chosen(audited: Audited, text: Callable[[str], str]) -> str:

@@ -25,7 +25,7 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
         return None
     columns, source = (
         plan.typed.columns,
-        source_sql(lake.table_sql(plan.table), lake.changes_sql, plan),
+        source_sql(lake.table_sql(plan.held.table), lake.changes_sql, plan),
     )
     names = ", ".join(map(quoted, REPLICA.names))
 
@@ -34,7 +34,7 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
         return known if columns is None else typed_batch(known, columns)
 
     return lake.store.first_rows(
-        plan.table,
+        plan.held.table,
         f"SELECT {names} FROM {source} WHERE NOT deleted",
         as_in_files,
         REPLICA if columns is None else columns.replica_schema,

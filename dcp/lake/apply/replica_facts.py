@@ -10,8 +10,9 @@ from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.collection_log import collection_events
 from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.epochs import Fork
-from dcp.lake.log.log_slice import EMPTY_TABLE, CollectionEvent, HeldVersion
+from dcp.lake.log.log_slice import CollectionEvent
 from dcp.lake.log.round_records import round_records, rounds_left
+from dcp.lake.tables.applied_version import EMPTY_TABLE, AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA
@@ -51,7 +52,7 @@ class LakeFacts:
         own = self._replica.collection_id
         return collection_events(self._lake, own, from_round, to_round, vbuckets)
 
-    def older_versions(self) -> Sequence[HeldVersion]:
+    def older_versions(self) -> Sequence[AppliedVersion]:
         """Return the newest version of each older state of the table, newest first.
 
         Time travel needs the history, so versions that it forgot are missing.
@@ -68,15 +69,17 @@ class LakeFacts:
             seen.add(origin)
             applied = applied_at(table, lineage, commit.version)
             if applied is not None and lineage.defect(commit.version) is None:
-                found.append(replace(applied.held, version=commit.version))
+                found.append(replace(applied, version=commit.version))
         return self._with_positions(found)
 
-    def _with_positions(self, versions: Sequence[HeldVersion]) -> Sequence[HeldVersion]:
-        rounds = {number for each in versions for number in (each.round, *each.stale.values())}
+    def _with_positions(self, versions: Sequence[AppliedVersion]) -> Sequence[AppliedVersion]:
+        rounds = {number for each in versions for number in (each.to_round, *each.stale.values())}
         if not rounds:
             return versions
         known = rounds_left(self._lake, rounds)
-        return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
+        return [
+            each for each in versions if known.issuperset((each.to_round, *each.stale.values()))
+        ]
 
     def is_readable(self, version: int, vbucket: int) -> bool:
         return (version, vbucket) not in self.unreadable

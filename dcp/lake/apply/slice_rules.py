@@ -29,24 +29,18 @@ from dcp.lake.apply.clearing_rules import (
 )
 from dcp.lake.log.epochs import Fork, is_live, live_up_to
 from dcp.lake.log.log_slice import (
-    EMPTY_TABLE,
-    REPLACED,
     CollectionEvent,
-    HeldVersion,
     LogSlice,
     ReplicaFacts,
     Role,
     RowRange,
-    Undo,
 )
+from dcp.lake.tables.applied_version import BEGINNING, EMPTY_TABLE, REPLACED, AppliedVersion, Undo
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 _VERSIONS_AT_ONCE: Final = 16
 _UNREADABLE_MOST: Final = 3
 """After so many unreadable versions the others are not tried: they are older."""
-
-_BEGINNING: Final = HeldVersion(EMPTY_TABLE, 0)
-"""The table as it was made, without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ class _Standing:
         return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
 
 
-def slice_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> LogSlice:
+def slice_between(held: AppliedVersion, to_round: int, facts: ReplicaFacts) -> LogSlice:
     """Return the slice that brings a replica from ``held`` to ``to_round``.
 
     Raises:
@@ -75,7 +69,7 @@ def slice_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> LogS
 
 
 class _Decision:
-    def __init__(self, held: HeldVersion, to_round: int, facts: ReplicaFacts) -> None:
+    def __init__(self, held: AppliedVersion, to_round: int, facts: ReplicaFacts) -> None:
         self._facts = facts
         self._cleaned_round = facts.cleaned_round  # asked once: it is a statement on the lake
         self._held = held
@@ -176,8 +170,8 @@ class _Decision:
     def _undo(self, undo: Mapping[int, _Standing]) -> None:
         bases = self._bases(undo)
         if baseless := sorted(undo.keys() - bases.keys()):
-            self._learn([_BEGINNING], baseless)
-            bases |= {v: self._standing(v, _BEGINNING) for v in baseless}
+            self._learn([BEGINNING], baseless)
+            bases |= {v: self._standing(v, BEGINNING) for v in baseless}
         self._learn_events(bases)
         for vbucket, old in undo.items():
             forks = self._forks_after(vbucket, bases[vbucket])
@@ -208,7 +202,7 @@ class _Decision:
                         unreadable[vbucket] += 1
         return found
 
-    def _live_base(self, vbucket: int, version: HeldVersion) -> _Standing | None:
+    def _live_base(self, vbucket: int, version: AppliedVersion) -> _Standing | None:
         """Return a version's state of a vbucket, if it is live and older than the held one.
 
         After a RESTORE, versions of later rounds say nothing of the table's rows.
@@ -221,7 +215,7 @@ class _Decision:
 
     # --- what is known
 
-    def _standing(self, vbucket: int, version: HeldVersion) -> _Standing:
+    def _standing(self, vbucket: int, version: AppliedVersion) -> _Standing:
         number = version.round_of(vbucket)
         state = self._states[number].get(vbucket) or VbucketProgress.beginning(vbucket)
         return _Standing(number, state, version.version)
@@ -235,7 +229,7 @@ class _Decision:
 
         Then the states that the replica holds do not matter: a damaged log may have lost them.
         """
-        held_rounds = {self._held.round, *self._held.stale.values()}
+        held_rounds = {self._held.to_round, *self._held.stale.values()}
         lost: LakeError | None = None
         try:
             self._states |= self._facts.states({self._to_round, *held_rounds})
@@ -284,7 +278,7 @@ class _Decision:
             ):
                 self._events.setdefault(event.vbucket, set()).add(event)
 
-    def _learn(self, versions: Sequence[HeldVersion], vbuckets: Sequence[int]) -> None:
+    def _learn(self, versions: Sequence[AppliedVersion], vbuckets: Sequence[int]) -> None:
         rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
         self._states |= self._facts.states(rounds - self._states.keys())
         known = set(self._forks)

@@ -6,75 +6,25 @@ after an apply writes; a reader of the index may find it behind the truth, never
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.log.log_slice import HeldVersion, LogSlice, Undo
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.records import plain, read
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
-from dcp.printable import number_ranges
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedVersion:
-    """A version of a replica table that holds the state of ``to_round``.
-
-    The fields that are not compared come from the commit alone.
-    """
-
-    table: str
-    version: int
-    from_round: int
-    to_round: int
-    log_from_round: int
-    """The log has the later rounds' rows that it lacks from this round on.
-
-    That is ``to_round``, or the oldest round with a row that still waited for its snapshot's end
-    then.
-    """
-    stale: tuple[tuple[int, int], ...] = ()
-    """(vbucket, round): it holds the vbucket as of this older round."""
-    undone: tuple[Undo, ...] = ()
-    """The vbuckets that it took back."""
-    cleared: tuple[int, ...] = field(default=(), compare=False)
-    """In these vbuckets it emptied the collection."""
-    revived: tuple[int, ...] = field(default=(), compare=False)
-    """In these vbuckets it undid an emptying."""
-    inserted: int = field(default=0, compare=False)
-    updated: int = field(default=0, compare=False)
-    deleted: int = field(default=0, compare=False)
-    rewritten: int = field(default=0, compare=False)
-
-    def __str__(self) -> str:
-        counts = f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
-        if self.rewritten:
-            counts = f"all {self.rewritten} rows written anew, with other typed columns"
-        told = (
-            f"{self.table} version {self.version}: round {self.from_round} -> {self.to_round}, "
-            f"{counts}"
-        )
-        if self.undone:
-            told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
-        if self.cleared:
-            told += f"; flushed or dropped: vbuckets {number_ranges(self.cleared)}"
-        if self.stale:
-            told += f"; stale: vbuckets {number_ranges(vb for vb, _ in self.stale)}"
-        return told
-
-    @property
-    def held(self) -> HeldVersion:
-        return HeldVersion(self.version, self.to_round, dict(self.stale))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """The status of a replica table: the apply whose rows it has, and its history."""
 
+    table: str
     applied: AppliedVersion | None
     """None before the first apply; after a RESTORE it is not the newest apply."""
     since_version: int
@@ -84,12 +34,12 @@ class ReplicaStatus:
     @property
     def round(self) -> int:
         """The round that the table holds; 0 before the first apply."""
-        return self.applied.to_round if self.applied else 0
+        return self.held.to_round
 
     @property
-    def held(self) -> HeldVersion:
-        stale = dict(self.applied.stale) if self.applied else {}
-        return HeldVersion(self.version, self.round, stale)
+    def held(self) -> AppliedVersion:
+        """The apply whose rows the newest version has, under that version."""
+        return replace(self.applied or BEGINNING, table=self.table, version=self.version)
 
     @property
     def version(self) -> int:
@@ -104,21 +54,20 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
     lineage = settled_lineage(lake, replica.name, window)
     since = lineage.since()
     if (commit := lineage.applied()) is not None:
-        return ReplicaStatus(
-            applied_of(replica.name, commit), commit.version if since is None else since, lineage
-        )
+        since = commit.version if since is None else since
+        return ReplicaStatus(replica.name, applied_of(replica.name, commit), since, lineage)
     origin = lineage.origin(lineage.newest)
     if origin < 0 or lineage.is_whole:
-        return ReplicaStatus(None, -1 if since is None else since, lineage)
+        return ReplicaStatus(replica.name, None, -1 if since is None else since, lineage)
     if (told := lineage.heartbeat_content(lineage.newest)) is not None:
         since = int(told["since"]) if since is None else since
-        return ReplicaStatus(applied_of_heartbeat(replica.name, told), since, lineage)
+        return ReplicaStatus(replica.name, applied_of_heartbeat(told), since, lineage)
     # A table that was dropped and made again may have older rows with higher versions there.
     indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
     applied = indexed[-1] if indexed else None
     if since is None:
         since = applied.version if applied else -1
-    return ReplicaStatus(applied, since, lineage)
+    return ReplicaStatus(replica.name, applied, since, lineage)
 
 
 def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:
@@ -130,7 +79,7 @@ def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | N
     if origin is not None:
         return applied_of(table, origin) if origin.is_apply else None
     told = lineage.heartbeat_content(version)
-    return None if told is None else applied_of_heartbeat(table, told)
+    return None if told is None else applied_of_heartbeat(told)
 
 
 def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
@@ -141,7 +90,7 @@ def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) ->
     """
     held = status.held
     anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)
-    return dict(held.stale) | {vb: held.round_of(vb) for vb in anew}
+    return {**held.stale} | {vb: held.round_of(vb) for vb in anew}
 
 
 def settled_lineage(lake: LakeTables, table: str, window: int = FEW) -> Lineage:
@@ -155,73 +104,27 @@ def settled_lineage(lake: LakeTables, table: str, window: int = FEW) -> Lineage:
 
 
 def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
-    counts = [
+    made = read(AppliedVersion, {**commit.ours, "table": table, "version": commit.version})
+    written = "" if commit.operation == "MERGE" else "numOutputRows"
+    inserted, updated, deleted, rewritten = (
         int(commit.metrics.get(name, "0") or 0)
         for name in (
             "numTargetRowsInserted",
             "numTargetRowsUpdated",
             "numTargetRowsDeleted",
-            "numOutputRows" if commit.operation != "MERGE" else "",
+            written,
         )
-    ]
-    emptied = (tuple(commit.ours.get(name, ())) for name in ("cleared", "revived"))
-    return _applied_from(table, commit.version, commit.ours, *emptied, *counts)
-
-
-def commit_content(from_round: int, log_slice: LogSlice) -> dict[str, Any]:
-    return {
-        "from": from_round,
-        "to": log_slice.to_round,
-        "log_from": log_slice.log_from_round,
-        **({"first": log_slice.first_round} if log_slice.undone else {}),
-        **_by_vbucket(log_slice.stale.items(), log_slice.undone),
-        **({"cleared": list(log_slice.cleared)} if log_slice.cleared else {}),
-        **({"revived": list(log_slice.revived)} if log_slice.revived else {}),
-    }
+    )
+    return replace(made, inserted=inserted, updated=updated, deleted=deleted, rewritten=rewritten)
 
 
 def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
-    applied = status.applied
-    told: dict[str, Any] = {"since": status.since_version}
-    if applied is not None:
-        told |= {
-            "version": applied.version,
-            "from": applied.from_round,
-            "to": applied.to_round,
-            "log_from": applied.log_from_round,
-            **_by_vbucket(applied.stale, applied.undone),
-        }
-    return told
+    return {"since": status.since_version, **(plain(status.applied) if status.applied else {})}
 
 
-def applied_of_heartbeat(table: str, told: Mapping[str, Any]) -> AppliedVersion | None:
+def applied_of_heartbeat(told: Mapping[str, Any]) -> AppliedVersion | None:
     """Return the apply that a heartbeat repeats; None if there was none yet."""
-    return _applied_from(table, int(told["version"]), told) if "to" in told else None
-
-
-def _by_vbucket(
-    stale: Iterable[tuple[int, int]], undone: Iterable[Undo]
-) -> dict[str, list[tuple[int, ...]]]:
-    told: dict[str, list[tuple[int, ...]]] = {
-        "stale": list(stale),
-        "undone": [(each.vbucket, each.version, each.fork_seqno) for each in undone],
-    }
-    return {name: listed for name, listed in told.items() if listed}
-
-
-def _applied_from(
-    table: str, version: int, content: Mapping[str, Any], *commit_fields: Any
-) -> AppliedVersion:
-    return AppliedVersion(
-        table,
-        version,
-        int(content["from"]),
-        int(content["to"]),
-        int(content["log_from"]),
-        tuple(sorted((int(vbucket), int(number)) for vbucket, number in content.get("stale", ()))),
-        tuple(sorted(Undo(*map(int, each)) for each in content.get("undone", ()))),
-        *commit_fields,
-    )
+    return read(AppliedVersion, told) if "to_round" in told else None
 
 
 def unindexed_applied(
@@ -263,12 +166,20 @@ def _recent(lake: LakeTables, table: str, window: int) -> list[AppliedVersion]:
             origin = lineage.commit(lineage.origin(commit.version))
             if origin:
                 made = applied_of(table, origin)
-                at, log_from, stale = made.to_round, made.log_from_round, made.stale
-                found.append(AppliedVersion(table, commit.version, at, at, log_from, stale))
+                found.append(
+                    AppliedVersion(
+                        table,
+                        commit.version,
+                        made.to_round,
+                        made.to_round,
+                        made.log_from_round,
+                        made.stale_vbuckets,
+                    )
+                )
             elif lineage.is_whole:
-                found.append(AppliedVersion(table, commit.version, 0, 0, 0))
+                found.append(replace(BEGINNING, table=table, version=commit.version))
     if not found and (told := lineage.heartbeat_content(lineage.newest)) is not None:
-        applied = applied_of_heartbeat(table, told)  # its commit is gone from the history
+        applied = applied_of_heartbeat(told)  # its commit is gone from the history
         found += [applied] if applied else []
     return found
 
@@ -280,41 +191,12 @@ def indexed_applied(
         "round, applied", f"{is_kind(RowKind.APPLIED)} AND round >= {int(first_round)}"
     )
     found.sort(key=lambda row: (row["round"], row["applied"]["version"]))
-    rows = (row["applied"] for row in found if row["applied"]["table"] in tables)
-    return [
-        AppliedVersion(
-            row["table"],
-            row["version"],
-            row["from_round"],
-            row["to_round"],
-            row["log_from_round"],
-            tuple(sorted((each["vbucket"], each["round"]) for each in row["stale"] or ())),
-            tuple(
-                sorted(
-                    Undo(each["vbucket"], each["version"], int(each["fork_seqno"]))
-                    for each in row["undone"] or ()
-                )
-            ),
-        )
-        for row in rows
-    ]
+    applied = (read(AppliedVersion, row["applied"]) for row in found)
+    return [each for each in applied if each.table in tables]
 
 
 def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa.RecordBatch:
     rows = [
-        {
-            "round": round_number,
-            "kind": RowKind.APPLIED,
-            "applied": {
-                "table": each.table,
-                "version": each.version,
-                "from_round": each.from_round,
-                "to_round": each.to_round,
-                "log_from_round": each.log_from_round,
-                "stale": [{"vbucket": vb, "round": number} for vb, number in each.stale],
-                "undone": [asdict(undo) for undo in each.undone],
-            },
-        }
-        for each in applied
+        {"round": round_number, "kind": RowKind.APPLIED, "applied": plain(each)} for each in applied
     ]
     return pa.RecordBatch.from_pylist(rows, schema=CHANGES)

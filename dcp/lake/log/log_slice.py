@@ -6,13 +6,11 @@ The rules are in `dcp.lake.apply.slice_rules`.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from dcp.lake.log.epochs import Fork
+from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket, Undo
 from dcp.lake.tables.vbucket_state import VbucketProgress
-
-REPLACED: Final = -1
-EMPTY_TABLE: Final = 0
 
 
 class Role(StrEnum):
@@ -52,32 +50,6 @@ class CollectionEvent:
     """It is a drop that removes none (`dcp.lake.receive.system_events.DroppedPolicy`)."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Undo:
-    vbucket: int
-    version: int
-    """Gives the lost rows; 0 is the empty table, -1 means that the vbucket was replaced
-    as a whole.
-    """
-    fork_seqno: int
-    """Rows above it are undone."""
-
-    @property
-    def is_replacement(self) -> bool:
-        return self.version == REPLACED
-
-
-@dataclass(frozen=True, slots=True)
-class HeldVersion:
-    version: int
-    round: int
-    stale: Mapping[int, int] = field(default_factory=dict)
-    """Older rounds, by vbucket."""
-
-    def round_of(self, vbucket: int) -> int:
-        return self.stale.get(vbucket, self.round)
-
-
 class ReplicaFacts(Protocol):
     """The facts about one replica and the log from which a slice is decided."""
 
@@ -96,7 +68,7 @@ class ReplicaFacts(Protocol):
         self, from_round: int, to_round: int, vbuckets: Collection[int]
     ) -> Sequence[CollectionEvent]: ...
 
-    def older_versions(self) -> Sequence[HeldVersion]:
+    def older_versions(self) -> Sequence[AppliedVersion]:
         """Return the versions that may still be readable, newest first."""
 
     def is_readable(self, version: int, vbucket: int) -> bool: ...
@@ -112,7 +84,7 @@ class LogSlice:
     """All rows are in rounds from this one to `to_round`."""
     to_round: int
     log_from_round: int
-    """See `dcp.lake.log.applied.AppliedVersion`."""
+    """See `AppliedVersion`."""
     undone: tuple[Undo, ...] = ()
     """Rows above the fork go back to an older version (`restored`), or all rows are `replaced`."""
     cleared: tuple[int, ...] = ()
@@ -147,6 +119,24 @@ class LogSlice:
         whole.
         """
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
+
+    def applied_to(self, held: AppliedVersion) -> AppliedVersion:
+        """Return what a table becomes that holds ``held``.
+
+        The version stays that of ``held``: Delta numbers the new one.
+        """
+        return AppliedVersion(
+            held.table,
+            held.version,
+            held.to_round,
+            self.to_round,
+            self.log_from_round,
+            tuple(StaleVbucket(*each) for each in sorted(self.stale.items())),
+            self.undone,
+            self.cleared,
+            self.revived,
+            self.first_round,
+        )
 
     @property
     def has_work(self) -> bool:

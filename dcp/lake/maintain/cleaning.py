@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dcp.lake.log.applied import AppliedVersion, applied_at
+from dcp.lake.log.applied import applied_at
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
@@ -125,7 +126,7 @@ def plan_cleaning(
     ``states`` are the states of every vbucket, by round, for `rounds_to_judge`.
     """
     for replica, applied in versions.items():
-        if stale := sorted({vbucket for each in applied for vbucket, _ in each.stale}):
+        if stale := sorted({vbucket for each in applied for vbucket in each.stale}):
             # What they held is from older rounds, and what they wait for is not applied.
             return CleaningDeferred(
                 f"table {replica.name} had stale vbuckets: {number_ranges(stale)}"

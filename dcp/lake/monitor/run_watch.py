@@ -11,11 +11,11 @@ from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.progress import StreamProgress
 
 if TYPE_CHECKING:
-    from dcp.lake.log.applied import AppliedVersion
     from dcp.lake.rounds.backfill_report import BackfillReport
     from dcp.lake.rounds.progress import RoundProgress
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
+    from dcp.lake.tables.applied_version import AppliedVersion
 
 _START_SECONDS: Final = 60.0
 """The time that Spark takes to start, or to commit, on a busy machine."""

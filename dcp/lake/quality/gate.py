@@ -9,7 +9,6 @@ from dcp.errors import QualityError
 from dcp.lake.apply.apply import typed_source
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.config.settings import INSTALLED_SUITE
-from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import write_results
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
@@ -50,10 +49,10 @@ class QualityGate:
             return True
         report = check_plan(lake, plan, self._suite)
         if not report.failed:
-            self._held.pop(plan.table, None)
+            self._held.pop(plan.held.table, None)
             return True
-        before = self._held.get(plan.table)
-        self._held[plan.table] = report
+        before = self._held.get(plan.held.table)
+        self._held[plan.held.table] = report
         if before is None or _broken(before) != _broken(report):
             write_results(lake, report)
             _LOG.warning("%s", _told(report))
@@ -71,15 +70,13 @@ class QualityGate:
 
 def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
-    from dcp.lake.quality.quality import ReplicaVersion, check_version, complete_positions
+    from dcp.lake.quality.quality import RowsToCheck, check_version, complete_positions
 
-    held = HeldVersion(plan.base_version, plan.to_round, plan.log_slice.stale)
+    held = plan.log_slice.applied_to(plan.held)
     row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
     with typed_source(lake, plan) as source:
-        rows = ReplicaVersion(
-            table=plan.table,
-            version=plan.base_version,
-            applied_round=plan.to_round,
+        rows = RowsToCheck(
+            held=held,
             vbucket_count=lake.identity.vbucket_count,
             rows_sql=_rows_sql(source, plan),
             complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, held).items()},

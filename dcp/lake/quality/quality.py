@@ -11,7 +11,7 @@ RESTORE, all rows of a vbucket count as changed.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
@@ -24,12 +24,12 @@ from pyspark.sql import DataFrame, SparkSession
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import ReplicaStatus, replica_status
-from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.log.round_records import states_left
 from dcp.lake.quality.quality_engine import run_suite
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import PassedCheck, last_passed
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import quoted, u64
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
@@ -40,12 +40,10 @@ _CACHED_BYTES: Final = 256 * MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaVersion:
+class RowsToCheck:
     """The rows to check, of one version of a replica table."""
 
-    table: str
-    version: int
-    applied_round: int
+    held: AppliedVersion
     vbucket_count: int
     rows_sql: str
     """A query for the rows."""
@@ -85,7 +83,7 @@ def check_replica(
 
 def newest_version(
     lake: LakeTables, table: str, suite: QualitySuite, *, whole_table: bool = False
-) -> ReplicaVersion:
+) -> RowsToCheck:
     """Return the newest version of a replica, whoever made it."""
     replica = next((each for each in replicas_in(lake) if each.name == table), None)
     if replica is None:
@@ -97,11 +95,9 @@ def newest_version(
     since = None if whole_table else passed
     facts = _facts(lake, table, status, passed)
     now = complete_positions(lake, status.held)
-    then = complete_positions(lake, HeldVersion(since.version, since.round)) if since else {}
-    return ReplicaVersion(
-        table=table,
-        version=status.version,
-        applied_round=status.round,
+    then = complete_positions(lake, replace(BEGINNING, to_round=since.round)) if since else {}
+    return RowsToCheck(
+        held=status.held,
         vbucket_count=lake.identity.vbucket_count,
         rows_sql=f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {status.version}",
         complete={vbucket: seqno for vbucket, (_, seqno) in now.items()},
@@ -130,12 +126,12 @@ def _facts(
     }
 
 
-def complete_positions(lake: LakeTables, held: HeldVersion) -> dict[int, tuple[int, int]]:
+def complete_positions(lake: LakeTables, held: AppliedVersion) -> dict[int, tuple[int, int]]:
     """Return each vbucket's epoch and complete seqno in a version of a replica.
 
     A round whose positions were cleaned has none: then all rows count as changed.
     """
-    states = {number: states_left(lake, number) for number in {held.round, *held.stale.values()}}
+    states = {number: states_left(lake, number) for number in {held.to_round, *held.stale.values()}}
     return {
         vbucket: (state.epoch, state.complete_seqno)
         for number, of_round in states.items()
@@ -158,14 +154,12 @@ def unchanged_seqnos(
     }
 
 
-def check_version(
-    spark: SparkSession, replica: ReplicaVersion, suite: QualitySuite
-) -> QualityReport:
+def check_version(spark: SparkSession, replica: RowsToCheck, suite: QualitySuite) -> QualityReport:
     rows = spark.sql(replica.rows_sql)
     if missing := [column.name for column in REPLICA if column.name not in rows.columns]:
         raise LakeError(
-            f"{replica.table} version {replica.version}: found columns {', '.join(rows.columns)}; "
-            f"expected {', '.join(missing)} too"
+            f"{replica.held.table} version {replica.held.version}: found columns "
+            f"{', '.join(rows.columns)}; expected {', '.join(missing)} too"
         )
     rows, checked_at = spark.sql(checked_sql(replica)), datetime.now(UTC)
     count = rows.count()
@@ -175,11 +169,11 @@ def check_version(
     return QualityReport(
         run=uuid4().hex,
         checked_at=checked_at,
-        table=replica.table,
+        table=replica.held.table,
         suite=suite.name,
         suite_digest=suite.digest,
-        version=replica.version,
-        applied_round=replica.applied_round,
+        version=replica.held.version,
+        applied_round=replica.held.to_round,
         scope=replica.scope,
         since_version=replica.since.version if replica.since else None,
         rows=count,
@@ -199,7 +193,7 @@ def _cached(frame: DataFrame) -> Iterator[None]:
         frame.unpersist()
 
 
-def checked_sql(replica: ReplicaVersion) -> str:
+def checked_sql(replica: RowsToCheck) -> str:
     positions = ", ".join(
         f"({vbucket}, {u64(seqno)}, "
         f"{u64(replica.unchanged[vbucket]) if vbucket in replica.unchanged else 'NULL'})"
@@ -215,7 +209,7 @@ WHERE NOT coalesce(r.seqno <= p.unchanged_seqno, false)"""
 
 def _with_suite_columns(
     rows: DataFrame,
-    replica: ReplicaVersion,
+    replica: RowsToCheck,
     suite: QualitySuite,
     checked_at: datetime,
 ) -> DataFrame:

@@ -23,10 +23,10 @@ from dcp.lake.apply.replica_facts import LakeFacts, is_missing_version
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
-from dcp.lake.log.log_slice import EMPTY_TABLE, HeldVersion
 from dcp.lake.log.round_records import oldest_round_left
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import touched_keys
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creation
 from dcp.lake.tables.records import Record
 from dcp.lake.tables.schema import CHANGES
@@ -102,10 +102,10 @@ class _Replica:
         self._facts = LakeFacts(lake, replica, self.status)
 
     @cached_property
-    def older(self) -> Sequence[HeldVersion]:
+    def older(self) -> Sequence[AppliedVersion]:
         """The newest version of each older state, and the table as it was made."""
         commits = history(self._lake.table(self.name), WHOLE)
-        beginning = [HeldVersion(EMPTY_TABLE, 0)] if reaches_creation(commits) else []
+        beginning = [BEGINNING] if reaches_creation(commits) else []
         return [*self._facts.older_versions(), *beginning]
 
     def version_holding(self, number: int) -> int | None:
@@ -113,13 +113,13 @@ class _Replica:
         newest = self.status.held
         if self.status.lineage.defect(newest.version) is None and self._holds(newest, number):
             return newest.version
-        older = (each for each in self.older if each.round <= number)
-        best = max(older, key=lambda each: (each.round, each.version), default=None)
+        older = (each for each in self.older if each.to_round <= number)
+        best = max(older, key=lambda each: (each.to_round, each.version), default=None)
         return best.version if best is not None and self._holds(best, number) else None
 
-    def _holds(self, held: HeldVersion, number: int) -> bool:
-        if held.round >= number:
-            return held.round == number and not held.stale
+    def _holds(self, held: AppliedVersion, number: int) -> bool:
+        if held.to_round >= number:
+            return held.to_round == number and not held.stale
         missing = slice_between(held, number, self._facts)
         if missing.undone or missing.stale:
             return False
@@ -129,7 +129,7 @@ class _Replica:
     def __str__(self) -> str:
         held = self.status.held
         stale = f" with stale vbuckets {number_ranges(held.stale)}" if held.stale else ""
-        return f"{self.name} at round {held.round}{stale}"
+        return f"{self.name} at round {held.to_round}{stale}"
 
 
 def _last_round(
@@ -162,7 +162,7 @@ def _rounds(replicas: Sequence[_Replica], last: int) -> Iterator[int]:
     """Yield the rounds to ask for, newest first; older versions are read if the first is no cut."""
     yield last
     held = {replica.status.round for replica in replicas}
-    held |= {each.round for replica in replicas for each in replica.older}
+    held |= {each.to_round for replica in replicas for each in replica.older}
     yield from sorted((number for number in held if 0 < number < last), reverse=True)
 
 

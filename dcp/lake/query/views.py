@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 
 from dcp.lake.log.applied import replica_status, shown_stale
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.views_sql import (
     docs_live_sql,
@@ -36,6 +35,7 @@ from dcp.lake.query.views_sql import (
     stale_vbuckets_sql,
     vbucket_of_sql,
 )
+from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.sql import dotted, quoted
@@ -76,7 +76,7 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
         views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
     statuses = {each.name: replica_status(lake, each) for each in replicas}
     held = {name: status.held for name, status in statuses.items()}
-    held = held or {DOCS.name: HeldVersion(-1, 0)}  # no table yet, or any more: all is pending
+    held = held or {DOCS.name: BEGINNING}  # no table yet, or any more: all is pending
     views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas or (DOCS,), held)
     views["positions"] = positions_sql(lake.changes_sql)
     views["epochs"] = epochs_sql(lake.changes_sql)

@@ -9,8 +9,8 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.apply_sql import MODIFIED_AT_SQL
-from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.receive.keys import ESCAPE_PREFIX
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.schema import (
     AUDIT,
     ITEM_KINDS,
@@ -109,7 +109,7 @@ WHERE {is_kind(RowKind.POSITION)} AND round = {_newest_round(changes_sql)}"""
 
 
 def pending_changes_sql(
-    changes_sql: str, replicas: Sequence[ReplicaTable], held: Mapping[str, HeldVersion]
+    changes_sql: str, replicas: Sequence[ReplicaTable], held: Mapping[str, AppliedVersion]
 ) -> str:
     """Return the live rows of the log that are not yet in their replica table.
 
@@ -126,7 +126,7 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
 {_live_rows(changes_sql, replica)} AND NOT EXISTS (
     SELECT 1 FROM {changes_sql} p
     WHERE p.{is_kind(RowKind.POSITION)} AND p.round = greatest(
-        {held[replica.name].round}, {_newest_apply(changes_sql, replica, "to_round")})
+        {held[replica.name].to_round}, {_newest_apply(changes_sql, replica, "to_round")})
       AND p.vbucket NOT IN ({integer_list([-1, *sorted(held[replica.name].stale)])})
       AND p.vbucket = c.vbucket AND p.epoch >= c.epoch AND p.position.complete_seqno >= c.seqno)"""
         for replica in replicas
@@ -399,7 +399,7 @@ FROM (SELECT vbucket,
         coalesce(min(seqno) FILTER (WHERE {is_kind(RowKind.ROLLBACK)} AND round > newest.to_round)
             < max_by(position.complete_seqno, round)
               FILTER (WHERE {is_kind(RowKind.POSITION)} AND round <= newest.to_round), false)
-          OR coalesce(exists(any_value(newest.stale), s -> s.vbucket = vbucket), false)
+          OR coalesce(exists(any_value(newest.stale_vbuckets), s -> s.vbucket = vbucket), false)
           AS must_go_back
       FROM (SELECT kind, vbucket, round, epoch, seqno, position,
               max_by(applied, IF({is_apply}, struct(round, applied.version), NULL)) OVER ()

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
 from dcp.lake.log.epochs import begun_anew
@@ -17,6 +16,7 @@ from dcp.lake.rounds.rollback_plan import (
     plan_rollback,
     rollback_target,
 )
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables, cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -39,7 +39,7 @@ def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]
 def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
     """Return the vbuckets that some versions hold as of an older round, and that round."""
     stale: dict[int, int] = {}
-    for vbucket, number in (each for version in versions for each in version.stale):
+    for vbucket, number in (each for version in versions for each in version.stale.items()):
         stale[vbucket] = min(number, stale.get(vbucket, number))
     return stale
 

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from dcp.lake.log.applied import AppliedVersion
     from dcp.lake.rounds.backfill_report import BackfillReport
     from dcp.lake.rounds.progress import RoundProgress
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
+    from dcp.lake.tables.applied_version import AppliedVersion
 
 NEXT_ROUND: Final = "the next round"
 """A run waits for this when all is well."""

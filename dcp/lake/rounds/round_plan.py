@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.rounds.outlook import Outlook
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.vbucket_state import VbucketProgress

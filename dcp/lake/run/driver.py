@@ -25,7 +25,7 @@ from dcp.errors import (
 from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.apply_thread import ApplyThread
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import AppliedVersion, unindexed_applied
+from dcp.lake.log.applied import unindexed_applied
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import positions_at
@@ -48,6 +48,7 @@ from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log
 from dcp.lake.run.round import run_round
 from dcp.lake.spark.failures import outage_of
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import (
     Collections,
     collections_in,

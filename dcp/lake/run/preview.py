@@ -12,7 +12,7 @@ from dcp.lake.apply.typed_plan import typed_plan
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
-from dcp.lake.log.applied import AppliedVersion, replica_status
+from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
@@ -35,6 +35,7 @@ from dcp.lake.run.backfills import copies_of, request_of
 from dcp.lake.run.held_documents import held_documents
 from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.opening import opened_store

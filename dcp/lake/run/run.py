@@ -14,13 +14,13 @@ from uuid import uuid4
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import RoundSettings, Settings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.receive.remembered_nodes import remembered_nodes, remembered_text
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.stop_after_round import stop_on_signals
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.opening import opened_lake, opened_store
 from dcp.lake.tables.spark_store import SparkStore

@@ -89,7 +89,7 @@ class TableCommit:
     @property
     def is_apply(self) -> bool:
         """True if it is one of our applies (OPTIMIZE may inherit the metadata of one)."""
-        return self.operation in APPLYING and "to" in self.ours
+        return self.operation in APPLYING and "to_round" in self.ours
 
     @property
     def is_optimize(self) -> bool:

@@ -126,7 +126,7 @@ class HorizonLoss:
     def __str__(self) -> str:
         first, last = self.versions[0], self.versions[-1]
         words = f"{len(self.versions)} versions of {self.table} ({first.version} to {last.version}"
-        rounds = [int(commit.ours["to"]) for commit in self.versions if commit.is_apply]
+        rounds = [int(commit.ours["to_round"]) for commit in self.versions if commit.is_apply]
         return words + (f", rounds {rounds[0]} to {rounds[-1]})" if rounds else ")")
 
 

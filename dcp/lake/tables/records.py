@@ -18,6 +18,9 @@ _T = TypeVar("_T")
 SPREAD: Final = "*"
 """Marks a field whose own fields stand beside the record's other fields."""
 
+UNSTORED: Final = ""
+"""Marks a field that is not stored."""
+
 
 class Record:
     __slots__ = ()
@@ -33,6 +36,7 @@ def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
     return tuple(
         (each.name, marked(hints[each.name], str) or each.name, hints[each.name])
         for each in fields(kind)
+        if marked(hints[each.name], str) != UNSTORED
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, get_args, get_origin
 
 import pyarrow as pa
 
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.records import SPREAD, bare, marked, stored_fields
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.sql import quoted, string_list
@@ -90,10 +91,10 @@ def column_type(annotation: Any) -> pa.DataType:
     An integer without an Arrow type as its mark is an unsigned one of 64 bits.
     """
     kind, _ = bare(annotation)
-    if (told := marked(annotation, pa.DataType)) is not None:
-        return told
     if get_origin(kind) is tuple:
         return pa.list_(column_type(get_args(kind)[0]))
+    if (told := marked(annotation, pa.DataType)) is not None:
+        return told
     if not is_dataclass(kind):
         return _COLUMN_TYPES[kind]
     columns = columns_of(kind)
@@ -114,25 +115,6 @@ ROLLBACK: Final = column_type(RollbackOrder)
 
 POSITION: Final = pa.struct(
     [each for each in columns_of(VbucketProgress) if each.name not in ("vbucket", "epoch")]
-)
-
-STALE: Final = pa.struct([("vbucket", pa.int32()), ("round", pa.int64())])
-
-UNDONE: Final = pa.struct([("vbucket", pa.int32()), ("version", pa.int64()), ("fork_seqno", U64)])
-
-APPLIED: Final = pa.struct(
-    [
-        ("table", pa.string()),
-        ("version", pa.int64()),
-        ("from_round", pa.int64()),
-        ("to_round", pa.int64()),
-        ("log_from_round", pa.int64()),  # what this version lacks is in the log from here on
-        ("stale", pa.list_(STALE)),  # vbuckets that it holds as they were at an older round
-        (
-            "undone",
-            pa.list_(UNDONE),
-        ),  # vbuckets that it took back (see `log.log_slice.Undo`)
-    ]
 )
 
 CHANGES: Final = pa.schema(
@@ -161,7 +143,7 @@ CHANGES: Final = pa.schema(
         ("detail", pa.string()),
         ("position", POSITION),
         ("rollback", ROLLBACK),
-        ("applied", APPLIED),
+        ("applied", column_type(AppliedVersion)),
     ]
 )
 """One row per event."""

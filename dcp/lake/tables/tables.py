@@ -42,7 +42,7 @@ from dcp.lake.tables.sql import dotted
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 
 CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""

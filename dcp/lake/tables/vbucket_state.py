@@ -18,6 +18,7 @@ from dcp.types import U16_MAX, FailoverLog, require_unsigned
 FIRST_EPOCH = 0
 
 Round = Annotated[int, pa.int64()]
+Vbucket = Annotated[int, pa.int32()]
 
 _ROUNDS: Final = (
     "first_pending_round",
@@ -31,7 +32,7 @@ _ROUNDS: Final = (
 class VbucketProgress:
     """A vbucket's position, and the state that a round needs to continue from it."""
 
-    vbucket: Annotated[int, pa.int32()]
+    vbucket: Vbucket
     epoch: Annotated[int, pa.int32()]
     position: Annotated[Position, SPREAD]
     caught_up_seqno: int = 0

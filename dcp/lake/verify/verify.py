@@ -147,7 +147,7 @@ def _look(
     with spark_errors("verify failed in Spark"):
         held = digests_of(replica_digests(replica_rows(reader.lake, pins, chosen)).collect())
     tables = tuple(
-        TableCompared(pin.replica.name, pin.version, pin.round, _documents(pin, held))
+        TableCompared(pin.replica.name, pin.held.version, pin.held.to_round, _documents(pin, held))
         for pin in pins
         if pin.complete
     )

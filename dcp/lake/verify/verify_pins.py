@@ -15,6 +15,7 @@ from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.arrow_columns import integer_column, u64_column
 from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.printable import number_ranges
@@ -23,8 +24,7 @@ from dcp.printable import number_ranges
 @dataclass(frozen=True, slots=True)
 class Pin:
     replica: ReplicaTable
-    version: int
-    round: int
+    held: AppliedVersion
     complete: Mapping[int, int]
     """The complete seqno of each vbucket to compare."""
     unpinned: tuple[int, ...] = ()
@@ -82,8 +82,7 @@ def _pin(
     seqnos = pinned_seqnos(lake, status, document_filter)
     return Pin(
         replica,
-        status.version,
-        status.round,
+        status.held,
         {vbucket: seqnos[vbucket] for vbucket in sorted(vbuckets) if vbucket in seqnos},
         tuple(vbucket for vbucket in sorted(vbuckets) if vbucket not in seqnos),
     )

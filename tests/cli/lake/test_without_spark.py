@@ -25,9 +25,11 @@ from dcp.lake.store.data_file import DataFileWriter, FileContents
 from dcp.lake.store.file_commit import Operation, commit_files
 from dcp.lake.store.lock import locked
 from dcp.lake.tables import opening
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
@@ -154,8 +156,8 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         docs = lake.table(DOCS.name)
         assert isinstance(docs, LakeTable) and docs.place is not None
         version = history(docs, 1)[0].version
-        told = {"from": number - 1, "to": number, "log_from": number, "base": version}
-        metadata = {"lake": lake.identity.lake_id, "writer": "w", "table": DOCS.name, **told}
+        told = plain(AppliedVersion(DOCS.name, version, number - 1, number, number))
+        metadata = {"lake": lake.identity.lake_id, "writer": "w", "base": version, **told}
         fence = f"{lake.identity.lake_id}:{DOCS.name}", version + 1
         commit_files(docs.place, [], version, fence, metadata_json(metadata), Operation.MERGE)
 

@@ -105,7 +105,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
         if commit.is_apply
     ]
     assert [each.to_round for each in applied] == [
-        version.held.round for version in log.lake.versions[1:]
+        version.held.to_round for version in log.lake.versions[1:]
     ]
     for each, version in zip(applied, log.lake.versions[1:], strict=True):
         table = table_at(lake.location.path(DOCS.name), each.version)

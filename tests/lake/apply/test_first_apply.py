@@ -92,7 +92,7 @@ def test_maintenance_in_the_moment_costs_an_attempt_and_no_second_set_of_files(
     made = run_apply(lake, plan, "w")
     assert len(attempts) == 2
     [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.table_sql('docs')}").collect()
-    assert (made.version, detail["numFiles"]) == (plan.base_version + 2, data_files(lake))
+    assert (made.version, detail["numFiles"]) == (plan.held.version + 2, data_files(lake))
     assert_every_version_exact(lake, model)
 
 

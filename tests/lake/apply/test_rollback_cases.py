@@ -12,10 +12,10 @@ import pytest
 
 from dcp.lake.apply.apply import plan_apply
 from dcp.lake.log.epoch_log import forks_between
-from dcp.lake.log.log_slice import REPLACED
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.rounds.round_report import RoundReport
+from dcp.lake.tables.applied_version import REPLACED
 from dcp.lake.tables.round_record import VbucketReport
 from dcp.lake.tables.tables import DOCS, record_cleaned_round
 from dcp.producer.model.cluster_settings import ClusterSettings

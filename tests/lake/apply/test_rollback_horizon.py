@@ -20,13 +20,14 @@ from pyspark.errors import PySparkException
 
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.apply.apply import plan_apply
-from dcp.lake.log.applied import AppliedVersion, replica_status, unindexed_applied
+from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.heartbeat import beat
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.query.status import lake_status
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
 from dcp.lake.tables.location import LakeLocation

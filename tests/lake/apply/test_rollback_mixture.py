@@ -16,9 +16,7 @@ from typing import Final
 import pytest
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.log_slice import EMPTY_TABLE, REPLACED
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -26,6 +24,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
+from dcp.lake.tables.applied_version import EMPTY_TABLE, REPLACED, AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, cleaned_round
@@ -170,7 +169,7 @@ class Mixture:
 
     def require_exact(self, made: AppliedVersion, before: Rows) -> None:
         """What an apply left is exact: of what is stale the rows of before, of the rest its own."""
-        stale = made.held.stale
+        stale = made.stale
         states = positions_at(self.lake, made.to_round).values()
         expected = rows_at(self.cluster, [each for each in states if each.vbucket not in stale])
         assert self.shown() == expected | {vb: before[vb] for vb in stale if vb in before}
@@ -209,9 +208,9 @@ def test_every_kind_of_rollback_in_one_apply(mixture: Mixture, is_cleaned: bool)
         assert mixture.round(small=True)
     made = mixture.apply()
     undone = {undo.vbucket: undo.version for undo in made.undone}
-    stale = {vbucket for vbucket, _ in made.stale}
+    stale = set(made.stale)
     assert undone[A_LITTLE] == undone[TWICE] == base
-    assert UNTOUCHED not in undone.keys() | made.held.stale.keys()
+    assert UNTOUCHED not in undone.keys() | made.stale.keys()
     assert TO_ZERO in stale and mixture.shown()[TO_ZERO] == before[TO_ZERO]
     if is_cleaned:
         assert BEYOND in stale and mixture.shown()[BEYOND] == before[BEYOND]
@@ -229,7 +228,7 @@ def test_every_kind_of_rollback_in_one_apply(mixture: Mixture, is_cleaned: bool)
     times_stale = 0
     while mixture.round(small=True):
         made = mixture.apply_if_due() or made
-        times_stale += TO_ZERO in made.held.stale
+        times_stale += TO_ZERO in made.stale
         mixture.require_exact(made, before)
     assert times_stale >= 1
     mixture.receive()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.maintain.clean_changes import clean
 from dcp.lake.maintain.maintenance_work import MaintenanceWork
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import DOCS
 from dcp.producer.model.cluster_settings import ClusterSettings
@@ -107,7 +107,7 @@ class MemoryReplica:
                 f"vbucket {vbucket} of {version.held} differs; steps: {self.history.steps}"
             )
 
-    def _expected(self, held: HeldVersion, vbucket: int) -> Documents:
+    def _expected(self, held: AppliedVersion, vbucket: int) -> Documents:
         state = self.lake.states_at[held.round_of(vbucket)].get(vbucket)
         return {} if state is None else self.history.documents(state)
 

@@ -13,7 +13,8 @@ from dcp.lake.apply.slice_rules import (
     slice_between,
 )
 from dcp.lake.log.epochs import Fork
-from dcp.lake.log.log_slice import CollectionEvent, HeldVersion, Role, RowRange
+from dcp.lake.log.log_slice import CollectionEvent, Role, RowRange
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from tests.lake.forking_log import ForkingLog
@@ -176,7 +177,7 @@ class CountedFacts:
         self.asked.append("collection_events")
         return ()
 
-    def older_versions(self) -> Sequence[HeldVersion]:
+    def older_versions(self) -> Sequence[AppliedVersion]:
         self.asked.append("older_versions")
         return ()
 
@@ -189,7 +190,7 @@ def test_a_decision_asks_the_lake_no_more_for_many_vbuckets_than_for_one() -> No
     """Each question is a statement on Spark; a bucket has 1,024 vbuckets."""
     one, many = CountedFacts(1), CountedFacts(1024)
     for facts, count in ((one, 1), (many, 1024)):
-        log_slice = slice_between(HeldVersion(1, 1), 2, facts)
+        log_slice = slice_between(AppliedVersion("docs", 1, 0, 1, 1), 2, facts)
         assert len(log_slice.ranges) == count
     assert many.asked == one.asked
     assert many.asked.count("cleaned_round") == 1

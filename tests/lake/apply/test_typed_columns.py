@@ -19,12 +19,12 @@ from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
 from dcp.lake.config.settings import ApplySettings, Settings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.infer import propose_contract
 from dcp.lake.query.views import register_views
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 from dcp.lake.verify.verify import verify

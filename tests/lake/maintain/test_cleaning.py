@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.maintain.cleaning import (
     CleaningDeferred,
     CleaningPlan,
@@ -15,8 +14,10 @@ from dcp.lake.maintain.cleaning import (
     rounds_to_judge,
     versions_within,
 )
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
@@ -68,7 +69,12 @@ def commits(*hours_ago: float) -> list[TableCommit]:
     """A table: made first, then an apply to round n at version n."""
     made = []
     for version, ago in enumerate(hours_ago):
-        ours = {"from": version - 1, "to": version, "log_from": version, "writer": "w"}
+        ours = {
+            "from_round": version - 1,
+            "to_round": version,
+            "log_from_round": version,
+            "writer": "w",
+        }
         operation = "MERGE" if version else "CREATE TABLE"
         time = NOW - timedelta(hours=ago)
         made.append(TableCommit(version, time, operation, ours if version else {}))
@@ -97,7 +103,7 @@ def test_what_the_history_forgot_is_told_by_heartbeats_and_by_the_index() -> Non
     assert isinstance(versions_within(DOCS, cut, start, ()), CleaningDeferred)
     indexed = [stands_at(4, 4), stands_at(7, 6), stands_at(30, 20)]
     assert versions_within(DOCS, cut, start, indexed) == [indexed[1]]
-    told = {"since": 5, "version": 5, "from": 1, "to": 2, "log_from": 2}
+    told = {"since": 5, **plain(AppliedVersion("docs", 5, 1, 2, 2))}
     beat = TableCommit(10, NOW - timedelta(hours=2), "WRITE", {"base": 9, "heartbeat": told})
     found = versions_within(DOCS, Lineage((beat, *cut.commits)), start, indexed)
     assert found == [AppliedVersion("docs", 5, 1, 2, 2)]

@@ -10,11 +10,11 @@ import pytest
 
 from dcp.lake.apply.apply import plan_apply, run_apply
 from dcp.lake.config.settings import ApplySettings
-from dcp.lake.log.applied import AppliedVersion, replica_status
+from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.log_slice import EMPTY_TABLE
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.run.run import run
+from dcp.lake.tables.applied_version import EMPTY_TABLE, AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round
 from dcp.lake.tables.transaction import described

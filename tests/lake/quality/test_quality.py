@@ -15,9 +15,8 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, LakeError, QualityError
-from dcp.lake.log.log_slice import HeldVersion
 from dcp.lake.quality.quality import (
-    ReplicaVersion,
+    RowsToCheck,
     check_replica,
     check_version,
     checked_sql,
@@ -28,6 +27,7 @@ from dcp.lake.quality.quality_results import PassedCheck
 from dcp.lake.quality.quality_suite import QualitySuite, Subject, load_suite
 from dcp.lake.query.query import name_tables
 from dcp.lake.receive.keys import key_string
+from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.tables.tables import DOCS, LakeTables
@@ -177,14 +177,12 @@ PLANTED: Mapping[bytes, tuple[Mapping[str, Any], set[str]]] = {
 }
 
 
-def version_of(spark: "SparkSession", rows: list[dict[str, Any]]) -> ReplicaVersion:
+def version_of(spark: "SparkSession", rows: list[dict[str, Any]]) -> RowsToCheck:
     """Rows as a replica version whose vbuckets are all complete up to `COMPLETE_SEQNO`."""
     ordered = [tuple(each[name] for name in REPLICA.names) for each in rows]
     spark.createDataFrame(ordered, spark_ddl(REPLICA)).createOrReplaceTempView("planted")
-    return ReplicaVersion(
-        table="planted",
-        version=0,
-        applied_round=1,
+    return RowsToCheck(
+        held=AppliedVersion("planted", 0, 0, 1, 1),
         vbucket_count=VBUCKETS,
         rows_sql="SELECT * FROM planted",
         complete=dict.fromkeys(range(VBUCKETS), COMPLETE_SEQNO),
@@ -441,6 +439,8 @@ def test_a_stale_vbucket_is_measured_at_the_round_that_it_shows(new_lake: NewLak
     lake = new_lake(3)
     commit_round(lake, 1, {b"a": 4})
     commit_round(lake, 2, {b"a": 9})
-    assert complete_positions(lake, HeldVersion(7, 2, {1: 1})) == {0: (0, 9), 1: (0, 4), 2: (0, 9)}
+    held = AppliedVersion("docs", 7, 1, 2, 2, (StaleVbucket(1, 1),))
+    assert complete_positions(lake, held) == {0: (0, 9), 1: (0, 4), 2: (0, 9)}
     # Of a round that was cleaned there is nothing to compare with.
-    assert complete_positions(lake, HeldVersion(7, 2, {1: 0})) == {0: (0, 9), 2: (0, 9)}
+    held = replace(held, stale_vbuckets=(StaleVbucket(1, 0),))
+    assert complete_positions(lake, held) == {0: (0, 9), 2: (0, 9)}

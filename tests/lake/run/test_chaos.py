@@ -20,7 +20,6 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.rounds.observer import Observer
@@ -30,6 +29,7 @@ from dcp.lake.run.driver import RunReport
 from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
 from dcp.lake.store.lake_store import BatchFunction
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import replicas_in
 from dcp.producer.model.cluster_settings import ClusterSettings

@@ -28,7 +28,6 @@ from dcp.errors import (
 )
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
-from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.control import Action
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.observer import Observer
@@ -38,6 +37,7 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import PAUSE
 from dcp.lake.run.driver import Driver
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.round_record import Outcome, VbucketReport

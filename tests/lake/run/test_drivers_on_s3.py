@@ -164,7 +164,9 @@ master = "local[1]"
     rounds = [each.round for each in history(lake.changes, WHOLE) if each.round is not None]
     assert rounds == list(range(len(rounds), 0, -1))
     applied = [each for each in history(lake.table(DOCS.name), WHOLE) if each.is_apply]
-    assert [each.ours["from"] for each in applied[:-1]] == [each.ours["to"] for each in applied[1:]]
+    assert [each.ours["from_round"] for each in applied[:-1]] == [
+        each.ours["to_round"] for each in applied[1:]
+    ]
     require_every_version_exact(lake, cluster)
     require_no_row_twice(lake)
     held = table_rows(lake, None)

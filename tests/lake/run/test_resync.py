@@ -16,6 +16,7 @@ from dcp.lake.rounds.outlook import ReadAgain
 from dcp.lake.run.control_requests import RESYNC, ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import CHANGES_TABLE, DOCS
 from dcp.lake.verify.verify import verify
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dcp.lake.config.settings import Settings
-    from dcp.lake.log.applied import AppliedVersion
+    from dcp.lake.tables.applied_version import AppliedVersion
     from dcp.lake.tables.tables import LakeTables
 
 pytestmark = pytest.mark.timeout(600)

@@ -24,7 +24,9 @@ def ago(hours: float) -> datetime:
 
 
 def apply(version: int, hours_ago: float, to_round: int) -> TableCommit:
-    return TableCommit(version, ago(hours_ago), "MERGE", {"from": 0, "to": to_round, "writer": "w"})
+    return TableCommit(
+        version, ago(hours_ago), "MERGE", {"from_round": 0, "to_round": to_round, "writer": "w"}
+    )
 
 
 @pytest.mark.parametrize(

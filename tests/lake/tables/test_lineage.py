@@ -12,7 +12,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def apply(base: int, to_round: int) -> tuple[str, dict[str, object], None]:
-    return "MERGE", {"from": 0, "to": to_round, "base": base, "writer": "w"}, None
+    return "MERGE", {"from_round": 0, "to_round": to_round, "base": base, "writer": "w"}, None
 
 
 def others(
@@ -48,7 +48,7 @@ def test_a_restore_takes_the_table_back_and_moves_the_fence_on() -> None:
     assert made.defect(5) is None
     restored = Lineage(made.commits[1:])
     applied = restored.applied()
-    assert applied is not None and applied.ours["to"] == 3
+    assert applied is not None and applied.ours["to_round"] == 3
     assert restored.since() == 3
     assert lineage(CREATE, apply(0, 3), others("RESTORE", 0)).applied() is None
 

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, get_args, get_origin
 
@@ -10,7 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.lake.log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
+from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.query.rollbacks import DocumentState
+from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket, Undo
+from dcp.lake.tables.history import HEARTBEAT, METADATA_KEY, TableCommit, metadata_json
+from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.records import bare, marked, plain, read, stored_fields
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome, VbucketReport
@@ -63,12 +70,22 @@ def some(*kinds: Any) -> st.SearchStrategy[Any]:
     return st.one_of(*map(values, kinds))
 
 
-@given(some(VbucketProgress, RollbackOrder, VbucketReport, TaskStats, StreamEnding, Position))
+@given(
+    some(
+        VbucketProgress,
+        RollbackOrder,
+        VbucketReport,
+        TaskStats,
+        StreamEnding,
+        Position,
+        AppliedVersion,
+    )
+)
 def test_json_of_a_record_is_read_as_it_was_written(record: Any) -> None:
     assert read(type(record), json.loads(json.dumps(plain(record)))) == record
 
 
-@given(some(VbucketProgress, RollbackOrder, DocumentState, Position))
+@given(some(VbucketProgress, RollbackOrder, DocumentState, Position, AppliedVersion))
 def test_rows_of_a_record_are_read_as_they_were_written(record: Any) -> None:
     schema = pa.schema(columns_of(type(record)))
     [row] = pa.RecordBatch.from_pylist([plain(record)], schema=schema).to_pylist()
@@ -78,6 +95,22 @@ def test_rows_of_a_record_are_read_as_they_were_written(record: Any) -> None:
 @given(values(VbucketReport))
 def test_a_status_row_is_read_as_it_was_written(report: VbucketReport) -> None:
     assert VbucketReport.parse(report.vbucket, report.status()) == report
+
+
+def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
+    log_slice = LogSlice((), 4, 9, 8, (Undo(1, 3, 2**64 - 1),), (2,), (1,), {5: 3, 4: 2})
+    content = plain(log_slice.applied_to(AppliedVersion("docs", 11, 0, 7, 7)))
+    ours = json.loads(metadata_json(content))[METADATA_KEY]
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    applied = applied_of("docs", TableCommit(12, now, "MERGE", ours))
+    stale = (StaleVbucket(4, 2), StaleVbucket(5, 3))
+    assert (applied.version, applied.from_round, applied.stale_vbuckets) == (12, 7, stale)
+    assert [applied.round_of(vbucket) for vbucket in range(3, 7)] == [9, 2, 3, 9]
+    told = heartbeat_content(ReplicaStatus("docs", applied, 12, Lineage(())))
+    heard = json.loads(metadata_json({HEARTBEAT: told}))[METADATA_KEY]
+    kept = Lineage((TableCommit(14, now, "WRITE", {"base": 13, **heard}),))
+    kept = replace(kept, commits=(*kept.commits, TableCommit(13, now, "OPTIMIZE")))
+    assert applied_at("docs", kept, 14) == applied
 
 
 def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:

@@ -19,6 +19,7 @@ from dcp.cli.main import main
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.run.run import run
+from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_frames import (
@@ -124,7 +125,10 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 C = 2**63 + 100
-PINNED = (Pin(DOCS, 0, 1, {0: C, 1: 5}), Pin(ReplicaTable("docs__s__c__8", 8), 0, 1, {0: C}))
+PINNED = (
+    Pin(DOCS, BEGINNING, {0: C, 1: 5}),
+    Pin(ReplicaTable("docs__s__c__8", 8), BEGINNING, {0: C}),
+)
 CASES: dict[str, tuple[list[tuple[int, int, bool]], list[tuple[int, int]], str | None]] = {
     "the same": ([(C, 7, False)], [(C, 7)], None),
     "changed twice": ([(3, 1, False), (C, 7, False)], [(C, 7)], None),

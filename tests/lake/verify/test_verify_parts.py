@@ -14,6 +14,7 @@ from dcp.errors import ConfigError, IncompleteRunError, VerifyError
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
+from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digest, differing_vbuckets
@@ -119,7 +120,7 @@ def test_what_has_no_node_when_a_look_is_planned_is_not_read_in_it(
 
 
 OTHER = ReplicaTable("docs__s__c__8", 8)
-PINS = (Pin(DOCS, 3, 2, {0: 10, 1: U64_MAX}), Pin(OTHER, 1, 1, {0: 0}, (1,)))
+PINS = (Pin(DOCS, BEGINNING, {0: 10, 1: U64_MAX}), Pin(OTHER, BEGINNING, {0: 0}, (1,)))
 
 
 def test_pins_keep_all_64_bits() -> None:

@@ -1,0 +1,102 @@
+"""The record of an apply: its commit carries it, heartbeats repeat it, ``applied`` rows list it."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import pyarrow as pa
+
+from dcp.lake.tables.records import UNSTORED
+from dcp.lake.tables.vbucket_state import Round, Vbucket
+from dcp.printable import number_ranges
+
+REPLACED: Final = -1
+EMPTY_TABLE: Final = 0
+
+Version = Annotated[int, pa.int64()]
+Count = Annotated[int, UNSTORED]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StaleVbucket:
+    """A vbucket of a replica that shows the state of an older round."""
+
+    vbucket: Vbucket
+    round: Round
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Undo:
+    vbucket: Vbucket
+    version: Version
+    """Gives the lost rows; 0 is the empty table, -1 means that the vbucket was replaced
+    as a whole.
+    """
+    fork_seqno: int
+    """Rows above it are undone."""
+
+    @property
+    def is_replacement(self) -> bool:
+        return self.version == REPLACED
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedVersion:
+    """A version of a replica table that holds the state of ``to_round``."""
+
+    table: str
+    version: Version
+    from_round: Round
+    to_round: Round
+    log_from_round: Round
+    """The log has the later rounds' rows that it lacks from this round on.
+
+    That is ``to_round``, or the oldest round with a row that still waited for its snapshot's end
+    then.
+    """
+    stale_vbuckets: tuple[StaleVbucket, ...] = ()
+    """In order of the vbuckets."""
+    undone: tuple[Undo, ...] = ()
+    """The vbuckets that it took back."""
+    cleared: tuple[Vbucket, ...] = ()
+    """In these vbuckets it emptied the collection."""
+    revived: tuple[Vbucket, ...] = ()
+    """In these vbuckets it undid an emptying."""
+    first_round: Round = 1
+    """All rows that it read are of this round or a later one."""
+    inserted: Count = field(default=0, compare=False)
+    updated: Count = field(default=0, compare=False)
+    deleted: Count = field(default=0, compare=False)
+    rewritten: Count = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        counts = f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
+        if self.rewritten:
+            counts = f"all {self.rewritten} rows written anew, with other typed columns"
+        told = (
+            f"{self.table} version {self.version}: round {self.from_round} -> {self.to_round}, "
+            f"{counts}"
+        )
+        if self.undone:
+            told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
+        if self.cleared:
+            told += f"; flushed or dropped: vbuckets {number_ranges(self.cleared)}"
+        if self.stale:
+            told += f"; stale: vbuckets {number_ranges(self.stale)}"
+        return told
+
+    @property
+    def stale(self) -> Mapping[int, int]:
+        """The older round that each stale vbucket shows."""
+        return {each.vbucket: each.round for each in self.stale_vbuckets}
+
+    def round_of(self, vbucket: int) -> int:
+        """Return the round whose state it holds of a vbucket."""
+        at = bisect_left(self.stale_vbuckets, vbucket, key=lambda each: each.vbucket)
+        found = self.stale_vbuckets[at : at + 1]
+        return found[0].round if found and found[0].vbucket == vbucket else self.to_round
+
+
+BEGINNING: Final = AppliedVersion("", EMPTY_TABLE, 0, 0, 0)
+"""A table as it was made, without rows."""
