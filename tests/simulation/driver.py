@@ -17,7 +17,14 @@ import dcp.lake.apply.apply
 import dcp.lake.apply.audit
 import dcp.lake.log.changes
 import dcp.lake.run.round
-from dcp.errors import DcplakeError, FencedError, IncompleteRunError, LakeError, StoppedError
+from dcp.errors import (
+    DcplakeError,
+    FencedError,
+    IncompleteRunError,
+    LakeError,
+    StoppedError,
+    StoreUnavailableError,
+)
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.control import Control
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
@@ -236,13 +243,16 @@ class Crew:
     # --- what happens to a driver
 
     def reached(self, step: str) -> None:
-        """Die here, or stand still, if that is drawn."""
+        """Die here, stand still, or get no answer from the lake's store, if that is drawn."""
         if self.is_calm or step not in STEPS or not self._stack:
             return
         chances, process = self.options.driver, self._stack[-1]
         if self.random.random() < chances.get("driver_crash", 0.0):
             self.counts.add(f"driver died: {step}")
             raise DriverDied
+        if step != "pass.begun" and self.random.random() < chances.get("store_fails", 0.0):
+            self.counts.add(f"store failed: {step}")
+            raise StoreUnavailableError("the store does not answer; run it again")
         if len(self._stack) == 1 and self.random.random() < chances.get("driver_stall", 0.0):
             self._stall(process, step)
 

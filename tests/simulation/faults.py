@@ -47,6 +47,7 @@ RATES: Final[Mapping[str, float]] = {
 DRIVER: Final[Mapping[str, float]] = {
     "driver_crash": 0.1,
     "driver_stall": 0.1,
+    "store_fails": 0.1,
     "attempt_dies": 0.12,
     "slow_sink": 0.3,
     "restore": 0.12,
