@@ -55,3 +55,11 @@ def begun_anew(
 def is_live(epoch: int, seqno: int, newest_epoch: int, forks: Iterable[Fork]) -> bool:
     """Return whether (``epoch``, ``seqno``) is on the history that ``newest_epoch`` continues."""
     return epoch <= newest_epoch and seqno <= live_up_to(epoch, newest_epoch, forks)
+
+
+def dead_by_sql(fork: str, row: str) -> str:
+    """Return the condition by which a fork kills a row, of one vbucket: `is_live` in SQL.
+
+    Both are names of structs or tables with ``epoch`` and ``seqno``.
+    """
+    return f"{fork}.epoch > {row}.epoch AND {row}.seqno > {fork}.seqno"

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.apply_sql import MODIFIED_AT_SQL
+from dcp.lake.log.epochs import dead_by_sql
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.schema import (
@@ -205,7 +206,7 @@ def _marks(changes_sql: str) -> str:
     """
     later_beginning = "exists(b.forks, z -> z.seqno = 0 AND z.epoch > e.epoch{})"
     is_dead = (
-        "exists(b.forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno AND f.seqno > 0 "
+        f"exists(b.forks, f -> {dead_by_sql('f', 'e')} AND f.seqno > 0 "
         f"AND NOT {later_beginning.format(' AND z.epoch < f.epoch')})"
     )
     return f"""
@@ -249,10 +250,10 @@ def row_history_sql(changes_sql: str) -> str:
     that ended it, on its own history, and ``cleared_in_round`` the round that brought that; NULL
     without one.
     """
-    died = "array_min(filter(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno))"
+    died = f"array_min(filter(b.forks, f -> {dead_by_sql('f', 'c')}))"
     # What was undone before the row died did not end it; what came on other branches neither.
     was_undone = (
-        "exists(forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno "
+        f"exists(forks, f -> {dead_by_sql('f', 'e')} "
         "AND f.epoch < coalesce(died.epoch, f.epoch + 1))"
     )
     cleared = (
@@ -368,7 +369,7 @@ def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
 FROM {changes_sql} c
 JOIN ({_bounds(changes_sql, replica)}) b
   ON c.vbucket = b.vbucket AND c.seqno > b.cleared_seqno
-    AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
+    AND NOT exists(b.forks, f -> {dead_by_sql("f", "c")})
 WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {replica.collection_id}
   AND c.round >= {_newest_apply(changes_sql, replica, "log_from_round")}"""
 
@@ -387,7 +388,7 @@ def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
     """
     is_apply = f"{is_kind(RowKind.APPLIED)} AND applied.table = {string(replica.name)}"
     is_end = f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id = {replica.collection_id}"
-    is_live = "NOT exists(forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno)"
+    is_live = f"NOT exists(forks, f -> {dead_by_sql('f', 'e')})"
     return f"""
 SELECT vbucket, high, forks, must_go_back,
   coalesce(array_max(transform(filter(ends, e -> e.seqno <= high AND {is_live}), e -> e.seqno)), 0)

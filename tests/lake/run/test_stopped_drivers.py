@@ -193,7 +193,9 @@ def test_stopped_inside_maintenance(scene: Scene, step: str, statement: str) -> 
     host.wake()
     ended = host.ended()
     assert "Traceback" not in ended.output
-    assert ended.code == 0, ended.output
+    # Its statement had committed when it was stopped, or lost to those that took over.
+    assert ended.code == 0 or f"left {step} " in ended.output, ended.output
+    assert ended.code in (0, FENCED), ended.output
     assert cleaned_round(lakes.lake(settings), DOCS) == noted
     if step == "clean":  # whoever makes the table again must not take the log for whole
         shutil.rmtree(Path(settings.lake.root) / "docs")
