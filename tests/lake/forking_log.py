@@ -11,8 +11,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.audit import write_audit
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status

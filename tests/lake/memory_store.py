@@ -51,6 +51,8 @@ class MemoryStore:
         config = SessionConfig().with_target_partitions(1).with_information_schema(enabled=False)
         self._context = SessionContext(config)
         self._lock = Lock()
+        self.making = Lock()
+        """Held while a table is made: a table without a version is not there."""
         self._ids = count(1)
         self._know_nothing()
 
@@ -69,7 +71,7 @@ class MemoryStore:
         read_at, versions = self._seen.get(name, (0, None))
         if not self.looks.has_seen(read_at):
             read_at, kept = self.looks.tick(), self.kept.get(name)
-            versions = None if kept is None else replace(kept, versions=[*kept.versions])
+            versions = replace(kept, versions=[*kept.versions]) if kept and kept.versions else None
             self._seen[name] = read_at, versions
         return versions
 

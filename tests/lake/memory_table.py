@@ -231,10 +231,11 @@ class MemoryTable:
         properties: Mapping[str, str],
     ) -> None:
         """Make the table unless it is there."""
-        if self.name not in self.store.kept:
-            self.store.kept[self.name] = MemoryVersions(self.store.new_id())
-            empty = _chunks(columns.empty_table())
-            self._commit("CREATE TABLE", columns, empty, {}, properties=dict(properties))
+        with self.store.making:
+            if self.name not in self.store.kept:
+                self.store.kept[self.name] = MemoryVersions(self.store.new_id())
+                empty = _chunks(columns.empty_table())
+                self._commit("CREATE TABLE", columns, empty, {}, properties=dict(properties))
 
     def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
         """Raise: no lake in memory has typed columns."""

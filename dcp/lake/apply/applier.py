@@ -12,11 +12,12 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Final
 
-from dcp.lake.apply.apply import EMPTY_ROUNDS, plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.cadence import is_due, pending_of
 from dcp.lake.apply.contract_book import ContractBook
+from dcp.lake.apply.planning import EMPTY_ROUNDS, plan_apply
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from dcp.lake.apply.apply import slice_to_publish
+from dcp.lake.apply.readable_slice import slice_to_publish
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, round_time

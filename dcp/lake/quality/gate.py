@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import QualityError
-from dcp.lake.apply.apply import typed_source
 from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.merge_source import typed_source
 from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import write_results

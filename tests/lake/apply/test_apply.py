@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.query.views import register_views
@@ -170,7 +171,7 @@ def test_nothing_between_makes_no_commit_and_an_effect_free_merge_makes_one(
 def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
     new_lake_in_memory: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dcp.lake.apply.apply.EMPTY_ROUNDS", 3)
+    monkeypatch.setattr("dcp.lake.apply.planning.EMPTY_ROUNDS", 3)
     lake = new_lake_in_memory(1)
     model = LogModel(lake, 56)
     empty = ReplicaTable("docs__s__c__8", 8)

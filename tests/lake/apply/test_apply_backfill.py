@@ -1,7 +1,8 @@
 """Applies of more keys than the driver may hold."""
 
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.tables.tables import DOCS
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, read_documents

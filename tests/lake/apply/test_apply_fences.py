@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.tables.tables import DOCS
 from tests.lake.conftest import NewLake

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from dcp.errors import ForeignWriteError
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_sql import merge_sql
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas

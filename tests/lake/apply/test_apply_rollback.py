@@ -5,9 +5,10 @@ import random
 import pyarrow as pa
 import pytest
 
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.audit import write_audit
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.contracts import Contract, ContractMode, document_type
 from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.query.views import register_views

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dcp.lake.apply import cadence
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.cadence import Pending, pending_of
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log import changes
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, ensure_replicas

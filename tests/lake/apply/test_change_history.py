@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from dcp.lake.apply import applier
-from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views_sql import row_history_sql

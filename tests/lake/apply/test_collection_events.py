@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.errors import ConfigError, VerifyError
-from dcp.lake.apply import apply
+from dcp.lake.apply import planning
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.query.views import register_views
@@ -335,7 +335,7 @@ def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_hav
     assert world.verify().result == "equal", "the flush is on its way"
     with monkeypatch.context() as patch:
         patch.setattr(LakeFacts, "collection_events", lambda *_: ())
-        patch.setattr(apply, "EMPTY_ROUNDS", 1)
+        patch.setattr(planning, "EMPTY_ROUNDS", 1)
         world.run()
     table, gone = world.replica().name, world.replica("gone").name
     assert world.keys(table) == set(KEYS)

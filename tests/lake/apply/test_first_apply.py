@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import FencedError, ForeignWriteError, LakeError
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.store.file_commit import commit_files
 from dcp.lake.tables import task_files
 from dcp.lake.tables.history import history

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.lake.apply import applier
-from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.slice_sql import rows_sql
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import LakeTables, ReplicaTable

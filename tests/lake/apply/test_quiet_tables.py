@@ -12,8 +12,8 @@ import pytest
 
 from dcp.errors import ForeignWriteError, LakeError
 from dcp.lake.apply import quiet_tables
-from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.cadence import pending_of
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -105,7 +105,7 @@ def test_only_tables_with_changes_are_looked_at(
     scene.receive()
     assert scene.apply() == {b}
     assert (scene.newest(a), scene.newest(b), scene.newest("docs")) == ({b"4"}, {b"2"}, {b"1"})
-    for module in ("applier", "apply"):
+    for module in ("applier", "planning"):
         monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 2)
     scene.write(b)
     scene.receive()
@@ -133,7 +133,7 @@ def test_where_applies_wait_a_quiet_table_is_asked_about_once(
     asked.clear()
     assert scene.apply() == set()
     assert asked == [a]
-    for module in ("applier", "apply"):
+    for module in ("applier", "planning"):
         monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 1)
     assert scene.apply() == {*scene.ids, scene.empty} - {a}  # these hold that round, nothing waits
 

@@ -19,7 +19,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.apply.apply import plan_apply
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.heartbeat import beat

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round

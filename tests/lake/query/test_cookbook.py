@@ -12,7 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from dcp.cli.main import main
-from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.query import show_for_queries

@@ -1,0 +1,202 @@
+"""Plans an apply in four steps, each of which decides one thing.
+
+1. `readable_slice`: the rows of the log that are published, and the versions that give lost rows.
+2. `typed_plan`: the typed columns that the contract demands; documents may add some (`evolve`).
+3. `why_due`: whether the table gets a commit.
+4. `_merged_rows`: whether this process holds the rows, or Spark reads them.
+"""
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.lake.apply.apply_plan import (
+    ROW_BUDGET,
+    TABLE_BYTES_BY_NAMED_KEY,
+    ApplyPlan,
+    RowBudget,
+)
+from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES, deletions
+from dcp.lake.apply.apply_sql import written_sql
+from dcp.lake.apply.merge_source import plan_source
+from dcp.lake.apply.readable_slice import ReadableSlice, readable_slice
+from dcp.lake.apply.typed_documents import see_documents
+from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
+from dcp.lake.apply.typed_rows import see_rows
+from dcp.lake.config.contracts import Contract, ContractMode
+from dcp.lake.config.memory import DOCUMENT_BYTES, arrow_settings
+from dcp.lake.log.applied import ReplicaStatus, replica_status
+from dcp.lake.log.log_slice import LogSlice
+from dcp.lake.log.round_records import largest_document_bytes
+from dcp.lake.log.slice_keys import Keys
+from dcp.lake.log.slice_rows import SOURCE, vbuckets_without_repeats, winning_rows
+from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.history import history
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.transaction import session_settings_for_a_while
+
+EMPTY_ROUNDS: Final = 100
+"""After so many rounds without rows for a table, an apply without rows moves it on."""
+
+
+class Due(StrEnum):
+    """The reason of a commit to a table."""
+
+    ROWS = "it gets rows, loses some, or a vbucket becomes stale or is stale no longer"
+    MOVE = "its round moves on without rows, so that the log before it is not searched again"
+    COLUMNS = "its typed columns differ from its contract"
+
+
+def plan_apply(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    to_round: int,
+    budget: RowBudget = ROW_BUDGET,
+    contract: Contract | None = None,
+) -> ApplyPlan | None:
+    """Return the plan that brings ``replica`` to ``to_round``; None if it is not due (`why_due`).
+
+    The plan holds no more than ``budget``. A table whose typed columns differ from its ``contract``
+    is written anew, at its present round if no later one brings it a row.
+
+    Raises:
+        ForeignWriteError: somebody else changed the table's rows, since our last apply or right
+            before it.
+        LakeError: the log contradicts itself (see `dcp.lake.apply.slice_rules.slice_between`).
+    """
+    status = replica_status(lake, replica)
+    # Read before anything else of the log: a cleaning is noted before it is done, so that either
+    # its note is seen, or the rows are in this version.
+    log_version = history(lake.changes)[0].version
+    found = readable_slice(lake, replica, status, to_round, log_version, budget)
+    if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
+        status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
+    is_applied = status.applied is not None
+    typed = typed_plan(lake.table(replica.name), contract, is_applied=is_applied)
+    due = why_due(status.held, found, typed, is_applied=is_applied)
+    if due is None:
+        return None
+    found = found or ReadableSlice(_empty_slice(status.held), Keys(), ())
+    plan = _with_rows(lake, replica, status, found, typed, log_version, budget)
+    if contract is not None and contract.mode is ContractMode.EVOLVE:
+        plan = _with_columns(lake, plan)
+    return None if due is Due.COLUMNS and not plan.typed.rewrites else plan
+
+
+def why_due(
+    held: AppliedVersion, found: ReadableSlice | None, typed: TypedPlan, *, is_applied: bool
+) -> Due | None:
+    """Return why a table gets a commit; None if it waits for further rounds.
+
+    ``found`` is None if the log has nothing for the table. ``is_applied``: it has had an apply.
+    """
+    if found is not None:
+        log_slice, keys = found.log_slice, found.keys
+        if keys is None or keys or log_slice.stale != held.stale:
+            return Due.ROWS
+        # The branch of a rollback is dead: it would be searched again with each round.
+        if log_slice.undone or log_slice.to_round - held.to_round >= EMPTY_ROUNDS:
+            return Due.MOVE
+    has_rows = found is not None or is_applied
+    return Due.COLUMNS if typed.rewrites and has_rows else None
+
+
+def _with_rows(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    found: ReadableSlice,
+    typed: TypedPlan,
+    log_version: int,
+    budget: RowBudget,
+) -> ApplyPlan:
+    log_slice, keys = found.log_slice, found.keys
+    rows = _merged_rows(lake, replica, found, log_version, budget.bytes)
+    without_repeats: frozenset[int] = frozenset()
+    if rows is None:
+        without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+    rounds = range(log_slice.first_round, log_slice.to_round + 1)
+    reads_table = log_slice.restored or typed.rewrites
+    return ApplyPlan(
+        held=status.held,
+        collection_id=replica.collection_id,
+        log_slice=log_slice,
+        keys=keys,
+        names_keys=keys is not None and _pays_to_name(lake, replica, keys),
+        rows=rows,
+        without_repeats=without_repeats,
+        since_version=status.since_version,
+        log_version=log_version,
+        is_first=status.lineage.since() == -1,
+        typed=typed,
+        largest_bytes=DOCUMENT_BYTES if reads_table else largest_document_bytes(lake, rounds),
+    )
+
+
+def _with_columns(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
+    """Let the typed columns grow by the plan's documents; one that widens, by all of the table."""
+    seen = _with_documents(lake, plan)
+    if seen.typed.rewrites and not plan.typed.rewrites:
+        return _with_documents(lake, replace(seen, largest_bytes=DOCUMENT_BYTES))
+    return seen
+
+
+def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
+    columns = plan.typed.columns
+    if columns is None:
+        return plan
+    if plan.rows is not None and not plan.typed.rewrites:
+        seen = see_documents(columns, plan.rows.to_batches())
+    else:
+        arrow = arrow_settings(plan.largest_bytes)
+        with session_settings_for_a_while(lake.spark, arrow), plan_source(lake, plan) as source:
+            rows = written_sql(source, plan, lake.table_sql(plan.held.table))
+            seen = see_rows(lake.spark, rows, columns)
+    return replace(plan, typed=with_documents(plan.typed, columns, seen))
+
+
+def _empty_slice(held: AppliedVersion) -> LogSlice:
+    return LogSlice(
+        ranges=(),
+        first_round=held.to_round,
+        to_round=held.to_round,
+        log_from_round=held.log_from_round,
+        stale=held.stale,
+    )
+
+
+def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
+    """Return whether a MERGE that names its keys costs less than one that joins their vbuckets."""
+    if not keys:
+        return False
+    share = len(keys.vbuckets) / lake.identity.vbucket_count
+    joined_bytes = lake.table(replica.name).size().bytes * share
+    return len(keys) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
+
+
+def _merged_rows(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    found: ReadableSlice,
+    log_version: int,
+    most_bytes: int,
+) -> pa.Table | None:
+    """Return the rows that a plan merges; None if they are too many for this process."""
+    keys = found.keys
+    if keys is None or any(each is None for each in found.olds):
+        return None
+    rounds = {each.round for each in keys.winners}
+    if rounds and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES:
+        return None
+    won = winning_rows(lake.changes, log_version, replica.collection_id, keys.winners, most_bytes)
+    if won is None:
+        return None
+    olds = pa.concat_tables([SOURCE.empty_table(), *found.olds])
+    places = list(zip(olds["vbucket"].to_pylist(), olds["key"].to_pylist(), strict=True))
+    lost = {(each.vbucket, each.key): each for each in keys.lost}
+    restored = olds.filter(pa.array([place in lost for place in places], pa.bool_()))
+    there = set(places)
+    gone = [each for place, each in lost.items() if place not in there]
+    return pa.concat_tables([won, restored, deletions(gone)])

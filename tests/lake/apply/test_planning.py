@@ -1,0 +1,56 @@
+"""Whether a replica gets a commit, decided without Spark or tables."""
+
+from dataclasses import replace
+
+import pytest
+
+from dcp.lake.apply.planning import EMPTY_ROUNDS, Due, why_due
+from dcp.lake.apply.readable_slice import ReadableSlice
+from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
+from dcp.lake.log.log_slice import LogSlice
+from dcp.lake.log.slice_keys import Keys, LostKey
+from dcp.lake.tables.applied_version import EMPTY_TABLE, AppliedVersion, StaleVbucket, Undo
+
+HELD = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
+NEXT = LogSlice(ranges=(), first_round=8, to_round=8, log_from_round=8)
+ONE_KEY = Keys(lost=(LostKey("key", 0),))
+OTHER_COLUMNS = TypedPlan(change=ColumnChange.REWRITE)
+LATE = replace(NEXT, to_round=HELD.to_round + EMPTY_ROUNDS)
+UNDONE = replace(NEXT, undone=(Undo(0, EMPTY_TABLE, 5),))
+
+
+@pytest.mark.parametrize(
+    ("log_slice", "keys", "typed", "expected"),
+    [
+        (NEXT, ONE_KEY, UNTYPED, Due.ROWS),
+        (NEXT, None, UNTYPED, Due.ROWS),  # too many to name
+        (replace(NEXT, stale={2: 7}), Keys(), UNTYPED, Due.ROWS),
+        (NEXT, Keys(), UNTYPED, None),
+        (replace(LATE, to_round=LATE.to_round - 1), Keys(), UNTYPED, None),
+        (LATE, Keys(), UNTYPED, Due.MOVE),
+        (UNDONE, Keys(), UNTYPED, Due.MOVE),
+        (NEXT, Keys(), OTHER_COLUMNS, Due.COLUMNS),
+        (NEXT, ONE_KEY, OTHER_COLUMNS, Due.ROWS),
+    ],
+)
+def test_a_table_is_due_for_rows_after_many_rounds_and_for_its_columns(
+    log_slice: LogSlice, keys: Keys | None, typed: TypedPlan, expected: Due | None
+) -> None:
+    found = ReadableSlice(log_slice, keys, ())
+    assert why_due(HELD, found, typed, is_applied=True) is expected
+
+
+def test_a_vbucket_that_is_stale_no_longer_makes_a_table_due() -> None:
+    held = replace(HELD, stale_vbuckets=(StaleVbucket(2, 5),))
+    found = ReadableSlice(NEXT, Keys(), ())
+    assert why_due(held, found, UNTYPED, is_applied=True) is Due.ROWS
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_applied", "expected"),
+    [(UNTYPED, True, None), (OTHER_COLUMNS, True, Due.COLUMNS), (OTHER_COLUMNS, False, None)],
+)
+def test_without_news_only_a_table_with_rows_gets_other_columns(
+    typed: TypedPlan, is_applied: bool, expected: Due | None
+) -> None:
+    assert why_due(HELD, None, typed, is_applied=is_applied) is expected
