@@ -1,4 +1,4 @@
-"""How far the copies on other nodes are (``ClusterSettings.replicas``, ``copy_table.py``).
+"""Knows how far the copies on other nodes are (``ClusterSettings.replicas``, ``copy_table.py``).
 
 For durable writes a copy is as far as it said on its connection that it holds prepares:
 DCP_SEQNO_ACKNOWLEDGED, which it sends for whole snapshots (``acknowledgements.py``). A connection
