@@ -87,7 +87,8 @@ class Source:
         self._counts.add(what)
         if lost:
             self._counts.add(f"{what} that lost writes")
-        taken_back = any(after[vb] < self.complete_seqnos.get(vb, 0) for vb in self.vbuckets)
+        published = self.complete_seqnos
+        taken_back = any(after[vb] < min(before[vb], published.get(vb, 0)) for vb in self.vbuckets)
         if taken_back:
             self._counts.add("published writes were lost")
         return taken_back
