@@ -122,7 +122,7 @@ def test_20_mib_documents_through_windows_of_1_mib(make_world: MakeWorld) -> Non
 @pytest.mark.parametrize("fc", ["max", "min,t:1s", "tagged,g:7,t:1s"])
 def test_100_of_200_consumers_are_stopped(make_world: MakeWorld, fc: str) -> None:
     """Whoever goes on gets everything, and half of the stopped ones do later."""
-    world, document_bytes = make_world(2), 16 * 1024
+    world, document_bytes = make_world(2), 64 * 1024
     seed = world.relay("--fc", fc, window_bytes=MIB).seed
     stopped = []
     for number in range(100):
@@ -132,7 +132,7 @@ def test_100_of_200_consumers_are_stopped(make_world: MakeWorld, fc: str) -> Non
         name = f"stopped-{number}#gtag={7 + number % 2}"
         stopped.append(world.consumers.add(seed, name, 2, window_bytes, stopped=True))
     for turn in range(2):
-        world.feed.write(100, document_bytes, f"turn{turn}")
+        world.feed.write(25, document_bytes, f"turn{turn}")
         world.consumers.run_to(world.feed)
     world.consumers.go_on(stopped[:50])
     world.consumers.run_to(world.feed)
@@ -143,12 +143,12 @@ def test_100_of_200_consumers_are_stopped(make_world: MakeWorld, fc: str) -> Non
 def test_1024_streams_on_each_of_three_connections(make_world: MakeWorld) -> None:
     world = make_world(1024)
     seed = world.relay().seed
-    world.feed.write(2_000, 1_000)
+    world.feed.write(1_100, 1_000)
     for number in range(3):
         world.consumers.add(seed, f"lake-{number}", 1024, MIB, stopped=number == 2)
     world.consumers.run_to(world.feed)
     assert all(len(each.opened) == 1024 for each in world.consumers.live)
-    world.feed.write(600, LATER_BYTES, "more")
+    world.feed.write(500, LATER_BYTES, "more")
     world.consumers.run_to(world.feed)
     world.consumers.go_on([world.consumers.all[2]])
     world.consumers.run_to(world.feed)
@@ -168,7 +168,7 @@ def test_a_sink_that_stops(make_world: MakeWorld, fc: str, stopped_seconds: floa
     world.feed.write(10, LATER_BYTES)
     world.consumers.run_to(world.feed)
     world.consumers.stop(sink)
-    world.feed.write(800, LATER_BYTES, "later")
+    world.feed.write(600, LATER_BYTES, "later")
     live, is_max = world.consumers.live[0], fc == "max"
     until = monotonic() + stopped_seconds
     world.consumers.run(lambda: monotonic() >= until, stopped_seconds + 30)
