@@ -103,10 +103,14 @@ class Requests:
 
 
 def pause_of(actions: Sequence[Action]) -> Action | None:
-    """Return the newest pause, unless a resume came after it."""
+    """Return the newest pause, unless a resume came after it.
+
+    Requests that the driver will cancel do not count.
+    """
     held: Action | None = None
     for action in actions:
-        if action.action in (PAUSE, RESUME) and action.state not in _VOID:
+        is_void = action.state in _VOID or (action.is_open and action.is_to_be_cancelled)
+        if action.action in (PAUSE, RESUME) and not is_void:
             held = action if action.action == PAUSE else None
     return held
 

@@ -183,10 +183,7 @@ def commit_files(
     except FileExistsError:
         name = f"{place}/{LOG}/{commit_name(version)}"
         raise VersionTakenError(f"{name}: found a commit there, expected none") from None
-    told = properties.get(_CHECKPOINT_INTERVAL, "")
-    interval = int(told) if _KNOWN_INTERVAL.fullmatch(told) else _DEFAULT_CHECKPOINT_INTERVAL
-    if version % interval == 0:
-        _checkpoint(place, version, properties)
+    checkpoint_if_due(place, version, properties)
 
 
 def commit_info(
@@ -235,11 +232,17 @@ def _added(file: DataFile) -> dict[str, Any]:
     }
 
 
-def _checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | None]) -> None:
+def checkpoint_if_due(
+    place: TablePlace, version: int, properties: Mapping[str, str | None]
+) -> None:
     """Write a checkpoint and remove unneeded files of the log, as Delta does after its commits.
 
     A failure here does not undo the commit.
     """
+    told = properties.get(_CHECKPOINT_INTERVAL) or ""
+    interval = int(told) if _KNOWN_INTERVAL.fullmatch(told) else _DEFAULT_CHECKPOINT_INTERVAL
+    if version % interval:
+        return
     try:
         place.prepare_checkpoint()
         table = place.open(version)

@@ -147,10 +147,11 @@ class ObjectPlace(TablePlace):
             FileExistsError: another commit has that version.
         """
         path = self._commit_path(version)
+        taken = f"{self.url}/{LOG}/{commit_name(version)}"
         try:
             put_if_absent(self._store, path, content)
-        except FileExistsError:
-            raise
+        except FileExistsError as refusal:
+            raise FileExistsError(taken) from refusal
         except Exception as failure:
             # Each commit has an identifier of its own.
             found = None
@@ -159,7 +160,7 @@ class ObjectPlace(TablePlace):
             if found is None:
                 raise
             if found != content:
-                raise FileExistsError(path) from failure
+                raise FileExistsError(taken) from failure
 
     def tidy_log(self) -> None:
         """Asks once for a list, in which these files are first, and once to delete."""

@@ -1,4 +1,7 @@
-"""Reads a table by delta-rs: in milliseconds, in this process. It appends few rows, too."""
+"""Reads a table by delta-rs: in milliseconds, in this process.
+
+It makes tables, appends few rows and changes properties, too.
+"""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -12,9 +15,10 @@ from deltalake.exceptions import CommitFailedError, SchemaMismatchError, TableNo
 
 from dcp.errors import DcplakeError, LakeError
 from dcp.lake.spark.failures import innermost, plain_line, store_error
-from dcp.lake.store.file_commit import commits_to
+from dcp.lake.store.file_commit import commits_to, takes_files
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
+from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
 from dcp.lake.store.table import Column, Statement, TableSize
 from dcp.lake.tables.history import metadata_json
@@ -147,6 +151,25 @@ class FileTable:
             leave_to_spark(failure, self.where)
             return False
         return True
+
+    def change_properties(self, properties: Mapping[str, str | None]) -> bool:
+        """Set properties, or remove those without a value; return whether it was done.
+
+        Raises:
+            SetupError, SecretError: the store does not answer, or refuses us.
+            LakeError: the store overwrites.
+        """
+        try:
+            return (
+                are_plain(properties)
+                and takes_files(self.place, self._stored())
+                and commit_properties(self.place, properties)
+            )
+        except DcplakeError:
+            raise
+        except Exception as failure:  # of many classes, not all of them documented
+            leave_to_spark(failure, self.where)
+            return False
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bool:
         """Append rows; return whether it was done.

@@ -1,4 +1,4 @@
-"""One Delta table of a lake: delta-rs reads it where it can, and Spark does all else.
+"""One Delta table of a lake: this process reads and commits what it can, and Spark does the rest.
 
 delta-rs reads a table in a folder of this machine or in an object store in milliseconds, and this
 process needs no JVM. Spark is asked where delta-rs cannot open the place (other stores, catalogs
@@ -110,8 +110,6 @@ class LakeTable(SparkTable):
     bounded_query = _by_files_first(FileTable.bounded_query, SparkTable.bounded_query)
 
     add_columns = _commits(SparkTable.add_columns)
-    set_properties = _commits(SparkTable.set_properties)
-    unset_properties = _commits(SparkTable.unset_properties)
     append_found = _commits(SparkTable.append_found)
     delete = _commits(SparkTable.delete)
     merge = _commits(SparkTable.merge)
@@ -195,6 +193,18 @@ class LakeTable(SparkTable):
             if files is None or not files.create(columns, cluster_by, properties):
                 self._remove_unfinished_log()
                 SparkTable.create(self, columns, cluster_by, properties)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        files = self.files
+        with self.remembered.looks.committing():
+            if files is None or not files.change_properties(properties):
+                SparkTable.set_properties(self, properties)
+
+    def unset_properties(self, names: Collection[str]) -> None:
+        files = self.files
+        with self.remembered.looks.committing():
+            if files is None or not files.change_properties(dict.fromkeys(names)):
+                SparkTable.unset_properties(self, names)
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         files = self.files

@@ -1,10 +1,12 @@
 """Requests of the table ``control`` and a driver that is overtaken before or as it does one."""
 
+from dataclasses import replace
+
 import pytest
 
 from dcp.errors import FencedError
 from dcp.lake.log.control import Action, ActionState, Control
-from dcp.lake.run.control_requests import RESYNC, Requests
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, Requests, pause_of
 from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
@@ -46,3 +48,11 @@ def test_a_driver_that_was_overtaken_does_no_resync() -> None:
         Requests(lake, control, "writer", ()).carry_out()
     [action] = control.actions()
     assert action.is_open
+
+
+def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
+    pause, resume = (Action(name, name, None, None) for name in (PAUSE, RESUME))
+    assert pause_of([replace(pause, is_to_be_cancelled=True)]) is None
+    assert pause_of([pause, replace(resume, is_to_be_cancelled=True)]) is pause
+    done = replace(pause, state=ActionState.DONE, is_to_be_cancelled=True)
+    assert pause_of([done]) is done, "the cancel came too late"

@@ -1,7 +1,9 @@
-"""A table that is made without Spark is the one that Spark would have made."""
+"""A table that is made or gets properties without Spark is the one that Spark would have made."""
 
 import json
+import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.new_table import commit_table
+from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CONTROL, QUALITY, REPLICA, REPLICA_CLUSTERING
 from dcp.lake.tables.spark_table import SparkTable
@@ -24,9 +27,9 @@ NO_VECTORS = {
 VECTORS = {**NO_VECTORS, "delta.enableDeletionVectors": "true"}
 
 
-def first_commit(folder: Path) -> dict[str, Any]:
-    """Return the actions of a table's first commit, by their names, without ids and times."""
-    lines = (folder / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+def commit_of(folder: Path, version: int = 0) -> dict[str, Any]:
+    """Return the actions of a table's commit, by their names, without ids and times."""
+    lines = (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
     actions = {name: told for line in lines for name, told in json.loads(line).items()}
     for name, told in actions.items():
         for each in ("id", "createdTime", "timestamp", "txnId", "engineInfo"):
@@ -36,7 +39,7 @@ def first_commit(folder: Path) -> dict[str, Any]:
                 told[each] = json.loads(told[each])
         if name == "commitInfo":
             parameters = told["operationParameters"]
-            for each in ("clusterBy", "properties"):
+            for each in {"clusterBy", "properties"} & parameters.keys():
                 parameters[each] = json.loads(parameters[each])
         if name == "protocol":
             told |= {each: set(told[each]) for each in told if each.endswith("Features")}
@@ -64,7 +67,7 @@ def test_the_first_commit_says_what_sparks_would(
     assert ours.can_commit()
     commit_table(ours, columns, cluster_by, properties)
     SparkTable.create(theirs.table("theirs", lambda: spark), columns, cluster_by, properties)
-    assert first_commit(ours.path) == first_commit(tmp_path / "theirs")
+    assert commit_of(ours.path) == commit_of(tmp_path / "theirs")
 
 
 def test_of_two_that_make_a_table_the_first_one_stands(tmp_path: Path) -> None:
@@ -74,3 +77,42 @@ def test_of_two_that_make_a_table_the_first_one_stands(tmp_path: Path) -> None:
         commit_table(place, CONTROL, (), {"dcplake.maker": str(number)})
     assert place.open().metadata().configuration == {"dcplake.maker": "0"}
     assert [*place.commits_from(0)] == [0]
+
+
+def test_properties_are_set_and_removed_as_by_spark(spark: "SparkSession", tmp_path: Path) -> None:
+    ours, theirs = FolderPlace(tmp_path / "ours"), tmp_path / "theirs"
+    assert ours.can_commit()
+    commit_table(ours, REPLICA, REPLICA_CLUSTERING, VECTORS)
+    table = LakeLocation(root=str(tmp_path)).table("ours", lambda: spark)
+    SparkTable.add_columns(
+        table, pa.schema([("doc", pa.struct([("a", pa.int64())]))]), {"doc": "x"}
+    )
+    shutil.copytree(ours.path, theirs)
+    twin = LakeLocation(root=str(tmp_path)).table("theirs", lambda: spark)
+    given = {"dcplake.a": 'other "', "dcplake.b": ""}
+    assert commit_properties(ours, given)
+    SparkTable.set_properties(twin, given)
+    assert commit_of(ours.path, 2) == commit_of(theirs, 2)
+    assert commit_properties(ours, {"dcplake.a": None, "dcplake.missing": None})
+    SparkTable.unset_properties(twin, ["dcplake.a", "dcplake.missing"])
+    assert commit_of(ours.path, 3) == commit_of(theirs, 3)
+    assert SparkTable.properties(table) == SparkTable.properties(twin)
+    assert SparkTable.columns(table) == SparkTable.columns(twin)
+
+
+def test_properties_that_many_set_at_once_are_all_there(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "table")
+    assert place.can_commit()
+    commit_table(place, CHANGES, ("round",), NO_VECTORS)
+    names = [f"dcplake.{number}" for number in range(8)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        assert all(pool.map(lambda name: commit_properties(place, {name: "1"}), names))
+    assert place.open().metadata().configuration == NO_VECTORS | dict.fromkeys(names, "1")
+    before = place.open().version()
+    assert commit_properties(place, {names[0]: "1"})
+    assert place.open().version() == before, "nothing to change makes no commit"
+
+
+def test_deltas_own_properties_are_left_to_spark() -> None:
+    assert not are_plain(["dcplake.a", "delta.enableDeletionVectors"])
+    assert are_plain(["dcplake.a", "note"])

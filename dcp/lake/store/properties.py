@@ -1,0 +1,77 @@
+"""Commits other properties of a Delta table without Spark, as its ALTER TABLE would."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from dcp.lake.store.file_commit import checkpoint_if_due, commit_info, commit_lines, commits_to
+from dcp.lake.store.place import TablePlace
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
+
+_ATTEMPTS: Final = 10
+
+
+def are_plain(names: Iterable[str]) -> bool:
+    """Return whether Delta gives these properties no meaning.
+
+    Its own have rules that Spark knows, and may give the table a feature.
+    """
+    return not any(name.startswith("delta.") for name in names)
+
+
+def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -> bool:
+    """Set properties, or remove those without a value; return False if others always came first.
+
+    ``place`` must commit (`dcp.lake.store.file_commit.takes_files`), and the properties be plain.
+    """
+    for _ in range(_ATTEMPTS):
+        table = place.open()
+        before = table.metadata().configuration
+        changed = {**before, **properties}
+        after = {name: value for name, value in changed.items() if value is not None}
+        if after == before:
+            return True
+        try:
+            with commits_to(place):
+                place.commit(table.version() + 1, commit_lines(_actions(table, properties, after)))
+        except FileExistsError:
+            continue
+        checkpoint_if_due(place, table.version() + 1, after)
+        return True
+    return False
+
+
+def _actions(
+    table: "StoredTable", given: Mapping[str, str | None], configuration: Mapping[str, str]
+) -> list[dict[str, object]]:
+    metadata = table.metadata()
+    is_removal = None in given.values()
+    told = list(given) if is_removal else dict(given)
+    described: dict[str, str | None] = {
+        "name": metadata.name,
+        "description": metadata.description,
+    }
+    return [
+        commit_info(
+            time.time_ns() // 1_000_000,
+            "UNSET TBLPROPERTIES" if is_removal else "SET TBLPROPERTIES",
+            {"properties": json.dumps(told)} | ({"ifExists": True} if is_removal else {}),
+            isBlindAppend=True,
+            operationMetrics={},
+            readVersion=table.version(),
+        ),
+        {
+            "metaData": {
+                "id": str(metadata.id),
+                **{name: text for name, text in described.items() if text is not None},
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": table.schema().to_json(),
+                "partitionColumns": metadata.partition_columns,
+                "configuration": configuration,
+                "createdTime": metadata.created_time,
+            }
+        },
+    ]
