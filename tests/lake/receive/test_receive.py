@@ -278,23 +278,24 @@ def test_a_vbucket_that_cannot_be_planned_is_told_in_the_round(
 
 @pytest.mark.parametrize("cure", ["failover", "restore_node"])
 def test_a_vbucket_without_a_node_at_planning_is_read_in_the_next_round(
-    cluster: ProducerCluster, tmp_path: Path, cure: str
+    tmp_path: Path, cure: str
 ) -> None:
-    fill(cluster, 400)
-    rounds = RoundsInProcess(settings_for(cluster, tmp_path, source=QUICK_SOURCE))
-    rounds.run()
-    fill(cluster, 400)
-    late = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
-    cluster.kill_node(1)
-    plan = rounds.plan()
-    assert plan is not None
-    assert {left.vbucket for left in plan.left_out} == late
-    getattr(cluster, cure)(1)
-    rounds.run(plan)
-    plan = rounds.plan()
-    assert plan is not None
-    assert {stream.vbucket for stream in plan.streams} == late
-    assert {told["outcome"] for told in statuses(rounds.run(plan)).values()} == {"reached"}
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=8, replicas=1)) as cluster:
+        fill(cluster, 400)
+        rounds = RoundsInProcess(settings_for(cluster, tmp_path, source=QUICK_SOURCE))
+        rounds.run()
+        fill(cluster, 400)
+        late = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
+        cluster.kill_node(1)
+        plan = rounds.plan()
+        assert plan is not None
+        assert {left.vbucket for left in plan.left_out} == late
+        getattr(cluster, cure)(1)
+        rounds.run(plan)
+        plan = rounds.plan()
+        assert plan is not None
+        assert {stream.vbucket for stream in plan.streams} == late
+        assert {told["outcome"] for told in statuses(rounds.run(plan)).values()} == {"reached"}
 
 
 def test_a_refused_stream_is_reported_with_its_status(
