@@ -32,7 +32,7 @@ from dcp.lake.tables.horizon import Horizon, version_at
 from dcp.lake.tables.tables import replicas_in
 from tests.lake.watched_lake import WatchedLake, WrongCommitError
 from tests.simulation.client_shell import SteppedReader
-from tests.simulation.driver import Crew, steps_told
+from tests.simulation.crew import Crew, steps_told
 from tests.simulation.faults import Counts, Options, Run
 from tests.simulation.injection import injected
 from tests.simulation.network import Network

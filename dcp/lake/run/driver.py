@@ -87,7 +87,7 @@ class _Patience(NamedTuple):
 
 
 _REFUSALS: Final = (
-    _Patience("the secret that source names to be replaced", (SecretError,)),
+    _Patience("the file of a secret to be replaced", (SecretError,)),
     _Patience("the cluster to take user, password and bucket", (AuthenticationError, BucketError)),
 )
 _STORE: Final = _Patience("the object store", (StoreUnavailableError,))
@@ -110,7 +110,7 @@ class RunReport(Shown):
     applied: list[AppliedVersion] = field(default_factory=list)
     left_out: tuple[LeftOut, ...] = ()
     paused: str = ""
-    """Who paused the lake meanwhile; empty if nobody did."""
+    """Says that the lake is paused, and by whom; empty if it is not."""
 
     def __str__(self) -> str:
         lines = [*map(str, self.rounds), *(f"applied: {each}" for each in self.applied)]
@@ -313,7 +313,8 @@ class Driver:
     def _outlast(self, failure: Exception, patience: Iterable[_Patience]) -> str:
         """Return what to wait for; raise a failure for which no patience is left."""
         error = outage_of(failure) or failure
-        self._is_cut_short |= isinstance(error, StoreUnavailableError)
+        if isinstance(error, StoreUnavailableError):  # no |=: the thread of applies sets it, too
+            self._is_cut_short = True
         for each in patience:
             if isinstance(error, each.kinds):
                 if not each.is_endless:

@@ -55,7 +55,7 @@ class FileContents:
     """Each file tells minimum and maximum of these columns."""
     row_group_bytes: int
     """Smaller batches are gathered. A row group costs some kilobytes of the file's footer, and a
-    reader a few seeks. Parts of an upload are as large, of which S3 takes 10,000.
+    reader a few seeks. Parts of an upload are as large, or 5 MiB; S3 takes 10,000 of a file.
     """
     sorted_by: Sequence[str] = ()
     """Sorts the rows of each row group, so that a reader passes over pages of it."""

@@ -86,7 +86,7 @@ _commit_locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.L
 
 @contextmanager
 def commits_to(place: TablePlace | None) -> Iterator[None]:
-    """Keeps this process's other threads from committing to the table at ``place`` meanwhile.
+    """Lock: keeps this process's other threads from committing to the table at ``place``.
 
     For our statements beside Spark's: a lock of Spark's log store keeps its own commits apart.
     None: only Spark commits to the table.
@@ -208,10 +208,15 @@ def commit_lines(actions: Sequence[Mapping[str, Any]]) -> bytes:
 def _refuse_missing(place: TablePlace, files: Sequence[DataFile]) -> None:
     for file, found in zip(files, place.sizes_of([each.name for each in files]), strict=True):
         if found != file.size_bytes:
+            elsewhere = (
+                ""
+                if place.folder is None
+                else "executors on other machines must have lake.root at the same path, and "
+            )
             raise LakeError(
                 f"{place}/{file.name}: found no such file, or one of another size, expected the "
-                f"{file.size_bytes} bytes that a Spark task wrote; executors on other machines "
-                "must have lake.root at the same path, and nobody may remove files from it"
+                f"{file.size_bytes} bytes that a Spark task wrote; {elsewhere}nobody may remove "
+                "files of the lake"
             )
 
 

@@ -25,7 +25,7 @@ class Looks:
     def look(self, begun_at: int | None = None) -> Iterator[None]:
         """Let this thread read each table once until the block ends; inner looks join it.
 
-        The block waits for no other process, unless it calls `read_anew` then. ``begun_at`` is of
+        A block that waits for another process calls `read_anew` afterwards. ``begun_at`` is of
         another thread's look, which this one joins.
         """
         if (thread := get_ident()) in self._begun:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dcp.lake.config.storage_options import with_secrets
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
-from dcp.lake.store.opened_store import opened_store
+from dcp.lake.store.bucket_store import bucket_store
 from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
 from dcp.lake.store.put_if_absent import content_of, put_if_absent
 from dcp.lake.store.trial import StoreTrial, require_conditional_writes
@@ -59,7 +59,7 @@ class ObjectPlace(TablePlace):
     @property
     def _store(self) -> "ObjectStore":
         scheme, bucket, _ = self._parts
-        return opened_store(f"{scheme}://{bucket}", self.way)
+        return bucket_store(f"{scheme}://{bucket}", self.way)
 
     @property
     def _parts(self) -> tuple[str, str, str]:
@@ -88,7 +88,7 @@ class ObjectPlace(TablePlace):
     def commits_from(self, version: int) -> dict[int, Hashable]:
         import obstore  # not where all is on this machine
 
-        just_before = self._commit_path(version)[:-1]
+        just_before = self._commit_path(version)[:-1]  # a listing begins after its offset
         listed = obstore.list(self._store, self._path(LOG), offset=just_before).collect()
         named = ((_COMMIT.fullmatch(each["path"].rpartition("/")[2]), each) for each in listed)
         return {

@@ -13,10 +13,11 @@ and asks to try again ("Conditional writes" in Amazon's user guide).
 
 
 def put_if_absent(store: "ObjectStore", path: str, content: bytes) -> None:
-    """Raises errors of obstore, too; after some of them, the object may have been written.
+    """Write an object unless one is there with other content.
 
     Raises:
-        FileExistsError: there is an object with other content.
+        FileExistsError: there is one.
+        Exception: of obstore; perhaps after the object was written.
     """
     import obstore  # not where all is on this machine
     from obstore.exceptions import AlreadyExistsError

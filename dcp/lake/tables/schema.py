@@ -1,4 +1,4 @@
-"""Defines the columns of the lake's two kinds of tables, as Spark DDL and as Arrow schemas.
+"""Defines the columns of the lake's tables, as Spark DDL and as Arrow schemas.
 
 Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits,
 ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because

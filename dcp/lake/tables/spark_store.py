@@ -1,4 +1,4 @@
-"""The store of a lake whose tables Spark changes, and delta-rs reads where it can."""
+"""The store of a lake in files: tasks of Spark write them, and delta-rs reads them where it can."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slo
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files
-from dcp.lake.store.lake_store import BatchFunction
+from dcp.lake.store.lake_store import BatchFunction, NewRows
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
-_CHANGES: Final = "changes"
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
 """A batch of that size is written at once, so that the task no longer holds it (docs/memory.md)."""
 
@@ -50,6 +49,7 @@ _RECEIVED: Final = "dcplake_received_rows"
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task holds no window of a connection, which leaves room for row groups that read well."""
 
+_CHANGES: Final = "changes"
 _LOG = logging.getLogger(__name__)
 
 
@@ -120,9 +120,7 @@ class SparkStore:
         is_ours = not is_on_s3(at) or log_store_of(self.spark, at) == LOG_STORE
         return found.place if is_ours else None
 
-    def new_changes(
-        self, tasks: int, receive: BatchFunction, *, are_few: bool = False
-    ) -> "TaskFiles | SparkRows":
+    def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
         """Lets tasks write files of the log if they can.
 
         That costs a fraction of handing rows to Spark's JVM, and the commit needs no Spark either.

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from dcp.errors import LakeError
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import remove_empty_folder, session_slots
-from dcp.lake.store.place import LOG, in_time
+from dcp.lake.store.place import LOG, commit_name, in_time
 from dcp.lake.store.table import Column, Statement, TableSize, Transaction
 from dcp.lake.tables.file_table import rows_of
 from dcp.lake.tables.schema import spark_ddl, spark_type
@@ -139,7 +139,7 @@ class SparkTable:
     def size(self) -> TableSize:
         return TableSize(int(self._detail("numFiles")), int(self._detail("sizeInBytes")))
 
-    def transaction_version(self, app_id: str) -> int | None:  # Spark tells none
+    def transaction_version(self, app_id: str) -> int | None:
         """Return None: Spark does not tell."""
         return None
 
@@ -398,8 +398,8 @@ class SparkTable:
 
         DESCRIBE HISTORY tells the times of their files, which change in a copy of the table.
         """
-        log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/_delta_log")
-        files = [f"{log}/{version:020d}.json" for version in versions]
+        log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/{LOG}")
+        files = [f"{log}/{commit_name(version)}" for version in versions]
         told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
         rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(
             "CAST(substring_index(_metadata.file_name, '.', 1) AS BIGINT) AS version",

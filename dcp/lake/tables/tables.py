@@ -72,7 +72,7 @@ _NAME_MAX: Final = 80
 _REPLICA_PROPERTY: Final = "dcplake.replica."
 
 _CLUSTER_UUID: Final = "dcplake.clusterUuid"
-"""Lakes from before it was told have none."""
+"""Missing if the cluster did not tell."""
 
 _NODES: Final = "dcplake.nodes"
 """Holds `LakeTables.nodes`."""
@@ -82,7 +82,7 @@ _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 MICROSECOND_TIMESTAMPS: Final = {"dcplake.timestamps": "micros"}
 """Property of replicas whose files all have timestamps as 64-bit microseconds.
 
-Older lakes may have INT96 in files that Spark wrote: `maintain` writes them anew.
+Without it Spark may have written INT96: `maintain` writes those files anew.
 """
 
 
@@ -424,7 +424,7 @@ def _existing(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> tuple[Repli
 
 
 def known_replicas(lake: LakeTables) -> tuple[ReplicaTable, ...]:
-    """Return the same with those whose tables somebody dropped."""
+    """Return the replica tables that the lake has made, also those that somebody dropped."""
     return (DOCS, *sorted(_listed_replicas(lake), key=lambda each: each.collection_id))
 
 

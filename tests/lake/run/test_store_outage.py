@@ -80,7 +80,7 @@ class StoreWithoutSpark(SparkStore):
     def pool(self, name: str) -> Iterator[None]:
         yield
 
-    def new_changes(  # type: ignore[override]  # rows that the port knows, and the adapter does not
+    def new_changes(
         self, tasks: int, receive: BatchFunction, *, are_few: bool = False
     ) -> WrittenHere:
         return WrittenHere(self.table("changes"), tasks, receive)

@@ -19,7 +19,7 @@ from obstore.exceptions import AlreadyExistsError
 from dcp.errors import DcplakeError, SecretError, SetupError, StoreUnavailableError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.spark.failures import outage_of, store_error
-from dcp.lake.store import opened_store, put_if_absent
+from dcp.lake.store import bucket_store, put_if_absent
 from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
@@ -356,7 +356,7 @@ def test_keys_that_are_renewed_while_a_file_is_written_are_found(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = table.store
-    monkeypatch.setattr(opened_store, "_KEYS_LAST", timedelta(0))
+    monkeypatch.setattr(bucket_store, "_KEYS_LAST", timedelta(0))
     files = {name: tmp_path / name for name in ("access_key_id", "secret_access_key")}
     files["access_key_id"].write_text(ACCESS_KEY)
     files["secret_access_key"].write_text(SECRET_KEY)
@@ -388,7 +388,7 @@ def test_a_task_whose_secret_cannot_be_read_says_which(table: Table, tmp_path: P
     secret = Path(table.store.options["secret_access_key_file"])
     place = table.place
     content = secret.read_text()
-    opened_store._opened.cache_clear()
+    bucket_store._opened.cache_clear()
     secret.unlink()
     try:
         with pytest.raises(DcplakeError, match=r"secret_access_key_file: cannot read the file"):

@@ -15,7 +15,7 @@ _OF_CLIENT: Final = ("allow_http", "connect_timeout", "timeout")
 """Options of the HTTP client, which obstore takes apart from those of the store."""
 
 _MOST_OPEN: Final = 64
-"""More stores stay not open, with their connections; a lake has one."""
+"""Keeps so many stores open, with their connections; a lake has one."""
 
 _KEYS_LAST: Final = timedelta(seconds=30)
 """Older keys of files and profiles are read again."""
@@ -47,7 +47,7 @@ class _Keys:
         }
 
 
-def opened_store(bucket: str, way: Mapping[str, str]) -> "ObjectStore":
+def bucket_store(bucket: str, way: Mapping[str, str]) -> "ObjectStore":
     """Return the store of a bucket's URL.
 
     Raises:
