@@ -28,6 +28,7 @@ class Oracle:
         """Where vbuckets started of which the lake has nothing of before: seqno and branch."""
         self.published: dict[int, int] = {}
         self.largest_frame_bytes = 0
+        self.persist_to = 0
         tables.on_round = self.check_round
         tables.on_version = self.check_version
 
@@ -97,7 +98,20 @@ class Oracle:
                 f"{state and state.complete_seqno} found {_brief(found)}, "
                 f"expected {_brief(expected)}"
             )
+            self._require_on_disk(vbucket, state)
             self.published[vbucket] = 0 if state is None else state.complete_seqno
+
+    def _require_on_disk(self, vbucket: int, state: VbucketProgress | None) -> None:
+        """``policy.persist_to``: what is published is on the disk of its branch's node."""
+        if not self.persist_to or state is None or state.failover_log is None:
+            return
+        uuid = state.failover_log.uuid_at(state.complete_seqno)
+        if self._cluster.failover_log(vbucket).current_uuid == uuid:
+            persisted = self._cluster.persisted_seqno(vbucket)
+            assert state.complete_seqno <= persisted, (
+                f"persist_to: published vbucket {vbucket} up to seqno {state.complete_seqno}, the "
+                f"disk has it up to {persisted}"
+            )
 
     def documents(self, state: VbucketProgress) -> Documents:
         """Return what the source held at a state's complete seqno, on the branch of its data."""

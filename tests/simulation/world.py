@@ -105,6 +105,7 @@ class Simulation:
         self.oracle = Oracle(self.lake, cluster, self.counts)
         self.source.complete_seqnos = self.oracle.published
         self.oracle.largest_frame_bytes = options.value_bytes + 400
+        self.oracle.persist_to = options.persist_to
         settings = self._settings(tuple(cluster.seeds))
         direct = source_access(settings)
         self.relay = None
