@@ -4,7 +4,7 @@ from base64 import urlsafe_b64encode
 from random import Random
 from typing import Final
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 
 PREFIX: Final = b"doc:"
 KEY_BYTES: Final = len(PREFIX) + 10

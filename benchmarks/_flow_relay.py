@@ -23,8 +23,8 @@ from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
 from benchmarks._sink import Sink, SinkSpec
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.producer.clients.kv_client import KvClient
-from dcp.producer.clients.kv_connection import KvConnection
+from dcp.producer.kv_client import KvClient
+from dcp.producer.kv_connection import KvConnection
 from dcp.seeds import parse_seed
 
 VBUCKETS: Final = 16

@@ -15,8 +15,8 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from benchmarks._documents import PREFIX, fill, key_of, value_of
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.types import vbucket_of
 
 USER: Final = "Administrator"

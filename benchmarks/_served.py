@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks._documents import fill
 from benchmarks._producer import producer_settings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 
 
 @dataclass(frozen=True, slots=True)

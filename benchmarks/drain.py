@@ -27,11 +27,11 @@ from dcp.client.machine import new_machine
 from dcp.client.reader import Reader
 from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items, SnapshotCompleted
 from dcp.protocol.position import Position
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.framing import FrameSplitter
 
 VBUCKETS = 16

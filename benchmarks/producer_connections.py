@@ -27,7 +27,7 @@ from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
 from dcp.client.machine import new_machine
 from dcp.client.settings import MIB, ConnectionSettings
-from dcp.producer.clients.kv_client import KvClient
+from dcp.producer.kv_client import KvClient
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.wire.framing import FrameSplitter

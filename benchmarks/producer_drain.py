@@ -30,7 +30,7 @@ from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
 from benchmarks.drain import VBUCKETS, drain
 from dcp.client.settings import MIB, ConnectionSettings
-from dcp.producer.clients.admin_client import AdminClient
+from dcp.producer.admin_client import AdminClient
 from dcp.types import vbucket_of
 
 INTEROP = Path(__file__).parent.parent / "tests" / "interop"

@@ -23,8 +23,8 @@ from typing import Any
 
 import psutil
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 
 MIB = 1024 * 1024
 BATCH_DOCUMENTS = 10_000

@@ -21,16 +21,16 @@ from statistics import median
 from time import perf_counter, process_time
 
 from dcp.client.addresses import NodeAddress
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.storage.stored_items import version_of
-from dcp.producer.streams.dcp_options import DcpClient
-from dcp.producer.streams.stream import ActiveStream
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.regulator import Regulator, rest_seconds
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_settings import RelaySettings
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.model.resume_rules import Verdict
+from dcp.server.storage.stored_items import version_of
+from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.streams.stream import ActiveStream
 from dcp.types import END_OF_TIME, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -24,8 +24,8 @@ from deltalake import DeltaTable
 
 from benchmarks._commands import adopt_orphans, cost_of, lake_options, sets_of
 from benchmarks._producer import PASSWORD, USER
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 
 _VBUCKETS: Final = 1024
 _DOCUMENTS: Final = 10_000

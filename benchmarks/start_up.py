@@ -19,8 +19,8 @@ from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_optio
 from benchmarks._producer import PASSWORD, USER
 from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 
 _BARE: Final = "bare session"
 _CHANGES: Final = 100

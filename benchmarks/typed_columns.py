@@ -24,7 +24,7 @@ from typing import Any, Final
 from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_options, report, sets_of
 from benchmarks._producer import producer_settings
 from dcp.lake.config.contracts import ContractMode
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 
 _MISFIT_EVERY: Final = 1000
 _CONTRACT: Final = """

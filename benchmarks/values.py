@@ -36,8 +36,8 @@ from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.receive.stop_policy import UNLIMITED
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.columns import DataColumns, decode_columns

@@ -15,8 +15,8 @@ from dcp.errors import ConfigError, RemoteProtocolError
 from dcp.lake.quality.quality_suite import load_suite
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.history import parse_metadata
-from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.relay.upstream_manifest import parse_manifest
+from dcp.server.storage.bucket_record import BucketRecord
 from dcp.wire.xattr import xattrs_json
 
 DEEP = 200_000

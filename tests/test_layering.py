@@ -29,9 +29,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "printable", "wire"}),
     "client": frozenset({"types", "errors", "seeds", "wire", "protocol"}),
-    "producer": frozenset(
-        {"types", "errors", "file_lock", "printable", "seeds", "wire", "protocol"}
-    ),
+    "server": frozenset({"types", "errors", "file_lock", "printable", "seeds", "wire", "protocol"}),
+    "producer": frozenset({"types", "errors", "seeds", "wire", "protocol", "server"}),
     "lake": frozenset(
         {
             "types",
@@ -48,7 +47,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "relay": frozenset(
-        {"types", "errors", "printable", "seeds", "wire", "protocol", "client", "producer"}
+        {"types", "errors", "printable", "seeds", "wire", "protocol", "client", "server"}
     ),
     "cli": frozenset(
         {
@@ -61,6 +60,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "wire",
             "protocol",
             "client",
+            "server",
             "producer",
             "relay",
             "lake",
@@ -72,7 +72,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 # The sub-packages of a part, from the lowest floor to the highest: each imports those before it
 # only, for types alone, too.
 FLOORS: dict[str, tuple[str, ...]] = {
-    "producer": (
+    "server": (
         "model",
         "checkpoints",
         "storage",
@@ -81,8 +81,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "bucket",
         "commands",
         "replication",
-        "server",
-        "clients",
+        "node",
     ),
     "lake": (
         "config",
@@ -153,14 +152,15 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "wire": PURE,
     "protocol": PURE,
     "client": SPARK | {"asyncio", "pandas"},
+    "server": SPARK | {"pandas"},
     "producer": SPARK | {"pandas"},
     "relay": SPARK | {"pandas"},
     "lake": frozenset({"airflow", "asyncio"}),
     "cli": frozenset({"airflow"}),
 }
 
-# The producer's edge: all else of it takes bytes and time as arguments, and gives bytes.
-PRODUCER_EDGE: dict[str, str] = {
+# The edge of server and producer: all else takes bytes and time as arguments, and gives bytes.
+SERVER_EDGE: dict[str, str] = {
     "sockets and the loop": """background channels cluster_members cluster_nodes accepted_connection
         http_connection kv_connection listener loop_thread
         reading rebalance rebalance_orders replication server serving stop_signals turns
@@ -343,15 +343,16 @@ def test_who_may_name_delta_does() -> None:
         assert list(names_of_the_store(ROOT / name, ROOT, tree)), f"{name} names nothing of Delta"
 
 
-def test_the_producer_does_io_at_its_edge_only() -> None:
+def test_server_and_producer_do_io_at_their_edge_only() -> None:
     """Each module of the edge has a reason to be of it, and no other does what they do."""
-    edge = {name for names in PRODUCER_EDGE.values() for name in names.split()}
+    edge = {name for names in SERVER_EDGE.values() for name in names.split()}
     found = set()
-    for path in (ROOT / "dcp" / "producer").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = {name.split(".")[0] for _, name in imported_modules(tree, "dcp.producer")}
-        if names & INPUT_AND_OUTPUT:
-            found.add(path.stem)
+    for part in ("server", "producer"):
+        for path in (ROOT / "dcp" / part).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = {name.split(".")[0] for _, name in imported_modules(tree, f"dcp.{part}")}
+            if names & INPUT_AND_OUTPUT:
+                found.add(path.stem)
     assert found == edge
 
 
@@ -586,11 +587,13 @@ PLANTED = [
     ("dcp/protocol/deep/er.py", "from ... import client", "dcp.client"),
     (
         "dcp/client/a.py",
-        "from dcp.producer.server.server import Server",
-        "dcp.producer.server.server.Server",
+        "from dcp.server.node.server import Server",
+        "dcp.server.node.server.Server",
     ),
     ("dcp/producer/a.py", "import dcp.client.consumer as c", "dcp.client.consumer"),
     ("dcp/producer/a.py", "import delta", "delta"),
+    ("dcp/relay/a.py", "from dcp.producer.cluster import A", "dcp.producer.cluster.A"),
+    ("dcp/server/a.py", "from dcp.producer import cluster", "dcp.producer.cluster"),
     ("dcp/lake/a.py", "from dcp.cli.main import main", "dcp.cli.main.main"),
     ("dcp/lake/a.py", "from tests.lake import fixtures", "tests.lake.fixtures"),
     (
@@ -654,7 +657,7 @@ def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message:
         ("dcp/lake/log/a.py", '"""Runs before OPTIMIZE."""\ntimedelta.max'),
         ("dcp/lake/tables/a.py", "import deltalake\nf(f'VACUUM {t}')"),
         ("dcp/lake/spark/session.py", "session.sparkContext.setLogLevel('ERROR')"),
-        ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import server"),
+        ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import cluster"),
         ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run.run import run\n__all__ = ["run"]'),
         ("jobs/replicate.py", "import argparse\nfrom dcp.lake.run.run import run"),
         ("airflow/dags/d.py", "from airflow.sdk import DAG"),

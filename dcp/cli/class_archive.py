@@ -17,8 +17,8 @@ from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, Spa
 from dcp.lake.run.run import run
 from dcp.lake.spark.jvm_options import class_archive_path
 from dcp.lake.spark.session import JAVA_OPTIONS
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 
 _USER: Final = "archiver"
 _WRITING_SECONDS: Final = 900.0

@@ -1,1 +1,1 @@
-"""The reference producer: a DCP server over TCP; asyncio at its edge only."""
+"""The reference producer: a whole cluster for tests and `dcplake serve`, and its clients."""

@@ -12,13 +12,13 @@ STAT relay                       how far everything is (``relay_statistics.py``)
 from collections.abc import Iterator, Mapping
 from typing import Final, Protocol, cast
 
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import CommandHandler, Handler, Session
-from dcp.producer.commands.stat_request import Statistic, text_of
-from dcp.producer.model.resume_rules import ResumeRequest
 from dcp.relay.receivers import TAG_CONTROL, named_tag
 from dcp.relay.relay_bucket import RelayBucket
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import CommandHandler, Handler, Session
+from dcp.server.commands.stat_request import Statistic, text_of
+from dcp.server.model.resume_rules import ResumeRequest
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag

@@ -12,9 +12,9 @@ A vbucket without events is not looked at, and costs nothing. Used under the buc
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
-from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.relay.receivers import Receivers
 from dcp.relay.vbucket_flow_control import VbucketFlowControl
+from dcp.server.bucket.dcp_connection import DcpConnection
 
 
 class DueVbuckets:

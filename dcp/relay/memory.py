@@ -1,6 +1,6 @@
 """Bounds a relay's memory by a formula; ``docs/memory.md`` explains it.
 
-It serves its consumers as a producer does (``dcp/producer/commands/memory.py``), and holds besides
+It serves its consumers as a producer does (``dcp/server/commands/memory.py``), and holds besides
 what its links to the cluster bring: a window and a message each, as the cluster waits for
 acknowledgements then. What is not on disk yet is never more than a part of the checkpoints' quota
 and the windows: nothing is acknowledged while the disk is behind.
@@ -8,7 +8,8 @@ and the windows: nothing is acknowledged while the disk is behind.
 
 from typing import Final
 
-from dcp.producer.commands.memory import (
+from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
+from dcp.server.commands.memory import (
     FIXED_BYTES,
     MEBIBYTE,
     MESSAGES_IN_WORK,
@@ -18,7 +19,6 @@ from dcp.producer.commands.memory import (
     documents_bytes,
     in_words,
 )
-from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
 
 _COPIES_OF_MESSAGE: Final = 4
 """An arriving message: overshoot, receive buffer, that buffer's growth, the copy."""

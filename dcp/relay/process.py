@@ -7,10 +7,10 @@ import sys
 from typing import TextIO
 
 from dcp.errors import SourceError
-from dcp.producer.server.stop_signals import stop_signals
 from dcp.relay.memory import relay_bytes_in_words
 from dcp.relay.relay import Relay
 from dcp.relay.relay_settings import RelaySettings
+from dcp.server.node.stop_signals import stop_signals
 
 
 def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:

@@ -17,11 +17,11 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.model.connection_name import shown_name
-from dcp.producer.server.accepted_connection import AcceptedConnection
-from dcp.producer.streams.stream import ActiveStream
 from dcp.protocol.negotiation import GROUP_TAG
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.model.connection_name import shown_name
+from dcp.server.node.accepted_connection import AcceptedConnection
+from dcp.server.streams.stream import ActiveStream
 from dcp.wire.vocabulary import Status
 
 TAG_CONTROL: Final = GROUP_TAG.encode()

@@ -21,8 +21,6 @@ from time import monotonic_ns
 from typing import Final, Protocol
 
 from dcp.printable import number_ranges
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.due_vbuckets import DueVbuckets
@@ -30,6 +28,8 @@ from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.stuck_consumers import StuckConsumers
 from dcp.relay.vbucket_flow_control import VbucketFlowControl
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import ConfigError, NodeUnavailableError
-from dcp.producer.server.cluster_nodes import ClusterNodes
-from dcp.producer.server.serving import Serving
-from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.relay.commands import relay_commands
 from dcp.relay.probe import BucketFacts, ask_cluster
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.relay_statistics import RelaySnapshot
 from dcp.relay.relay_tasks import RelayTasks
+from dcp.server.node.cluster_nodes import ClusterNodes
+from dcp.server.node.serving import Serving
+from dcp.server.storage.bucket_record import BucketRecord
 
 _LOG = logging.getLogger(__name__)
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)

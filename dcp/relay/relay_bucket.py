@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.copy_table import Copies, Place
-from dcp.producer.model.cluster_map import ServedClusterMap
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.listeners import Listeners
-from dcp.producer.model.manifest import Manifest
-from dcp.producer.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.copy_table import Copies, Place
+from dcp.server.model.cluster_map import ServedClusterMap
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.listeners import Listeners
+from dcp.server.model.manifest import Manifest
+from dcp.server.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
+from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
 from dcp.wire.vocabulary import EndReason, StreamFlag, VbucketState
 

@@ -8,9 +8,9 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import ConfigError
-from dcp.producer.model.cluster_settings import ClusterSettings, TlsFiles
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_strategy import FlowSpec
+from dcp.server.model.cluster_settings import ClusterSettings, TlsFiles
 from dcp.types import U32_MAX
 
 MIB: Final = 1024 * 1024

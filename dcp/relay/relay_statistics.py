@@ -24,9 +24,6 @@ from time import monotonic
 import psutil
 
 from dcp.printable import number_ranges
-from dcp.producer.commands.memory import Load, keys_of
-from dcp.producer.commands.stat_request import Statistic
-from dcp.producer.streams.stream import ActiveStreamPhase
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
@@ -34,6 +31,9 @@ from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
+from dcp.server.commands.memory import Load, keys_of
+from dcp.server.commands.stat_request import Statistic
+from dcp.server.streams.stream import ActiveStreamPhase
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.stat_request import Statistic
-from dcp.producer.replication.background import keep_running
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.relay_statistics import RelaySnapshot, snapshot_of
 from dcp.relay.upstream import Upstream
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.commands.stat_request import Statistic
+from dcp.server.replication.background import keep_running
 from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)

@@ -16,8 +16,6 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection_names import unique_name
 from dcp.errors import BucketError, DcplakeError
-from dcp.producer.replication.background import keep_running
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
@@ -25,6 +23,8 @@ from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection, Ups
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.seeds import AUTO_NETWORK
+from dcp.server.replication.background import keep_running
+from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)

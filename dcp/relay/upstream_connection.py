@@ -22,9 +22,6 @@ from typing import Final
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.client.settings import TlsSettings
 from dcp.errors import BucketError, RemoteProtocolError
-from dcp.producer.replication.passive_stream import OPEN_FLAGS, PassiveStream
-from dcp.producer.replication.passive_streams import PassiveStreams
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import BootstrapSettings, agent_text
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
@@ -42,6 +39,9 @@ from dcp.protocol.events import (
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
 from dcp.protocol.window import FlowSettings, Window
+from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
+from dcp.server.replication.passive_streams import PassiveStreams
+from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.types import FailoverLog
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status

@@ -15,15 +15,15 @@ from typing import Final, Protocol
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
-from dcp.producer.replication.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
-from dcp.producer.replication.reading import read_until
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.window_policies import SharedWindows
 from dcp.relay.upstream_connection import (
     ReceivedBytes,
     UpstreamConnection,
     UpstreamSettings,
 )
+from dcp.server.replication.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
+from dcp.server.replication.reading import read_until
+from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.wire.framing import FrameSplitter
 
 _LOG = logging.getLogger(__name__)

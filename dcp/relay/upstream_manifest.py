@@ -4,7 +4,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dcp.errors import RemoteProtocolError
-from dcp.producer.model.manifest import Collection, Manifest, Scope
+from dcp.server.model.manifest import Collection, Manifest, Scope
 from dcp.wire.json_tree import json_tree
 
 

@@ -17,8 +17,8 @@ from dcp.lake.config.settings import ApplySettings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.versions import Content, Version
 from dcp.wire.vocabulary import Datatype
 from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow, Api
 from tests.lake.versions import table_at

@@ -285,12 +285,13 @@ def test_help_waits_for_no_command_and_no_library_that_it_does_not_need() -> Non
         command = [sys.executable, "-c", program, *words]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         loaded = set(done.stdout.split())
-        assert not loaded & {"pyspark", "pydantic", "rich", "dcp.lake", "dcp.producer.server"}
+        ours = {"dcp.lake", "dcp.server", "dcp.producer"}
+        assert not loaded & {"pyspark", "pydantic", "rich", *ours}
 
 
 def test_what_serves_or_loads_waits_for_no_pandas() -> None:
     """An Arrow array or scalar that is made of a Python value imports it."""
-    modules = "dcp.producer.server.serve, dcp.relay.process, dcp.producer.clients.loader"
+    modules = "dcp.producer.serve, dcp.relay.process, dcp.producer.loader"
     program = f"import sys, {modules}; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
     assert done.stdout.strip() == b"False"

@@ -13,8 +13,8 @@ import pytest
 
 from dcp.cli.main import COMMANDS, command, main
 from dcp.cli.terminal import progress
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.cli.conftest import World
 from tests.client.drained import wait_for
 from tests.producer.tls import TLS_FILES

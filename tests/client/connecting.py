@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.position import Position
 from tests.client.drained import CREDENTIALS
 

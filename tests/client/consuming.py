@@ -8,7 +8,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from tests.client.connecting import START
 from tests.client.drained import CREDENTIALS, PATIENCE_SECONDS, Drained, all_of
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.streams.stream import ActiveStream
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.streams.stream import ActiveStream
 from dcp.wire.vocabulary import EndReason
 from tests.client.drained import wait_for
 

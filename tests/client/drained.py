@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Event, Items, SnapshotCompleted, StreamOpened
 from dcp.protocol.position import Position

@@ -14,7 +14,7 @@ from dcp.client.connection import NodeConnection
 from dcp.client.probe import probe_cluster
 from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import AuthenticationError, BucketError, ConfigError, NodeUnavailableError
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.position import Position
 from tests.client.conftest import MakeCluster

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.events import RollbackOrdered
 from dcp.types import FailoverLog
 from tests.client.conftest import MakeCluster

@@ -14,10 +14,10 @@ from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import NodeUnavailableError
-from dcp.producer.model.manifest import Manifest
-from dcp.producer.model.stream_filter import StreamFilter
-from dcp.producer.streams.stream_request_value import parse_filter
 from dcp.protocol.events import SnapshotStarted
+from dcp.server.model.manifest import Manifest
+from dcp.server.model.stream_filter import StreamFilter
+from dcp.server.streams.stream_request_value import parse_filter
 from dcp.types import SnapshotRange
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
@@ -39,7 +39,7 @@ def test_the_purge_seqno_goes_into_the_stream_request(
         asked.append(value)
         return parse_filter(value, manifest, **negotiated)
 
-    monkeypatch.setattr("dcp.producer.commands.stream_requests.parse_filter", record)
+    monkeypatch.setattr("dcp.server.commands.stream_requests.parse_filter", record)
     streams = starts(cluster)
     streams[1] = replace(streams[1], purge_seqno=7)
     with consuming(cluster, streams) as consumer:

@@ -12,12 +12,12 @@ from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import StopReason
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
-from dcp.producer.commands.session import CommandHandler, Session
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import ResumeRequest, Rules, VbucketFacts, Verdict, judge
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
+from dcp.server.commands.session import CommandHandler, Session
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import ResumeRequest, Rules, VbucketFacts, Verdict, judge
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
@@ -161,7 +161,7 @@ def test_a_rollback_above_the_request_ends_its_vbucket_alone(
             return Verdict(Status.ROLLBACK, request.start + 20)
         return judge(request, facts, rules)
 
-    monkeypatch.setattr("dcp.producer.commands.stream_requests.judge", misjudge)
+    monkeypatch.setattr("dcp.server.commands.stream_requests.judge", misjudge)
     streams = starts(cluster)
     streams[1] = StreamStart(1, streams[1].address, Position.complete_at(log.current_uuid, 10))
     with consuming(cluster, streams) as consumer:

@@ -10,7 +10,7 @@ from dcp.client.consumer import Consumer
 from dcp.client.delivery import Handover
 from dcp.client.node_links import NodeLinks
 from dcp.client.vbucket_track import StreamStart
-from dcp.producer.commands.map_notifier import MapNotifier
+from dcp.server.commands.map_notifier import MapNotifier
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START
 from tests.client.consuming import (

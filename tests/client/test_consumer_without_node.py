@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dcp.client.consumer import Consumer
-from dcp.producer.commands.session import CommandHandler, Session
-from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.server.commands.session import CommandHandler, Session
+from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode
 from tests.client.conftest import MakeCluster

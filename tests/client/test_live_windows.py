@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from dcp.client.consumer import Consumer
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.controls import CONTROLS
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.commands.controls import CONTROLS
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected

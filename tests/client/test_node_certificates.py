@@ -15,7 +15,7 @@ from dcp.client.consumer import Consumer
 from dcp.client.probe import probe_cluster
 from dcp.client.settings import ConsumerSettings, TlsSettings
 from dcp.errors import NodeUnavailableError
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import settings, starts
 from tests.client.drained import (

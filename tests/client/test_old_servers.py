@@ -5,11 +5,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.errors import SourceError
-from dcp.producer.commands import setup_commands
-from dcp.producer.commands.controls import CONTROLS
-from dcp.producer.commands.login import Login
-from dcp.producer.model.manifest_changes import CreateCollection
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.events import Ready
 from dcp.protocol.negotiation import (
     ALWAYS,
@@ -18,6 +14,10 @@ from dcp.protocol.negotiation import (
     refused_controls,
     refused_features,
 )
+from dcp.server.commands import setup_commands
+from dcp.server.commands.controls import CONTROLS
+from dcp.server.commands.login import Login
+from dcp.server.model.manifest_changes import CreateCollection
 from dcp.wire.vocabulary import Datatype, HelloFeature, Status
 from dcp.wire.xattr import join_xattrs
 from tests.client.conftest import MakeCluster

@@ -18,10 +18,10 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Ready
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 from dcp.wire.frame import Frame
 from dcp.wire.messages import Body

@@ -20,7 +20,7 @@ from dcp.errors import (
     NodeUnavailableError,
     RemoteProtocolError,
 )
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from tests.client.conftest import MakeCluster
 from tests.client.dns_server import dns_server

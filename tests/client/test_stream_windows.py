@@ -8,7 +8,7 @@ import pytest
 
 from dcp.client.connection import NodeConnection
 from dcp.errors import ConfigError
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.events import StreamClosed, StreamWindowChanged
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster

@@ -11,7 +11,7 @@ from dcp.client.connection import NodeConnection
 from dcp.client.consumer import Consumer
 from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import NodeUnavailableError
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.position import Position
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import settings, starts

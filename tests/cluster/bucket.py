@@ -20,8 +20,8 @@ from dcp.client.consumer import Consumer
 from dcp.client.vbucket_track import StreamStart
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.producer.clients.kv_connection import KvConnection
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.events import Ready
 from dcp.protocol.position import Position
 from dcp.types import vbucket_of

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.cluster.bucket import Bucket
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 

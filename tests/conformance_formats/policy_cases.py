@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dcp.producer.model.send_window import SendWindow
 from dcp.protocol.window import CONNECTION, FlowSettings, Window
 from dcp.protocol.window_policies import (
     WindowPolicies,
@@ -21,6 +20,7 @@ from dcp.protocol.window_policies import (
     WindowPolicySettings,
     as_float32,
 )
+from dcp.server.model.send_window import SendWindow
 from dcp.types import U32_MAX
 from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
 from tests.conformance_formats.case_file import CaseFile, CaseResult

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import DcplakeError
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import (
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import (
     ResumeRequest,
     Rules,
     VbucketFacts,
@@ -20,7 +21,6 @@ from dcp.producer.model.resume_rules import (
     rollback_seqno,
     state_allows,
 )
-from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import StoredDocument
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.vbucket.documents import StoredDocument
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from tests.interop.driver import Driver, VbucketReport

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from tests.interop import scenarios
 from tests.interop.driver import Driver
 from tests.producer.tls import TLS_FILES

@@ -10,8 +10,8 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD, PASSWORD_FILE, USER
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 

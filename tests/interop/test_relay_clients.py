@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay

@@ -21,10 +21,10 @@ from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.tables.schema import RowKind
-from dcp.producer.model.send_window import SendWindow
-from dcp.producer.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.protocol.events import Items, SnapshotStarted
 from dcp.protocol.negotiation import STREAM_WINDOW
+from dcp.server.model.send_window import SendWindow
+from dcp.server.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame

@@ -18,8 +18,8 @@ from dcp.lake.run.run import run
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.spark.session import jars_settings, static_settings
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 from tests.quick_spark import QUICK_CONF
 

@@ -18,7 +18,7 @@ from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.run.run import run
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import LakeTables
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from tests.lake.aging import age
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (

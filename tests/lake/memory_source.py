@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 

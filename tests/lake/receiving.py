@@ -29,7 +29,7 @@ from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from tests.lake.versions import version_in
 
 Rows = dict[int, dict[bytes, tuple[int, int, bytes]]]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.vbucket.documents import DocumentError
 
 Documents = dict[bytes, tuple[int, int, bytes]]
 """Key -> seqno, cas, value."""

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dcp.producer.model.cluster_settings import TlsFiles
+from dcp.server.model.cluster_settings import TlsFiles
 
 
 class Authority:

@@ -1,8 +1,8 @@
 """Buckets with something of everything, and whether copies are what their actives are."""
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.stored_items import STORED_FLAVOUR, versions_of
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.storage.stored_items import STORED_FLAVOUR, versions_of
+from dcp.server.vbucket.vbucket import Vbucket
 
 
 def frames_of(vbucket: Vbucket) -> list[bytes]:

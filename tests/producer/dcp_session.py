@@ -5,10 +5,10 @@ The cluster need not run: bytes go straight into a session of its bucket.
 
 from collections import Counter
 
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

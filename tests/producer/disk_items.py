@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from dcp.producer.storage.disk_scan import Scan
-from dcp.producer.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
+from dcp.server.storage.disk_scan import Scan
+from dcp.server.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
 
 
 def item(

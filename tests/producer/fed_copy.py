@@ -1,8 +1,5 @@
 """A copy that is fed by hand: its passive stream on a connection whose peer a test plays."""
 
-from dcp.producer.replication.passive_stream import PassiveStream
-from dcp.producer.replication.passive_streams import PassiveStreams
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import (
     CONTROLS,
     STREAM_END_ON_CLOSE,
@@ -13,6 +10,9 @@ from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window import FlowSettings
+from dcp.server.replication.passive_stream import PassiveStream
+from dcp.server.replication.passive_streams import PassiveStreams
+from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

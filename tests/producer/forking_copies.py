@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import event
 from hypothesis import strategies as st
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.vbucket.documents import DocumentError
 from tests.producer.compared_copies import frames_of
 from tests.producer.in_process_wire import InProcessWire
 

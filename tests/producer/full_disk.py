@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dcp.producer.storage.disk_file import Data, OsFile
+from dcp.server.storage.disk_file import Data, OsFile
 
 
 @contextmanager

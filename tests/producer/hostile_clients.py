@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Final
 
-from dcp.producer.commands.outbox import LONG_ANSWER_BYTES
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.commands.outbox import LONG_ANSWER_BYTES
 from dcp.types import END_OF_TIME, U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -1,9 +1,9 @@
 """A replication connection between two nodes without a socket: bytes move when a test says so."""
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.replication.replication_connection import ReplicationConnection
+from dcp.producer.replication_connection import ReplicationConnection
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
 from dcp.wire.framing import FrameSplitter
 
 

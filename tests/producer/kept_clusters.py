@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.stored_items import STORED_FLAVOUR
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.storage.stored_items import STORED_FLAVOUR
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
 from tests.producer.raw_client import RawClient

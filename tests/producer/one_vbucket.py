@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 
 

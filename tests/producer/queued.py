@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from dcp.producer.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
-from dcp.producer.checkpoints.checkpoint_manager import (
+from dcp.server.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
+from dcp.server.checkpoints.checkpoint_manager import (
     CheckpointLimits,
     CheckpointManager,
     CursorItems,

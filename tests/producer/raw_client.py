@@ -7,7 +7,7 @@ from typing import Self
 
 from scramp import ScramClient
 
-from dcp.producer.bucket.auth import REPLICATION_USER
+from dcp.server.bucket.auth import REPLICATION_USER
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

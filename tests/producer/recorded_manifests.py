@@ -1,7 +1,7 @@
 """The manifests that the recorded servers had, and how they came by them."""
 
-from dcp.producer.model.manifest import Manifest
-from dcp.producer.model.manifest_changes import (
+from dcp.server.model.manifest import Manifest
+from dcp.server.model.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,

@@ -7,7 +7,7 @@ whose common names are ``reader``, a user of the client's tests, and ``stranger`
 import ssl
 from pathlib import Path
 
-from dcp.producer.model.cluster_settings import TlsFiles
+from dcp.server.model.cluster_settings import TlsFiles
 
 _FOLDER = Path(__file__).parents[1] / "data" / "tls"
 CERTIFICATE = str(_FOLDER / "certificate.pem")

@@ -1,16 +1,16 @@
 """A connection to our producer without a socket: bytes and a time in, frames out.
 
-It does what the socket's edge (``dcp/producer/server/accepted_connection.py``) does with a session,
+It does what the socket's edge (``dcp/server/node/accepted_connection.py``) does with a session,
 step by step.
 """
 
 from collections.abc import Iterable, Sequence
 
 from dcp.errors import FrameError
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.commands.session import Session
-from dcp.producer.streams.stream import ActiveStream
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.commands.session import Session
+from dcp.server.streams.stream import ActiveStream
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 

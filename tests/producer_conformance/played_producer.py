@@ -7,13 +7,13 @@ recording's, so that NOOPs and idle clients need no waiting.
 from dataclasses import replace
 from typing import Final
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import Collection, Scope
-from dcp.producer.model.versions import Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import Collection, Scope
+from dcp.server.model.versions import Version
 from tests.producer_conformance.played_line import Line, drop_cursors
 from tests.producer_conformance.scenario import (
     Action,

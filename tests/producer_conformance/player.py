@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dcp.errors import AuthenticationError, FrameError, LocalProtocolError
-from dcp.producer.commands.command_table import COMMANDS
+from dcp.server.commands.command_table import COMMANDS
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.vocabulary import Magic, Opcode, Status
 from tests.conformance_formats.case_file import CaseResult

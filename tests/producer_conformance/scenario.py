@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.versions import Version
 from dcp.protocol.negotiation import Release
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import VbucketFacts
+from dcp.server.model.versions import Version
 
 
 @dataclass(frozen=True, slots=True)

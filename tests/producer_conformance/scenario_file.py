@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.versions import Content, SyncWrite, Version
+from dcp.server.model.resume_rules import VbucketFacts
+from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import system_event as se
 from dcp.wire.vocabulary import Opcode, VbucketState

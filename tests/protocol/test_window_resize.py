@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.model.send_window import SendWindow
 from dcp.protocol import events as e
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.window import CONNECTION, Window
 from dcp.protocol.window_resize import WindowResize
+from dcp.server.model.send_window import SendWindow
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

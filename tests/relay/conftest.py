@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.relay.following import relay_settings, users
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.vbucket_track import StreamStart
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from dcp.relay.relay_settings import RelaySettings
 from tests.client.connecting import START

@@ -6,7 +6,7 @@ from time import monotonic
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.vbucket_track import StreamStart
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.events import FailoverLogReceived, Items, RollbackOrdered, SnapshotCompleted
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -13,10 +13,10 @@ from threading import Event, Thread
 
 import pytest
 
-from dcp.producer.bucket.unsent_bytes import LARGEST_BATCH_BYTES
-from dcp.producer.model.cluster_settings import OUTBOX_BYTES
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
+from dcp.server.bucket.unsent_bytes import LARGEST_BATCH_BYTES
+from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

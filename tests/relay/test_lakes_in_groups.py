@@ -7,7 +7,7 @@ import pytest
 
 from dcp.client.probe import probe_cluster
 from dcp.errors import NoRelayError
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from tests.client.consuming import consuming, settings

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.producer.commands.memory import (
+from dcp.relay.memory import relay_bytes, relay_bytes_in_words
+from dcp.relay.relay_settings import RelaySettings
+from dcp.server.commands.memory import (
     DISK_ITEM_BYTES,
     DOCUMENT_BYTES,
     FIXED_BYTES,
@@ -17,9 +19,7 @@ from dcp.producer.commands.memory import (
     clients_bytes,
     producer_bytes,
 )
-from dcp.producer.model.versions import OVERHEAD_BYTES
-from dcp.relay.memory import relay_bytes, relay_bytes_in_words
-from dcp.relay.relay_settings import RelaySettings
+from dcp.server.model.versions import OVERHEAD_BYTES
 from tests.client.drained import CREDENTIALS
 
 LOAD = Load(documents=1_000)

@@ -7,7 +7,7 @@ from time import sleep
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.receivers import Receivers
 from dcp.relay.regulator import TICK_SECONDS, Regulator

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from tests.client.cut_off import no_stream_cut_off
 from tests.client.drained import Drained, assert_same_state, caught_up, fill

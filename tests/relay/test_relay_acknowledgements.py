@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from dcp.relay.upstream_link import _LOOK_SECONDS

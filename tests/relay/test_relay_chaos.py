@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from dcp.errors import SetupError
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
+from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.wire.vocabulary import Opcode
 from tests.client.drained import fill
 from tests.relay.following import relay_settings

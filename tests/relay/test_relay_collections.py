@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from tests.client.drained import fill
 from tests.relay.lakes import Lake

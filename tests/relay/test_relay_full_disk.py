@@ -15,10 +15,10 @@ from time import sleep
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_file import Data, OsFile
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
+from dcp.server.storage.disk_file import Data, OsFile
 from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
 from tests.relay.following import wait_until_level

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.commands import READ_ONLY
 from dcp.relay.relay import Relay
 from dcp.types import END_OF_TIME

@@ -21,8 +21,8 @@ from time import monotonic, sleep
 
 import pytest
 
-from dcp.producer.clients.kv_client import KvClient
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.kv_client import KvClient
 from tests.cli.own_process import port_kept
 from tests.cli.serving import Serving
 from tests.client.drained import USERS, fill, wait_for

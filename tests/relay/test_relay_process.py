@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from tests.cli.own_process import OwnProcess
 from tests.client.drained import USERS, all_of, fill, wait_for

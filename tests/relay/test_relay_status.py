@@ -13,7 +13,7 @@ from dcp.cli.main import main
 from dcp.cli.views.relay_view import SourceReport, ask_source
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from dcp.wire import messages as m
@@ -152,7 +152,7 @@ def test_certificates_and_mechanisms_are_those_of_the_lake(
     assert ask_source(source(encrypted, tls=True, tls_ca_file=CERTIFICATE)).relay
     (line,) = ask_source(source(encrypted, tls=True)).lines()
     assert "CERTIFICATE_VERIFY_FAILED" in line
-    monkeypatch.setattr("dcp.producer.commands.setup_commands.MECHANISMS", b"PLAIN")
+    monkeypatch.setattr("dcp.server.commands.setup_commands.MECHANISMS", b"PLAIN")
     (line,) = ask_source(source(relay.seeds[0])).lines()
     assert "found PLAIN offered" in line and PASSWORD not in line
     assert ask_source(source(relay.seeds[0], allow_plain=True)).relay

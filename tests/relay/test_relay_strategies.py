@@ -8,11 +8,11 @@ from time import monotonic, sleep
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.commands.memory import Load
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.memory import relay_bytes
 from dcp.relay.relay import Relay
+from dcp.server.commands.memory import Load
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
 from tests.client.drained import USERS, fill

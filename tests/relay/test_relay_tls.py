@@ -11,7 +11,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import TlsSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from tests.client.drained import USERS, fill, wait_for
 from tests.producer.authority import Authority, ShownCertificate

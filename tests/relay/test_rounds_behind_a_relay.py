@@ -8,7 +8,7 @@ import pytest
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import query_cluster
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from tests.client.drained import PATIENCE_SECONDS, fill, wait_for

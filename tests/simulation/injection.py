@@ -33,18 +33,18 @@ import dcp.lake.log.changes
 import dcp.lake.log.control
 import dcp.lake.run.driver
 import dcp.lake.run.persistence_gate
-import dcp.producer.bucket.auth
-import dcp.producer.bucket.bucket_storage
-import dcp.producer.bucket.vbucket_table
-import dcp.producer.server.cluster_nodes
-import dcp.producer.server.server
 import dcp.relay.relay
 import dcp.relay.relay_settings
 import dcp.relay.relay_tasks
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.loop_thread import Work
+import dcp.server.bucket.auth
+import dcp.server.bucket.bucket_storage
+import dcp.server.bucket.vbucket_table
+import dcp.server.node.cluster_nodes
+import dcp.server.node.server
 from dcp.protocol.salted_passwords import SaltedPasswords
 from dcp.relay.regulator import Regulator
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node.loop_thread import Work
 from tests.simulation.client_shell import OneAfterAnother, SteppedReader, Waits
 from tests.simulation.network import Network
 from tests.simulation.sockets import Port, ServedChannel
@@ -186,15 +186,15 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (names, "getpid", lambda: 1),
         (names, "_numbers", count(1)),
         (
-            dcp.producer.server.cluster_nodes,
+            dcp.server.node.cluster_nodes,
             "LoopThread",
             type("Loop", (SteppedLoop,), {"loop": loop}),
         ),
-        (dcp.producer.server.server, "Listener", type("Port", (Port,), {"network": network})),
-        (dcp.producer.server.server, "PlainChannel", ServedChannel),
-        (dcp.producer.bucket.vbucket_table, "Condition", waits.Condition),
-        (dcp.producer.bucket.auth, "_salted", SALTED),
-        (dcp.producer.bucket.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
+        (dcp.server.node.server, "Listener", type("Port", (Port,), {"network": network})),
+        (dcp.server.node.server, "PlainChannel", ServedChannel),
+        (dcp.server.bucket.vbucket_table, "Condition", waits.Condition),
+        (dcp.server.bucket.auth, "_salted", SALTED),
+        (dcp.server.bucket.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
         (SaltedPasswords, "derive", _derive),
         (dcp.client.connection, "Reader", type("Reader", (SteppedReader,), {"network": network})),
         (dcp.client.reader, "Future", waits.Future),
@@ -228,7 +228,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
             if name in vars(module):
                 named.append((module, name, stand_in))
     # The nodes' own password: always the same, so that it is hashed once.
-    named.append((dcp.producer.bucket.auth, "token_hex", lambda count: "5" * 2 * count))
+    named.append((dcp.server.bucket.auth, "token_hex", lambda count: "5" * 2 * count))
     patches = [patch.object(module, name, stand_in) for module, name, stand_in in named]
     begun = []
     try:

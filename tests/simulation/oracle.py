@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import StoredDocument
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.vbucket.documents import StoredDocument
 from tests.lake.watched_lake import Row, Version, WatchedLake
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.faults import Counts

@@ -9,7 +9,7 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import SourceError
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials
 from dcp.relay.relay import Relay
 from dcp.relay.relay_bucket import NODE

@@ -21,7 +21,7 @@ class AcceptedSocket:
 
 
 class Port:
-    """Stands for ``dcp.producer.server.listener.Listener``."""
+    """Stands for ``dcp.server.node.listener.Listener``."""
 
     network: Network
 
@@ -58,7 +58,7 @@ class Port:
 
 
 class ServedChannel:
-    """Stands for ``dcp.producer.server.channels.PlainChannel``."""
+    """Stands for ``dcp.server.node.channels.PlainChannel``."""
 
     certificate_name = ""
 

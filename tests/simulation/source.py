@@ -4,10 +4,10 @@ from contextlib import suppress
 from random import Random
 
 from dcp.errors import DcplakeError
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import ManifestError
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import ManifestError
+from dcp.server.vbucket.documents import DocumentError
 from tests.simulation.faults import Counts, Options
 from tests.simulation.virtual_loop import EPOCH_SECONDS, Incident, VirtualLoop
 

@@ -28,7 +28,7 @@ from dcp.errors import ConfigError
 if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings
     from dcp.lake.tables.tables import LakeTables
-    from dcp.producer.clients.kv_client import KvClient
+    from dcp.producer.kv_client import KvClient
 
 _MARKER: Final = ".dcplake-demo"
 _EXPIRY_WAIT_SECONDS: Final = 15.0
@@ -53,7 +53,7 @@ def run(
     from dcp.lake.query.query import show_for_queries
     from dcp.lake.spark.runtime import prepare
     from dcp.lake.tables.opening import opened_lake, session
-    from dcp.producer.clients.kv_client import KvClient
+    from dcp.producer.kv_client import KvClient
 
     prepare()
     _make_fresh(folder)

@@ -10,8 +10,8 @@ from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcp.client.settings import TlsSettings
-    from dcp.producer.clients.admin_client import AdminClient
-    from dcp.producer.model.cluster_settings import TlsFiles
+    from dcp.producer.admin_client import AdminClient
+    from dcp.server.model.cluster_settings import TlsFiles
 
 DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
 PASSWORD_ENV: Final = "DCPLAKE_PASSWORD"  # noqa: S105  (the name of a variable)
@@ -52,7 +52,7 @@ def tls_files(certificate: str | None, key: str | None, options: str) -> "TlsFil
         ConfigError: there is only one of them; names the ``options``.
 
     """
-    from dcp.producer.model.cluster_settings import TlsFiles
+    from dcp.server.model.cluster_settings import TlsFiles
 
     if not certificate and not key:
         return None
@@ -83,6 +83,6 @@ def admin_client(seeds: str, user: str, password_env: str, bucket: str) -> "Admi
         ConfigError: see ``password_from``.
 
     """
-    from dcp.producer.clients.admin_client import AdminClient
+    from dcp.producer.admin_client import AdminClient
 
     return AdminClient(seeds.split(","), user, password_from(password_env), bucket)

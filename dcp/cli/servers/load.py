@@ -34,7 +34,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     ] = "",
 ) -> int:
     """Load and say how much."""
-    from dcp.producer.clients.loader import KeyRule, LoadError, load_jsonl
+    from dcp.producer.loader import KeyRule, LoadError, load_jsonl
 
     if not file.is_file():
         what = "no such file"

@@ -100,9 +100,9 @@ def run(  # noqa: PLR0913  (an argument for each option)
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
 ) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from dcp.producer.model.bucket_type import BucketType
-    from dcp.producer.model.cluster_settings import MAX_NODES, ClusterSettings
-    from dcp.producer.server.serve import serve
+    from dcp.producer.serve import serve
+    from dcp.server.model.bucket_type import BucketType
+    from dcp.server.model.cluster_settings import MAX_NODES, ClusterSettings
 
     if not 1 <= nodes <= MAX_NODES:
         raise ConfigError(f"--nodes: found {nodes}, expected 1 to {MAX_NODES}")

@@ -17,7 +17,7 @@ from dcp.cli.views.server_statistics import group_of_ours, stat_memory
 from dcp.client.settings import TlsSettings
 from dcp.errors import SourceError
 from dcp.printable import printable
-from dcp.producer.clients.kv_connection import KvConnection
+from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
 from dcp.seeds import parse_seed
 

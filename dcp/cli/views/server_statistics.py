@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dcp.cli.terminal.quantities import memory_text
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import NodeUnavailableError, SourceError
-from dcp.producer.clients.kv_connection import KvConnection
+from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
 from dcp.seeds import parse_seed
 

@@ -14,11 +14,11 @@ from dcp.cli.main import main
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.lake.tables import opening
-from dcp.producer.commands import setup_commands
-from dcp.producer.commands.controls import CONTROLS
-from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.commands import setup_commands
+from dcp.server.commands.controls import CONTROLS
+from dcp.server.model.bucket_type import BucketType
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import HelloFeature, Status
 from tests.client.drained import fill
 from tests.producer.tls import CERTIFICATE, READER, TLS_FILES

@@ -23,8 +23,8 @@ import pytest
 from dcp.errors import DcplakeError, SetupError
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows
 from tests.quick_spark import QUICK_CONF, spark_conf_toml

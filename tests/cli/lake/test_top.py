@@ -27,11 +27,11 @@ from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.task_monitor.task_stats import Connection, TaskStats
-from dcp.producer.bucket.auth import Outcome, SaslConversation
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
+from dcp.server.bucket.auth import Outcome, SaslConversation
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode
@@ -258,7 +258,7 @@ def plain_passwords(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return start(conversation, mechanism, payload)
 
     monkeypatch.setattr(SaslConversation, "start", noted)
-    monkeypatch.setattr("dcp.producer.commands.setup_commands.MECHANISMS", b"PLAIN")
+    monkeypatch.setattr("dcp.server.commands.setup_commands.MECHANISMS", b"PLAIN")
     return sent
 
 

@@ -33,8 +33,8 @@ from dcp.lake.tables.records import plain
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.object_store import BUCKET, ObjectStore, kind_of
 from tests.lake.receiving import settings_for

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.clients.kv_client import KvClient
-from dcp.producer.commands.memory import Load, producer_bytes
+from dcp.producer.kv_client import KvClient
+from dcp.server.commands.memory import Load, producer_bytes
 from tests.cli.serving import serving
 
 PASSWORD = "secret-of-the-test"

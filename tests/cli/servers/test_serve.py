@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.cluster_settings import ClusterSettings, TlsFiles
+from dcp.server.model.bucket_type import BucketType
+from dcp.server.model.cluster_settings import ClusterSettings, TlsFiles
 from tests.producer.tls import CERTIFICATE, KEY
 
 TLS = ["--tls-cert", CERTIFICATE, "--tls-key", KEY]
@@ -17,7 +17,7 @@ Ports = tuple[tuple[int, ...], ...]
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ClusterSettings]:
     """The settings that would be served."""
     settings: list[ClusterSettings] = []
-    monkeypatch.setattr("dcp.producer.server.serve.serve", settings.append)
+    monkeypatch.setattr("dcp.producer.serve.serve", settings.append)
     return settings
 
 

@@ -14,9 +14,9 @@ from threading import Event, Thread
 import pytest
 
 from dcp.errors import SourceError
-from dcp.producer.clients.admin_client import AdminClient
-from dcp.producer.clients.kv_client import KvClient
-from dcp.producer.vbucket.request_framing import DurabilityLevel
+from dcp.producer.admin_client import AdminClient
+from dcp.producer.kv_client import KvClient
+from dcp.server.vbucket.request_framing import DurabilityLevel
 from dcp.types import FailoverLog, vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

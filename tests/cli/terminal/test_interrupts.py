@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from dcp.cli.terminal import interrupts
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.receiving import settings_for
 

@@ -15,8 +15,8 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from dcp.lake.query.views_sql import row_history_sql
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import REPEATING
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import (

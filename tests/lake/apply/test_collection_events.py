@@ -21,8 +21,8 @@ from dcp.lake.run.run import apply_pending, run
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_report import VerifyReport
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.query.test_cookbook import RECIPES
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.versions import version_in

@@ -13,8 +13,8 @@ from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.slice_sql import rows_sql
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact
 from tests.seeds import seeds

@@ -18,8 +18,8 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.applied_version import REPLACED
 from dcp.lake.tables.round_record import VbucketReport
 from dcp.lake.tables.tables import DOCS, record_cleaned_round
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import Status
 from tests.lake.memory_rounds import MemoryRounds
 from tests.lake.receiving import SMALL_FLOW, settings_for

@@ -28,8 +28,8 @@ from dcp.lake.tables.applied_version import EMPTY_TABLE, REPLACED, AppliedVersio
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, cleaned_round
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.log_model import apply_pending
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import settings_for

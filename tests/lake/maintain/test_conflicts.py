@@ -7,8 +7,8 @@ import pytest
 from dcp.cli.main import main
 from dcp.errors import FencedError
 from dcp.lake.run.run import run
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_table import MemoryTable
 from tests.lake.receiving import settings_for
 

@@ -19,8 +19,8 @@ from dcp.lake.tables.applied_version import EMPTY_TABLE, AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round
 from dcp.lake.tables.transaction import described
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_live_exact, source_rows, table_rows

@@ -23,8 +23,8 @@ from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.conftest import NewLake
 from tests.lake.receiving import settings_for
 from tests.lake.versions import table_at

@@ -27,8 +27,8 @@ from dcp.lake.tables.opening import lake_location, store_without_spark
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import open_lake
 from dcp.lake.task_monitor.prometheus import exposition_of
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import DOCS, QUALITY_TABLE
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows
 from tests.lake.versions import table_at

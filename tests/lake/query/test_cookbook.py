@@ -20,8 +20,8 @@ from dcp.lake.query.query import show_for_queries
 from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location, opened_lake
 from dcp.lake.tables.tables import ReplicaTable
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dcp.errors import ConfigError
 from dcp.lake.run.run import run
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD, USER, settings_for
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain.maintain import maintain
 from dcp.lake.tables.schema import REPLICA, TYPED
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcplake.lake import Lake
 from tests.lake.receiving import settings_for
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from time import monotonic
 
 from dcp.lake.rounds.round_plan import BackfillSource
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import RoundsInProcess, item_rows, settings_for
 
 RATE = 200_000.0

@@ -23,10 +23,10 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.producer.clients.kv_client import KvClient
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.streams.stream import ActiveStream
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.kv_client import KvClient
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.streams.stream import ActiveStream
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype, Status
 from tests.cli.serving import Serving

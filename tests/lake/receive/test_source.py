@@ -17,8 +17,8 @@ from dcp.lake.receive.current_documents import DOCUMENTS, current_documents
 from dcp.lake.receive.source import DcpSource
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.tables.schema import CHANGES
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.quick_spark import QUICK_JAVA_OPTIONS
 
 ROOT = Path(__file__).parents[3]

@@ -29,10 +29,10 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.task_monitor.live_board import read_board
 from dcp.lake.task_monitor.live_place import LivePlace
 from dcp.lake.task_monitor.task_stats import Connection, TaskStats
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.faults import Corruption
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.window import Window
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.faults import Corruption
 from tests.client.drained import wait_for
 from tests.lake.receive.test_bounded_memory import Source, settings_of, source_of
 from tests.lake.receiving import PASSWORD, USER, RoundsInProcess, item_rows, settings_for

@@ -22,9 +22,9 @@ from dcp.lake.tables.tables import LakeTables
 from dcp.lake.task_monitor.live_board import read_board
 from dcp.lake.task_monitor.live_metrics import exposition
 from dcp.lake.task_monitor.live_place import LivePlace
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.versions import Content, Version
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Opcode
 from dcp.wire.xattr import join_xattrs

@@ -20,10 +20,10 @@ from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.events import SnapshotStarted
 from dcp.protocol.position import Position
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.types import SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

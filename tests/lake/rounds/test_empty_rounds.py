@@ -7,8 +7,8 @@ import pytest
 
 from dcp.lake.rounds.empty_rounds import LONGEST_WAIT_SECONDS, EmptyRounds
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import RoundsInProcess, settings_for
 
 EMPTY = VbucketReport(7, Outcome.REACHED, 0, 0, 0, 5, 5, 5)

@@ -25,8 +25,8 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.schema import CONTROL
 from dcp.lake.tables.tables import CONTROL_TABLE, DOCS
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.job_process import EndlessJob, Job
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (

@@ -32,9 +32,9 @@ from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import replicas_in
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.vbucket.documents import DocumentError
 from tests.client.drained import wait_for
 from tests.lake import memory_store
 from tests.lake.memory_store import run_task

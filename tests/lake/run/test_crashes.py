@@ -18,8 +18,8 @@ from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.held_lakes import STEPS_ON_DISK, copies_at, held_files, stops_at
 from tests.lake.job_process import Job
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for

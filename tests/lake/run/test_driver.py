@@ -44,10 +44,10 @@ from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.position import Position
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import Opcode
 from tests.lake.receiving import RoundsInProcess, settings_for

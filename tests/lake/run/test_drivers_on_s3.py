@@ -20,8 +20,8 @@ from dcp.errors import FencedError, StoppedError
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.tables import DOCS
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice, table_rows

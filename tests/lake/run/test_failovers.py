@@ -23,9 +23,9 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, LakeTables
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.vbucket.documents import DocumentError
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     require_every_version_exact,

@@ -14,8 +14,8 @@ from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import replicas_in
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.versions import table_at, version_in
 

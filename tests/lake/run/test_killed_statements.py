@@ -17,8 +17,8 @@ import pytest
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
 from tests.lake.interrupted_lakes import InterruptedLakes, data_files_in
 from tests.lake.statement_log import ENDED

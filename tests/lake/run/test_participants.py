@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.consuming import consuming, settings
 from tests.client.drained import USERS, Drained, assert_same_state, caught_up, wait_for
 from tests.lake.receiving import (

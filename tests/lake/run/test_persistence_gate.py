@@ -11,9 +11,9 @@ from dcp.lake.run.persistence_gate import NO_DISKS
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import apply_pending, run
 from dcp.lake.tables.tables import AUDIT_TABLE
-from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.bucket_type import BucketType
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
 

@@ -20,8 +20,8 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import CHANGES_TABLE, DOCS
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import rows_of, source_rows, table_rows

@@ -36,9 +36,9 @@ from dcp.lake.run.run import open_or_create, run
 from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.lake.verify.verify import verify
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import MAX_VALUE_BYTES, DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.vbucket.documents import MAX_VALUE_BYTES, DocumentError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
 from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, lake_of, settings_for

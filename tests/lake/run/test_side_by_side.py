@@ -28,8 +28,8 @@ from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import wait_for
 from tests.lake.held_lakes import STEPS_ON_DISK, held_files, is_past, stops_at
 from tests.lake.job_process import EndlessJob, Job

@@ -26,8 +26,8 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.transaction import session_settings_for_a_while
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

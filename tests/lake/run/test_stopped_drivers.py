@@ -20,8 +20,8 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, cleaned_round
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost, Ended
 from tests.lake.interrupted_lakes import InterruptedLakes, commits_in, data_files_in
 from tests.seeds import seeds

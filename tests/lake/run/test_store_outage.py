@@ -30,8 +30,8 @@ from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import wait_for
 from tests.lake.memory_store import run_task
 from tests.lake.object_store import BUCKET, Failure, ObjectStore, Request

@@ -21,8 +21,8 @@ from dcp.lake.spark.jvm_environment import (
     jvm_variables,
     refuse_language,
 )
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 

@@ -14,8 +14,8 @@ from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.run import run
 from dcp.lake.spark import jvm_options as options
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.object_store import BUCKET, ObjectStore, Request
 from tests.lake.receiving import settings_for
 from tests.lake.run.test_driver import view

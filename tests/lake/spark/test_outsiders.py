@@ -26,8 +26,8 @@ from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.verify.verify_stream import metadata_access, read_function
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.outsider import (
     Loot,
     addresses_of_machine,

@@ -21,8 +21,8 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import FORMAT_VERSION, open_lake
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD_FILE, USER, lake_of, settings_for
 from tests.lake.replicas import rows_of, source_rows
 

@@ -19,8 +19,8 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import LakeTables
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
 from tests.lake.object_store import (
     ACCESS_KEY,

@@ -33,8 +33,8 @@ from dcp.lake.verify.verify_pins import Pin
 from dcp.lake.verify.verify_report import VerifyReport
 from dcp.lake.verify.verify_source import VerifyObserver
 from dcp.lake.verify.verify_stream import SOURCE_ROWS
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import join_xattrs

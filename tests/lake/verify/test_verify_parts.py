@@ -23,8 +23,8 @@ from dcp.lake.verify.verify_keys import undecidable
 from dcp.lake.verify.verify_pins import Pin, chosen_vbuckets, pins_table, unpinned_vbuckets
 from dcp.lake.verify.verify_report import Difference, KeyState, TableCompared, VerifyReport
 from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.types import U64_MAX
 from tests.lake.receiving import SMALL_FLOW, settings_for
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import set_state
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import Manifest
-from dcp.producer.model.manifest_changes import CreateCollection, CreateScope, DropScope
-from dcp.producer.storage.disk_file import Data, OsFile
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_states import set_state
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import Manifest
+from dcp.server.model.manifest_changes import CreateCollection, CreateScope, DropScope
+from dcp.server.storage.disk_file import Data, OsFile
 from dcp.wire.vocabulary import VbucketState
 
 VBUCKETS = 3

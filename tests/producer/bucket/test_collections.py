@@ -8,13 +8,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import ManifestError, UnknownCollectionError
-from dcp.producer.model.manifest_changes import CreateCollection, CreateScope
-from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import ManifestError, UnknownCollectionError
+from dcp.server.model.manifest_changes import CreateCollection, CreateScope
+from dcp.server.model.resume_rules import VbucketFacts
+from dcp.server.model.versions import Content, Version
+from dcp.server.vbucket.documents import DocumentError
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

@@ -8,15 +8,15 @@ from time import sleep
 
 import pytest
 
-from dcp.producer.bucket import copy_table
-from dcp.producer.bucket.flusher import MOST_SHARE
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.replication.replication_connection import ReplicationConnection
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_file import Data, OsFile
-from dcp.producer.vbucket.replication_chain import REPLICATION, connection_name
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
+from dcp.server.bucket import copy_table
+from dcp.server.bucket.flusher import MOST_SHARE
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
+from dcp.server.storage.disk_file import Data, OsFile
+from dcp.server.vbucket.replication_chain import REPLICATION, connection_name
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameSplitter

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import set_state, set_state_of_copy, set_up
-from dcp.producer.bucket.failover import fail_over
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.state_changes import StateEvent
+from dcp.producer.failover import fail_over
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_states import set_state, set_state_of_copy, set_up
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
 
 OWNER, HEIR = 0, 1

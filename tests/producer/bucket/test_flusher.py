@@ -11,14 +11,14 @@ from threading import enumerate as enumerate_threads
 import pytest
 
 from dcp.errors import SourceError
-from dcp.producer.bucket.bucket_storage import BucketStorage
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server import loop_thread
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.server.cluster_nodes import ClusterNodes
-from dcp.producer.storage.disk_file import Data, OsFile
-from dcp.producer.storage.pending_write import PendingWrite
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.bucket_storage import BucketStorage
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node import loop_thread
+from dcp.server.node.cluster_nodes import ClusterNodes
+from dcp.server.storage.disk_file import Data, OsFile
+from dcp.server.storage.pending_write import PendingWrite
+from dcp.server.vbucket.documents import DocumentError
 from tests.producer.kept_clusters import write
 
 Open = Callable[..., ProducerCluster]

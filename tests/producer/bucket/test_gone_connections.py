@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.bucket import dcp_connection
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket import dcp_connection
+from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_info

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.bucket.large_frames import (
+from dcp.server.bucket.large_frames import (
     LEAST_BYTES,
     LEAST_PATIENCE_SECONDS,
     QUOTA_BYTES,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.bucket.failover import crash, fail_over
-from dcp.producer.bucket.promotion import take_over
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.bucket_record import BucketRecord
-from dcp.producer.storage.data_folder import DataFolder
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.failover import crash, fail_over
+from dcp.producer.promotion import take_over
+from dcp.server.storage.bucket_record import BucketRecord
+from dcp.server.storage.data_folder import DataFolder
 from tests.producer.full_disk import full_disk
 from tests.producer.kept_clusters import NEVER
 

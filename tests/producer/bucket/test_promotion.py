@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import EndReason, Status
 from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.producer.bucket.auth import Outcome, SaslConversation
-from dcp.producer.bucket.write_path import WritePath
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.auth import Outcome, SaslConversation
+from dcp.server.bucket.write_path import WritePath
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import VbucketFacts
+from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

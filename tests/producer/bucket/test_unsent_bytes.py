@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.versions import Version
-from dcp.producer.server.accepted_connection import AcceptedConnection
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.server.turns import Turns
-from dcp.producer.vbucket.documents import DocumentStore
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.versions import Version
+from dcp.server.node.accepted_connection import AcceptedConnection
+from dcp.server.node.turns import Turns
+from dcp.server.vbucket.documents import DocumentStore
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -1,6 +1,6 @@
 """The account of a bucket's checkpoint memory: when recovery is due, and when not again."""
 
-from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
+from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from tests.producer.queued import COST, drained, new_manager, write
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.checkpoints.checkpoint import CheckpointHead, OpenCheckpoint
-from dcp.producer.checkpoints.checkpoint_cursors import Cursors
-from dcp.producer.checkpoints.checkpoint_manager import (
+from dcp.server.checkpoints.checkpoint import CheckpointHead, OpenCheckpoint
+from dcp.server.checkpoints.checkpoint_cursors import Cursors
+from dcp.server.checkpoints.checkpoint_manager import (
     CheckpointKind,
     CheckpointLimits,
     CursorItems,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointKind, CheckpointLimits
-from dcp.producer.checkpoints.checkpoint_memory import (
+from dcp.server.checkpoints.checkpoint_manager import CheckpointKind, CheckpointLimits
+from dcp.server.checkpoints.checkpoint_memory import (
     CHECKPOINTS_PER_VBUCKET,
     LOWER_MARK_PERCENT,
     UPPER_MARK_PERCENT,

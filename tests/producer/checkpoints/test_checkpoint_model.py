@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
-from dcp.producer.checkpoints.checkpoint_manager import (
+from dcp.server.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
+from dcp.server.checkpoints.checkpoint_manager import (
     CheckpointKind,
     CheckpointLimits,
     CheckpointManager,

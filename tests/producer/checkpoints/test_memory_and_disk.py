@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from dcp.producer.checkpoints.checkpoint_memory import recover
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.checkpoints.checkpoint_memory import recover
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status
 from tests.producer.one_vbucket import forget, seqnos_of

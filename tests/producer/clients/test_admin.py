@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from dcp.errors import NodeUnavailableError, SourceError
-from dcp.producer.clients.admin_client import AdminClient, NodeStatus
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.admin_client import AdminClient, NodeStatus
+from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 from tests.producer.raw_client import RawClient

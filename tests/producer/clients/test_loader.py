@@ -19,10 +19,10 @@ from dcp.errors import (
     NodeUnavailableError,
     SourceError,
 )
-from dcp.producer.clients.kv_client import BATCH_REQUESTS, KvClient
-from dcp.producer.clients.kv_connection import KvConnection
-from dcp.producer.clients.loader import KeyRule, LoadError, Progress, load_jsonl
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.kv_client import BATCH_REQUESTS, KvClient
+from dcp.producer.kv_connection import KvConnection
+from dcp.producer.loader import KeyRule, LoadError, Progress, load_jsonl
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 from tests.producer.conftest import Clock
@@ -315,8 +315,8 @@ def test_bad_rules_and_files(pair: ProducerCluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_says_when_it_is_ready_and_ends_on_a_signal(number: signal.Signals) -> None:
     code = (
-        "from dcp.producer.server.serve import serve; "
-        "from dcp.producer.model.cluster_settings import ClusterSettings; "
+        "from dcp.producer.serve import serve; "
+        "from dcp.server.model.cluster_settings import ClusterSettings; "
         "serve(ClusterSettings(nodes=2, vbuckets=8))"
     )
     process = subprocess.Popen(

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Access
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Access
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -352,7 +352,7 @@ def test_a_window_is_refused_with_a_reason(
     assert refused.status == (Status.NOT_SUPPORTED if is_unknown else Status.EINVAL)
     told = [] if is_unknown else [f"eq_dcpq:wide: a window is refused: {fault}"]
     logged = [
-        r.getMessage() for r in caplog.records if r.name == "dcp.producer.commands.dcp_commands"
+        r.getMessage() for r in caplog.records if r.name == "dcp.server.commands.dcp_commands"
     ]
     assert logged == told
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.dcp_commands import SENT_BY_PRODUCERS
-from dcp.producer.commands.header_checks import HEADER_RULES, header_fault
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.dcp_commands import SENT_BY_PRODUCERS
+from dcp.server.commands.header_checks import HEADER_RULES, header_fault
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, Opcode, Status

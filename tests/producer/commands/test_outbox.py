@@ -6,7 +6,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.commands.outbox import LONG_ANSWER_BYTES, Outbox
+from dcp.server.commands.outbox import LONG_ANSWER_BYTES, Outbox
 
 ANSWERS = st.lists(st.one_of(st.binary(max_size=9), st.lists(st.binary(min_size=1, max_size=9))))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.commands import stream_requests
-from dcp.producer.commands.dcp_commands import SENT_BY_PRODUCERS
-from dcp.producer.model.stream_flags import fault_of
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.commands import stream_requests
+from dcp.server.commands.dcp_commands import SENT_BY_PRODUCERS
+from dcp.server.model.stream_flags import fault_of
 from dcp.types import U64_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.controls import CONTROLS
-from dcp.producer.commands.dcp_commands import wrong_way
-from dcp.producer.commands.setup_commands import GRANTED, adjust_time
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.controls import CONTROLS
+from dcp.server.commands.dcp_commands import wrong_way
+from dcp.server.commands.setup_commands import GRANTED, adjust_time
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
@@ -42,7 +42,7 @@ from tests.producer.raw_client import FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
 ROOT = Path(__file__).resolve().parents[3]
-PRODUCER = ROOT / "dcp" / "producer"
+MODULES = [*(ROOT / "dcp/server").rglob("*.py"), *(ROOT / "dcp/producer").rglob("*.py")]
 KINDS: dict[str, type[IntEnum | IntFlag]] = {
     "magic": Magic,
     "request framing extra": RequestInfo,
@@ -173,7 +173,7 @@ def test_a_line_is_whole(row: Row) -> None:
     assert row.tests
     assert row.note or row.state == "done"
     for module in row.modules:
-        assert len(list(PRODUCER.rglob(module))) == 1
+        assert len([each for each in MODULES if each.match(module)]) == 1
 
 
 @cache
@@ -267,11 +267,7 @@ def test_features_are_granted_that_are_there() -> None:
 
 
 def _sources() -> dict[str, str]:
-    return {
-        path.name: path.read_text("utf-8")
-        for path in PRODUCER.rglob("*.py")
-        if path.name not in OF_CLIENTS
-    }
+    return {path.name: path.read_text("utf-8") for path in MODULES if path.name not in OF_CLIENTS}
 
 
 @pytest.mark.parametrize("row", _of("status", "reason", "marker flag"), ids=_id)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.failover_log import fork, fresh_uuid
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.failover_log import fork, fresh_uuid
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX, FailoverEntry, FailoverLog
 
 seqnos = st.one_of(st.integers(0, 60), st.integers(2**63 - 2, 2**63 + 2), st.just(U64_MAX))

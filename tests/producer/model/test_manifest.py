@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.manifest import (
+from dcp.server.model.manifest import (
     Manifest,
     ManifestError,
     UnknownCollectionError,
     UnknownScopeError,
 )
-from dcp.producer.model.manifest_changes import (
+from dcp.server.model.manifest_changes import (
     MAX_COLLECTIONS,
     CreateCollection,
     CreateScope,

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.manifest import FIRST, Manifest, ManifestError
-from dcp.producer.model.manifest_changes import (
+from dcp.server.model.manifest import FIRST, Manifest, ManifestError
+from dcp.server.model.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,
@@ -15,7 +15,7 @@ from dcp.producer.model.manifest_changes import (
     ManifestChange,
     changed,
 )
-from dcp.producer.model.manifest_table import ManifestTable, Row
+from dcp.server.model.manifest_table import ManifestTable, Row
 
 NAMES = st.sampled_from(["a", "b", "_default"])
 IDS = st.none() | st.integers(8, 40)

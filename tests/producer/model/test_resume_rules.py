@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.commands import stream_requests
-from dcp.producer.model.resume_rules import (
+from dcp.server.commands import stream_requests
+from dcp.server.model.resume_rules import (
     ResumeRequest,
     Rules,
     VbucketFacts,

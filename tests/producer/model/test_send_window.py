@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.send_window import UNLIMITED, SendWindow
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.send_window import UNLIMITED, SendWindow
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.vocabulary import Opcode, Status

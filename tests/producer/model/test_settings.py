@@ -3,7 +3,7 @@
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.producer.model.cluster_settings import ClusterSettings
+from dcp.server.model.cluster_settings import ClusterSettings
 
 
 @pytest.mark.parametrize(

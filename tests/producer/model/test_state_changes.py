@@ -3,13 +3,13 @@
 import pytest
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import change_state, give_back
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.state_changes import ORDERED, StateEvent, next_state
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_states import change_state, give_back
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.state_changes import ORDERED, StateEvent, next_state
+from dcp.server.model.versions import Content, SyncWrite, Version
+from dcp.server.vbucket.documents import DocumentError
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
 
 ACTIVE, REPLICA, PENDING, DEAD = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dcp.producer.model.versions import Content, Flavour, SyncWrite, Version
+from dcp.server.model.versions import Content, Flavour, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame

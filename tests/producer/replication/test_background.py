@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.replication.background import ended, keep_running, log_failure
-from dcp.producer.replication.passive_stream import PassiveStream
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.server.cluster_nodes import ClusterNodes
-from dcp.producer.server.server import Node
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node.cluster_nodes import ClusterNodes
+from dcp.server.node.server import Node
+from dcp.server.replication.background import ended, keep_running, log_failure
+from dcp.server.replication.passive_stream import PassiveStream
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
@@ -252,8 +252,6 @@ def test_a_bad_frame_between_nodes(
         cluster.set(b"k", value)
         assert_copies_are_equal(cluster)
     assert left == []
-    (said,) = [
-        record for record in caplog.records if record.name == "dcp.producer.replication.replication"
-    ]
+    (said,) = [record for record in caplog.records if record.name == "dcp.producer.replication"]
     assert said.getMessage().startswith(f"replication:node{owner + 1}->node{2 - owner}:default: ")
     assert said.getMessage().endswith(": connecting again")

@@ -10,13 +10,13 @@ from time import monotonic, sleep
 import pytest
 
 from dcp.errors import NodeUnavailableError
-from dcp.producer.replication.replication import Feed
-from dcp.producer.replication.replication_connection import (
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.replication import Feed
+from dcp.producer.replication_connection import (
     REPLICATION_TIMES,
     ReplicationConnection,
     ReplicationTimes,
 )
-from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.liveness import LivenessSettings
 from dcp.types import vbucket_of
 from dcp.wire import messages as m

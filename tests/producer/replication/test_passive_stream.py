@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import RemoteProtocolError
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import FIRST
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.storage.stored_items import STORED_FLAVOUR
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import FIRST
+from dcp.server.model.versions import Content, SyncWrite, Version
+from dcp.server.storage.stored_items import STORED_FLAVOUR
+from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import END_OF_TIME, FailoverEntry, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

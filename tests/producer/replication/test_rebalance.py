@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
-from dcp.producer.clients.admin_client import AdminClient, NodeStatus
-from dcp.producer.clients.kv_client import KvClient
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.placement import ABSENT, even_owners, replicas_behind
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.admin_client import AdminClient, NodeStatus
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.kv_client import KvClient
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.placement import ABSENT, even_owners, replicas_behind
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState

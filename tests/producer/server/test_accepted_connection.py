@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.accepted_connection import AcceptedConnection
-from dcp.producer.server.turns import Turns
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node.accepted_connection import AcceptedConnection
+from dcp.server.node.turns import Turns
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode

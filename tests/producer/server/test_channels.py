@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from dcp.producer.server.channels import Channel, PlainChannel, TlsChannel
+from dcp.server.node.channels import Channel, PlainChannel, TlsChannel
 from tests.producer.tls import TLS_FILES, client_context
 
 RECORDS = 2000

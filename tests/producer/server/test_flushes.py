@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server import accepted_connection
-from dcp.producer.server.accepted_connection import AcceptedConnection
-from dcp.producer.server.turns import ROUND_FRAMES, Turns
-from dcp.producer.storage.disk_file import Data, MemoryFile
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node import accepted_connection
+from dcp.server.node.accepted_connection import AcceptedConnection
+from dcp.server.node.turns import ROUND_FRAMES, Turns
+from dcp.server.storage.disk_file import Data, MemoryFile
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameSplitter

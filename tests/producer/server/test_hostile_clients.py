@@ -15,11 +15,11 @@ from threading import Event, Thread
 
 import pytest
 
-from dcp.producer.bucket import dcp_connection
-from dcp.producer.bucket.unsent_bytes import LARGEST_BATCH_BYTES
-from dcp.producer.commands.outbox import LONG_ANSWER_BYTES
-from dcp.producer.model.cluster_settings import OUTBOX_BYTES
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket import dcp_connection
+from dcp.server.bucket.unsent_bytes import LARGEST_BATCH_BYTES
+from dcp.server.commands.outbox import LONG_ANSWER_BYTES
+from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from tests.producer.raw_client import PATIENCE_SECONDS
 from tests.producer.tls import TLS_FILES, client_context
 

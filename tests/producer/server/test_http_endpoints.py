@@ -6,10 +6,10 @@ from http import HTTPStatus
 
 import pytest
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.http_endpoints import respond
-from dcp.producer.server.http_messages import HttpRequest, HttpResponse
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node.http_endpoints import respond
+from dcp.server.node.http_messages import HttpRequest, HttpResponse
 
 
 @pytest.fixture

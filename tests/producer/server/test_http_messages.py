@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.server.http_messages import (
+from dcp.server.node.http_messages import (
     MAX_BODY_BYTES,
     HttpRequest,
     HttpResponse,

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dcp.producer.bucket import large_frames
-from dcp.producer.bucket.large_frames import LargeFrames
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket import large_frames
+from dcp.server.bucket.large_frames import LargeFrames
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import LARGE_FRAME_BYTES
@@ -112,7 +112,7 @@ def test_who_finds_no_room_is_not_read_until_there_is_some(
     sent_bytes = len(frame) - 1024
     first, second = (connect(cluster).log_in() for _ in range(2))
     first.socket.settimeout(60.0)
-    with caplog.at_level(logging.WARNING, "dcp.producer.server.accepted_connection"):
+    with caplog.at_level(logging.WARNING, "dcp.server.node.accepted_connection"):
         first.socket.sendall(frame[:sent_bytes])
         _wait_until_held(frames, sent_bytes - LARGE_FRAME_BYTES)
         left = _pushes_back(second, frame)

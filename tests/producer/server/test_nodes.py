@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from dcp.errors import LocalProtocolError, SetupError
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.faults import Corruption
-from dcp.producer.model.versions import Content, Flavour, Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.faults import Corruption
+from dcp.server.model.versions import Content, Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, VbucketState

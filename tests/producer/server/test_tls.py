@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.producer.model.cluster_settings import TlsFiles
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import TlsFiles
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
 from tests.producer.raw_client import RawClient

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.dcp_connection import TURN_STREAMS, DcpConnection
-from dcp.producer.commands.command_table import COMMANDS
-from dcp.producer.commands.session import Session
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server import accepted_connection
-from dcp.producer.server.accepted_connection import AcceptedConnection
-from dcp.producer.server.turns import ROUND_FRAMES, Turns
-from dcp.producer.streams.stream import ActiveStream
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.dcp_connection import TURN_STREAMS, DcpConnection
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import Session
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node import accepted_connection
+from dcp.server.node.accepted_connection import AcceptedConnection
+from dcp.server.node.turns import ROUND_FRAMES, Turns
+from dcp.server.streams.stream import ActiveStream
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

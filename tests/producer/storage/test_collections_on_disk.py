@@ -8,13 +8,13 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.storage.disk_scan import Scan
-from dcp.producer.storage.stored_items import versions_of
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.versions import Content, Version
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.storage.disk_scan import Scan
+from dcp.server.storage.stored_items import versions_of
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionFlushed
 from dcp.wire.vocabulary import Opcode, StreamFlag

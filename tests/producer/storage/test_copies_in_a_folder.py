@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
-from dcp.producer.bucket.failover import fail_over
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.bucket_record import BucketRecord
-from dcp.producer.storage.data_folder import DataFolder
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.failover import fail_over
+from dcp.server.storage.bucket_record import BucketRecord
+from dcp.server.storage.data_folder import DataFolder
+from dcp.server.vbucket.vbucket import Vbucket
 from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
 from tests.producer.forking_copies import STEPS, Failing, Step
 from tests.producer.full_disk import full_disk

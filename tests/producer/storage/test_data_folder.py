@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError, DcplakeError, LocalProtocolError, SourceError
-from dcp.producer.model.resume_rules import VbucketFacts
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_batch import DiskFormatError
-from dcp.producer.storage.disk_file import Data, OsFile
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.resume_rules import VbucketFacts
+from dcp.server.storage.disk_batch import DiskFormatError
+from dcp.server.storage.disk_file import Data, OsFile
 from dcp.types import U64_MAX, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Status, VbucketState
@@ -119,7 +119,7 @@ def test_a_folder_with_uuids_of_64_bits_goes_on(
 ) -> None:
     """Earlier releases gave such."""
     with monkeypatch.context() as earlier:
-        earlier.setattr("dcp.producer.model.failover_log.LARGEST_NEW_UUID", U64_MAX)
+        earlier.setattr("dcp.server.model.failover_log.LARGEST_NEW_UUID", U64_MAX)
         first = make_cluster(vbuckets=1, data_folder=folder, flush_seconds=NEVER)
     write(first, b"a", b"b")
     large = first.failover_log(0).current_uuid

@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage import disk_writer
-from dcp.producer.storage.disk_file import Data, OsFile
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.storage import disk_writer
+from dcp.server.storage.disk_file import Data, OsFile
+from dcp.server.vbucket.documents import DocumentError
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 from tests.producer.kept_clusters import NEVER, all_told, crash_of, flush_all, is_persisted, write

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
 from tests.producer.kept_clusters import flush_all
 
 Open = Callable[..., ProducerCluster]

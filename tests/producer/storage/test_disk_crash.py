@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.storage.disk_batch import FILE_HEADER_BYTES, DiskFormatError
-from dcp.producer.storage.disk_file import Data, MemoryFile, OsFile
-from dcp.producer.storage.disk_store import VbucketStore
+from dcp.server.storage.disk_batch import FILE_HEADER_BYTES, DiskFormatError
+from dcp.server.storage.disk_file import Data, MemoryFile, OsFile
+from dcp.server.storage.disk_store import VbucketStore
 from tests.producer.disk_items import item, items, seqnos_of, told
 
 Step = Callable[[VbucketStore], object]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_batch import DiskFormatError
-from dcp.producer.storage.disk_file import OsFile
-from dcp.producer.storage.disk_store import VbucketStore
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.storage.disk_batch import DiskFormatError
+from dcp.server.storage.disk_file import OsFile
+from dcp.server.storage.disk_store import VbucketStore
 from tests.producer.disk_items import items, seqnos_of
 from tests.producer.kept_clusters import flush_all
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_batch import DiskFormatError
-from dcp.producer.storage.disk_file import MemoryFile, OsFile
-from dcp.producer.storage.disk_store import VbucketStore
-from dcp.producer.storage.frame_crcs import DamagedFrameError, RunningCrcs
-from dcp.producer.vbucket import documents
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.storage.disk_batch import DiskFormatError
+from dcp.server.storage.disk_file import MemoryFile, OsFile
+from dcp.server.storage.disk_store import VbucketStore
+from dcp.server.storage.frame_crcs import DamagedFrameError, RunningCrcs
+from dcp.server.vbucket import documents
 from dcp.wire import messages as m
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype, EndReason, HelloFeature, Opcode, Status, StreamFlag

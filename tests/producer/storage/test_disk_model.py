@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dcp.producer.storage.disk_file import DiskFile, MemoryFile, OsFile
-from dcp.producer.storage.disk_ranges import LostRanges
-from dcp.producer.storage.disk_scan import Scan
-from dcp.producer.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
+from dcp.server.storage.disk_file import DiskFile, MemoryFile, OsFile
+from dcp.server.storage.disk_ranges import LostRanges
+from dcp.server.storage.disk_scan import Scan
+from dcp.server.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
 from tests.producer.disk_items import frame, item, read_all, snapshots_of
 
 KEYS = range(7)

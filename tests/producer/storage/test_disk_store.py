@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.storage.disk_batch import DiskFormatError
-from dcp.producer.storage.disk_file import Data, DiskFile, MemoryFile, OsFile
-from dcp.producer.storage.disk_store import StoredItem, VbucketStore
+from dcp.server.storage.disk_batch import DiskFormatError
+from dcp.server.storage.disk_file import Data, DiskFile, MemoryFile, OsFile
+from dcp.server.storage.disk_store import StoredItem, VbucketStore
 from tests.producer.disk_items import (
     frame,
     item,

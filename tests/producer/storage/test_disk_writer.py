@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.storage import disk_writer
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.storage.disk_store import VbucketStore
-from dcp.producer.storage.disk_writer import DiskWriter
-from dcp.producer.storage.pending_write import PendingWrite
+from dcp.server.storage import disk_writer
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.storage.disk_store import VbucketStore
+from dcp.server.storage.disk_writer import DiskWriter
+from dcp.server.storage.pending_write import PendingWrite
 from tests.producer.disk_items import item, items, seqnos_of
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.storage.disk_batch import DiskBatch
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.storage.disk_log import Log
-from dcp.producer.storage.disk_store import VbucketStore
-from dcp.producer.storage.saved_vbucket import SavedVbucket
-from dcp.producer.vbucket import newest_versions
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.versions import Content, Version
+from dcp.server.storage.disk_batch import DiskBatch
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.storage.disk_log import Log
+from dcp.server.storage.disk_store import VbucketStore
+from dcp.server.storage.saved_vbucket import SavedVbucket
+from dcp.server.vbucket import newest_versions
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.system_event import CollectionFlushed
 from dcp.wire.vocabulary import Opcode, VbucketState

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import FIRST, Manifest
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_batch import DiskFormatError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import FIRST, Manifest
+from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.wire.vocabulary import VbucketState
 
 NEVER = 3600.0

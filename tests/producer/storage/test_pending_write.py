@@ -8,9 +8,9 @@ from weakref import ref
 
 import pytest
 
-from dcp.producer.storage.disk_file import Data, MemoryFile
-from dcp.producer.storage.disk_store import VbucketStore
-from dcp.producer.storage.pending_write import PendingWrite
+from dcp.server.storage.disk_file import Data, MemoryFile
+from dcp.server.storage.disk_store import VbucketStore
+from dcp.server.storage.pending_write import PendingWrite
 from tests.producer.disk_items import item, items, told
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.storage.received_parts import ReceivedParts
-from dcp.producer.storage.saved_vbucket import SavedVbucket
-from dcp.producer.storage.state_on_disk import StateOnDisk
-from dcp.producer.storage.unwritten_batches import UnwrittenBatches
+from dcp.server.model.versions import Content, Version
+from dcp.server.storage.received_parts import ReceivedParts
+from dcp.server.storage.saved_vbucket import SavedVbucket
+from dcp.server.storage.state_on_disk import StateOnDisk
+from dcp.server.storage.unwritten_batches import UnwrittenBatches
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import EndReason, Opcode, Status
 from tests.producer.dcp_session import DcpSession, frame_bytes

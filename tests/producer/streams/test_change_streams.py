@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.model.versions import Flavour
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.streams.stream import ActiveStream
-from dcp.producer.streams.stream_settings import StreamSettings
-from dcp.producer.vbucket.documents import DocumentStore
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.bucket_type import BucketType
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import Verdict
+from dcp.server.model.versions import Flavour
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.vbucket.documents import DocumentStore
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.framing import FrameSplitter

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import ResumeRequest, Rules, judge
-from dcp.producer.model.versions import Flavour
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase
-from dcp.producer.streams.stream_settings import StreamSettings
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
+from dcp.server.model.versions import Flavour
+from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.vbucket.documents import DocumentError
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

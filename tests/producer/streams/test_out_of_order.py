@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.storage.disk_store import VbucketStore
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.storage.disk_store import VbucketStore
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionBegun, encode_system_event

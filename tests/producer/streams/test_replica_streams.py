@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import FIRST
-from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.model.stream_filter import EVERYTHING, LEGACY
-from dcp.producer.model.versions import Content, Flavour, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.stored_items import STORED_FLAVOUR
-from dcp.producer.streams.stream import ActiveStream
-from dcp.producer.streams.stream_settings import StreamSettings
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import FIRST
+from dcp.server.model.resume_rules import Verdict
+from dcp.server.model.stream_filter import EVERYTHING, LEGACY
+from dcp.server.model.versions import Content, Flavour, Version
+from dcp.server.storage.stored_items import STORED_FLAVOUR
+from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.framing import FrameSplitter

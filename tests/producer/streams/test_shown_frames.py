@@ -8,18 +8,18 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.model.held_keys import HeldKeys
-from dcp.producer.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
-from dcp.producer.model.versions import Content, Flavour, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.storage.disk_store import VbucketStore
-from dcp.producer.storage.stored_items import stored_item, versions_of
-from dcp.producer.streams import key_order, snapshots
-from dcp.producer.streams.key_order import KeyOrderItems
-from dcp.producer.streams.snapshots import DiskItems, ItemSource
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.held_keys import HeldKeys
+from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
+from dcp.server.model.versions import Content, Flavour, SyncWrite, Version
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.storage.disk_store import VbucketStore
+from dcp.server.storage.stored_items import stored_item, versions_of
+from dcp.server.streams import key_order, snapshots
+from dcp.server.streams.key_order import KeyOrderItems
+from dcp.server.streams.snapshots import DiskItems, ItemSource
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.wire import messages as m
 from dcp.wire.snappy import deflate
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed

@@ -6,16 +6,16 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.model.stream_filter import EVERYTHING
-from dcp.producer.model.versions import Flavour
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.streams.snapshots import DiskItems
-from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase
-from dcp.producer.streams.stream_settings import StreamSettings
-from dcp.producer.vbucket.documents import DocumentError, DocumentStore
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.resume_rules import Verdict
+from dcp.server.model.stream_filter import EVERYTHING
+from dcp.server.model.versions import Flavour
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.streams.snapshots import DiskItems
+from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.vbucket.documents import DocumentError, DocumentStore
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

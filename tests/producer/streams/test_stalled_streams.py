@@ -9,17 +9,17 @@ from random import Random
 
 import pytest
 
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.checkpoints.checkpoint_memory import recover
-from dcp.producer.model.manifest import FIRST
-from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
-from dcp.producer.model.versions import Flavour, Version
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.streams.stream import ActiveStream
-from dcp.producer.streams.stream_settings import StreamSettings
-from dcp.producer.vbucket.documents import DocumentStore
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.checkpoints.checkpoint_memory import recover
+from dcp.server.model.manifest import FIRST
+from dcp.server.model.resume_rules import Verdict
+from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
+from dcp.server.model.versions import Flavour, Version
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.vbucket.documents import DocumentStore
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.streams.stream_id_frames import with_stream_id
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.streams.stream_id_frames import with_stream_id
 from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

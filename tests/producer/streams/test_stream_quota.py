@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.streams.stream_quota import StreamQuota
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.streams.stream_quota import StreamQuota
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
 from tests.producer.raw_client import RawClient

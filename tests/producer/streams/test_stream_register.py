@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import hand_over
-from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import Verdict
-from dcp.producer.model.stream_filter import EVERYTHING
-from dcp.producer.storage.disk_file import MemoryFile
-from dcp.producer.streams.dcp_options import DcpClient
-from dcp.producer.streams.stream import ActiveStream
-from dcp.producer.streams.stream_register import StreamRegister
-from dcp.producer.streams.stream_settings import StreamSettings
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_states import hand_over
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import Verdict
+from dcp.server.model.stream_filter import EVERYTHING
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.stream_register import StreamRegister
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
 VBUCKETS = 4

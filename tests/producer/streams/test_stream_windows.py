@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.send_window import UNLIMITED
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.streams.stream_windows import StreamWindows
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.send_window import UNLIMITED
+from dcp.server.model.versions import Content, SyncWrite, Version
+from dcp.server.streams.stream_windows import StreamWindows
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.versions import Content, Version
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.vbucket.documents import DocumentError
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.vbucket.acknowledgements import Acknowledgements
+from dcp.server.vbucket.acknowledgements import Acknowledgements
 
 LEVELS = st.lists(st.integers(1, 3), max_size=5)
 STEPS = st.lists(

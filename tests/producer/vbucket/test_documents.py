@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import DocumentError, DocumentStore
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.versions import Content, Version
+from dcp.server.vbucket.documents import DocumentError, DocumentStore
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket import request_framing
-from dcp.producer.vbucket.documents import DocumentError
-from dcp.producer.vbucket.replication_chain import CopyProgress, is_possible
-from dcp.producer.vbucket.request_framing import (
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.versions import Content, SyncWrite, Version
+from dcp.server.vbucket import request_framing
+from dcp.server.vbucket.documents import DocumentError
+from dcp.server.vbucket.replication_chain import CopyProgress, is_possible
+from dcp.server.vbucket.request_framing import (
     DurabilityLevel,
     DurabilityRequirement,
     requirement_of,
 )
-from dcp.producer.vbucket.sync_writes import NEXT, WriteEvent, WriteState
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.sync_writes import NEXT, WriteEvent, WriteState
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame

@@ -13,15 +13,15 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
-from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.server.http_endpoints import respond
-from dcp.producer.server.http_messages import HttpRequest
-from dcp.producer.storage.disk_file import Data, MemoryFile
-from dcp.producer.storage.disk_scan import Scan
-from dcp.producer.vbucket.documents import DocumentError
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.bucket_type import BucketType
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node.http_endpoints import respond
+from dcp.server.node.http_messages import HttpRequest
+from dcp.server.storage.disk_file import Data, MemoryFile
+from dcp.server.storage.disk_scan import Scan
+from dcp.server.vbucket.documents import DocumentError
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import FailoverEntry
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status, StreamFlag

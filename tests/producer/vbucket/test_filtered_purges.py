@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.model.resume_rules import ResumeRequest, Rules, VbucketFacts, judge
-from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.resume_rules import ResumeRequest, Rules, VbucketFacts, judge
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Status

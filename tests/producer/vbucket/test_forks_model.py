@@ -10,11 +10,11 @@ from random import Random
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.resume_rules import ResumeRequest, Rules, judge
-from dcp.producer.model.state_changes import StateEvent
-from dcp.producer.vbucket.documents import DocumentError, StoredDocument
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
+from dcp.server.model.state_changes import StateEvent
+from dcp.server.vbucket.documents import DocumentError, StoredDocument
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.model.bucket_type import BucketType
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.manifest import FIRST
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.disk_batch import DiskFormatError
-from dcp.producer.storage.saved_vbucket import STATE_VERSION, SavedVbucket
-from dcp.producer.vbucket.replica_copy import ReplicaCopy
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.bucket_type import BucketType
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.manifest import FIRST
+from dcp.server.model.versions import Content, Version
+from dcp.server.storage.disk_batch import DiskFormatError
+from dcp.server.storage.saved_vbucket import STATE_VERSION, SavedVbucket
+from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import FailoverEntry, FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Status, VbucketState
 from tests.producer.kept_clusters import flush_all

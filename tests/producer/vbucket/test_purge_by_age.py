@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage import disk_writer
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.storage import disk_writer
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import EndReason, Opcode, Status
 from tests.producer.conftest import Clock

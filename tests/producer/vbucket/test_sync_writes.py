@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model import durability
-from dcp.producer.model.durability import Durability
-from dcp.producer.model.versions import Content, SyncWrite, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.key_index import KeyIndex
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model import durability
+from dcp.server.model.durability import Durability
+from dcp.server.model.versions import Content, SyncWrite, Version
+from dcp.server.vbucket.key_index import KeyIndex
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient

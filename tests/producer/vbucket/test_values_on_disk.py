@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.model.cluster_settings import ClusterSettings
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.stored_version import StoredVersion
-from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.versions import Content, Version
+from dcp.server.vbucket.stored_version import StoredVersion
+from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Datatype, Opcode, Status
 from dcp.wire.xattr import join_xattrs

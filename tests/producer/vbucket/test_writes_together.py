@@ -6,18 +6,18 @@ from threading import Barrier, Event
 
 import pytest
 
-from dcp.producer.bucket.failover import fail_over
-from dcp.producer.bucket.promotion import take_over
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.producer.model.versions import Content, Version
-from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.storage.bucket_record import BucketRecord
-from dcp.producer.storage.data_folder import DataFolder
-from dcp.producer.storage.disk_file import Data, MemoryFile, OsFile
-from dcp.producer.storage.log_names import LogNames, first_names
-from dcp.producer.storage.saved_vbucket import SavedVbucket
-from dcp.producer.vbucket.parallel_writes import flush_together, save_together
-from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.failover import fail_over
+from dcp.producer.parallel_writes import flush_together, save_together
+from dcp.producer.promotion import take_over
+from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.versions import Content, Version
+from dcp.server.storage.bucket_record import BucketRecord
+from dcp.server.storage.data_folder import DataFolder
+from dcp.server.storage.disk_file import Data, MemoryFile, OsFile
+from dcp.server.storage.log_names import LogNames, first_names
+from dcp.server.storage.saved_vbucket import SavedVbucket
+from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer.compared_copies import assert_copies_are_equal

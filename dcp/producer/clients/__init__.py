@@ -1,1 +1,0 @@
-"""Clients of a producer, for loading documents and for administration."""

@@ -1,0 +1,55 @@
+"""Writes documents to a cluster's bucket from other threads.
+
+A vbucket that a rebalance hands over at this instant takes no writes; whoever can wait does.
+"""
+
+from collections.abc import Callable
+from time import sleep
+from typing import Final
+
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.model.versions import Version
+from dcp.server.node.loop_thread import LoopThread
+from dcp.server.vbucket.documents import DocumentStore, StoredDocument
+
+_HAND_OVER_SECONDS: Final = 10.0
+CollectionName = int | str
+"""A collection by its id, or by its path ``scope.collection``."""
+
+
+class ClusterDocuments:
+    """The documents of one bucket; for any thread."""
+
+    def __init__(self, bucket: Bucket, loop: LoopThread) -> None:
+        self._bucket, self._loop = bucket, loop
+
+    def run(
+        self,
+        key: bytes,
+        collection: CollectionName,
+        command: Callable[[DocumentStore, float, int], Version],
+    ) -> StoredDocument:
+        """Run a KV command on the store of ``key``, at the clock's time, in a collection."""
+        bucket = self._bucket
+        with bucket.lock:
+            self._wait_for_hand_over(bucket.table.of_key(key).id)
+            number = self.collection_id(collection)
+            now = bucket.now()
+            written = bucket.write(key, lambda documents: command(documents, now, number))
+        if not bucket.writes.is_in_batch:
+            sleep(0)  # whoever writes without a pause would keep the nodes from the lock
+        return StoredDocument.of(written)
+
+    def _wait_for_hand_over(self, vbucket: int) -> None:
+        """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
+        if self._bucket.writes.is_in_batch or self._loop.is_inside:
+            return
+        self._bucket.table.copies_moved.wait_for(
+            lambda: not self._bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
+        )
+
+    def collection_id(self, collection: CollectionName) -> int:
+        """Return a collection's id; a path means the one that has it now."""
+        if isinstance(collection, int):
+            return collection
+        return self._bucket.manifest.at(collection).id

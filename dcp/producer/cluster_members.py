@@ -1,0 +1,148 @@
+"""Adds and removes nodes of a cluster, and runs the feeds and rebalances that follow.
+
+Runs beside the nodes (``Companion``): feeds of the replicas, and the rebalance that is under way,
+follow the map from here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from dcp.errors import LocalProtocolError, SourceError
+from dcp.producer.rebalance_orders import RebalanceOrders
+from dcp.producer.replication import Replication
+from dcp.server.node.cluster_nodes import ClusterNodes
+from dcp.server.node.loop_thread import now
+from dcp.server.vbucket.vbucket import Vbucket
+
+_LOG = logging.getLogger(__name__)
+
+
+class ClusterMembers:
+    """The members of one bucket's cluster; all but what says so is for any thread."""
+
+    def __init__(self, nodes: ClusterNodes) -> None:
+        self._nodes, self._loop, self._bucket = nodes, nodes.loop, nodes.bucket
+        self._replication = Replication(self._bucket, self._awake)
+        self._rebalances = RebalanceOrders(self._bucket, self._awake, nodes.push_map, nodes.leave)
+        nodes.on_map_changed.add(self.follow_map)
+        if self._bucket.writes.flusher is not None:
+            self._bucket.writes.flusher.on_written.add(self._written)
+
+    def _awake(self, node: int) -> asyncio.Event:
+        return self._nodes.at(node).awake
+
+    # --- beside the nodes, in the loop
+
+    async def opening(self) -> None:
+        """Do nothing yet."""
+
+    def opened(self) -> None:
+        """Feed the copies."""
+        self._replication.start()
+        self.follow_map()
+
+    async def ending(self) -> None:
+        """Give up a rebalance, and end all feeds."""
+        await self._rebalances.stop()
+        await self._replication.stop()
+
+    def _written(self, vbucket: Vbucket) -> None:
+        self._loop.call_soon(partial(self._stored, vbucket))
+
+    def _stored(self, vbucket: Vbucket) -> None:
+        with self._bucket.lock:
+            self._replication.stored(vbucket)
+
+    def follow_map(self) -> None:
+        """Let copies be where the map has them, and be fed by those that own them. In the loop."""
+        with self._bucket.lock:
+            for node, vbucket in self._bucket.copies.follow(self._bucket.map):
+                self._bucket.dcp_connections.end_streams(vbucket, node)
+            self._save_copies()
+            self._replication.reconcile()
+            self._bucket.table.copies_moved.notify_all()
+
+    def _save_copies(self) -> None:
+        """Have on disk which logs are whose copies; those of others are lost in a power loss."""
+        try:
+            self._bucket.save()
+        except OSError as error:
+            _LOG.warning("copies: it cannot be saved which there are: %s", error)
+
+    # --- nodes
+
+    def add_node(self) -> int:
+        """Start a node on free ports; see ``ProducerCluster``, also for what is below."""
+        if self._loop.is_inside:
+            return self._nodes.add()
+        added: list[int] = []
+        self._loop.call(now(lambda: added.append(self._nodes.add())))
+        return added[0]
+
+    def kill_node(self, node: int) -> None:
+        """Let a node be dead; it stays a member."""
+        self._nodes.kill(node)
+        with self._bucket.lock:
+            self._bucket.map.dead_nodes.add(node)
+        self._loop.call_soon(self.follow_map)
+
+    def restore_node(self, node: int) -> None:
+        """Let a node live again, and be a member again where it was failed over."""
+        self._bucket.map.require_node(node)
+        self._nodes.restore(node)
+        try:
+            self._take_in(node)
+        except OSError:
+            self._nodes.take_down(node)
+            raise
+        self._loop.call_soon(self.follow_map)
+
+    def _take_in(self, node: int) -> None:
+        with self._bucket.lock:
+            self._nodes.tell_addresses()
+            if self._bucket.map.is_member(node):
+                self._bucket.map.dead_nodes.discard(node)
+                return
+            with self._bucket.changing_map():
+                self._bucket.map.join(node)
+            self._bucket.map.dead_nodes.discard(node)
+            self._bucket.copies.follow(self._bucket.map)
+            self._save_copies()
+            self._loop.call_soon(self._nodes.push_map)
+
+    # --- vbuckets
+
+    @property
+    def rebalance_state(self) -> str:
+        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        return self._rebalances.state
+
+    def rebalance(self, remove: int | None, timeout_seconds: float) -> None:
+        """Let all members own evenly many vbuckets, and place the copies anew."""
+        if not self._loop.is_running:
+            raise LocalProtocolError("producer cluster: it does not run")
+        if self._loop.is_inside:
+            timeout_seconds = self._bucket.settings.rebalance_timeout_seconds
+            self._loop.call(_say_if_it_fails(self._rebalances.begin(remove, timeout_seconds)))
+            return
+        work = self._rebalances.begin(remove, timeout_seconds)
+        self._loop.begin(work).result()
+
+    def give_up_rebalance(self, why: str) -> None:
+        """Let the one that runs, if any, be over soon; see ``wait_for_rebalance``."""
+        self._rebalances.give_up(why)
+
+    def wait_for_rebalance(self) -> None:
+        """Return when one that was given up is over; at once for who cannot wait."""
+        if self._loop.is_running and not self._loop.is_inside:
+            self._loop.call(self._rebalances.over())
+
+
+async def _say_if_it_fails(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except (SourceError, OSError) as error:  # TimeoutError is one
+        _LOG.warning("%s", error)

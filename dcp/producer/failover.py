@@ -1,0 +1,75 @@
+"""Failover and crash: all vbuckets of a node go on, each on a branch of its own.
+
+Functions on the bucket, under its lock.
+"""
+
+import logging
+
+from dcp.producer.promotion import prepare, promote, promotion_of, undo
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_states import follow_change
+from dcp.wire.vocabulary import VbucketState
+
+_LOG = logging.getLogger(__name__)
+
+
+def fail_over(bucket: Bucket, node: int) -> None:
+    """Take ``node`` out of the cluster and promote the copies of its vbuckets.
+
+    Each goes on at the next living node that has a copy. Once the map is saved it has happened,
+    whatever the disk refuses then.
+
+    Raises:
+        ValueError: no such node, one that was failed over, none is left to take its place, or none
+            of those has a copy of a vbucket.
+        OSError: the data folder cannot be written; nothing has changed.
+    """
+    _require_member(bucket, node)
+    others = set(range(bucket.map.node_count)) - bucket.map.dead_nodes - {node}
+    if not any(bucket.map.is_member(other) for other in others):
+        name = bucket.map.name_of(node)
+        raise ValueError(f"failover of {name}: found no other living node to take its place")
+    heirs = bucket.replicas.heirs_of(node)
+    prepare(bucket, heirs, lambda each: promotion_of(bucket.vbuckets[each].unmoved_state))
+    try:
+        with bucket.promoting_copies(heirs):
+            bucket.map.fail_over(node, heirs)
+    except BaseException:
+        undo(bucket, heirs)
+        raise
+    for vbucket, heir in heirs.items():
+        try:
+            _go_on(bucket, vbucket, node, heir)
+        except OSError as error:
+            _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
+    bucket.copies.follow(bucket.map)
+
+
+def _go_on(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
+    """Let a vbucket go on at its heir; streams end before it is written to on a new branch."""
+    for each in (node, heir):
+        bucket.dcp_connections.end_streams(vbucket, each)
+    promote(bucket, vbucket, heir, promotion_of(bucket.vbuckets[vbucket].unmoved_state))
+
+
+def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
+    """Restart ``node`` with what its disk has; ``lost_seqnos`` says how much that lacks.
+
+    Raises:
+        ValueError: no such node, one that was failed over, or fewer than 0 seqnos.
+    """
+    _require_member(bucket, node)
+    if lost_seqnos is not None and lost_seqnos < 0:
+        raise ValueError(f"crash: found {lost_seqnos} lost seqnos, expected 0 or more")
+    for vbucket in bucket.map.vbuckets_of(node):
+        if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
+            bucket.vbuckets[vbucket].crash(lost_seqnos)
+        follow_change(bucket, bucket.vbuckets[vbucket])
+
+
+def _require_member(bucket: Bucket, node: int) -> None:
+    bucket.map.require_node(node)
+    if not bucket.map.is_member(node):
+        raise ValueError(
+            f"{bucket.map.name_of(node)}: it was failed over and is no member any more"
+        )

@@ -1,0 +1,199 @@
+"""Moves vbuckets to the nodes that should own them, by takeover streams over the wire.
+
+For each pair of nodes of which one takes from the other there is one connection, with a takeover
+stream for each vbucket. A copy on the taking node is filled; told to be pending, its own streams
+end; told to be active, it is the vbucket, with the branches that it had, in a new map. What fails
+leaves every vbucket where it is: active on one node. What was handed over to a node that did not
+get it (``is_handed_over``) is dead until the move is over, and active again then. Source: kv_engine
+``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase), ``passive_stream.cc``.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from dcp.errors import DcplakeError, SourceError
+from dcp.producer.promotion import take_over
+from dcp.producer.replication import Feed
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_states import change_state, give_back, leave
+from dcp.server.model.placement import even_owners
+from dcp.server.model.state_changes import StateEvent
+from dcp.server.replication.passive_stream import PassiveStream
+from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replication_chain import TAKEOVER
+from dcp.wire.vocabulary import VbucketState
+
+_LOG = logging.getLogger(__name__)
+
+
+class Rebalance:
+    """One change of owners. Methods run in the loop's thread, with the bucket's lock free."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        remove: int | None,
+        awake: Callable[[int], asyncio.Event],
+        map_changed: Callable[[], None],
+    ) -> None:
+        """Plan it; ``map_changed`` is called in the loop when copies or owners are other ones.
+
+        Raises:
+            ValueError: it cannot be done as things are; see ``checked_members``.
+        """
+        self._bucket = bucket
+        self._awake = awake
+        self._map_changed = map_changed
+        with bucket.lock:
+            self._members = checked_members(bucket, remove)
+
+    async def run(self) -> None:
+        """Move what must move, and place the copies anew.
+
+        Raises:
+            SourceError: a node was lost on the way; vbuckets that moved stay where they are.
+        """
+        with self._bucket.lock:
+            owners = self._bucket.map.owners
+            wanted = even_owners(owners, self._members)
+        pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
+            if source != target:
+                pairs[source, target].append(vbucket)
+        try:
+            with self._bucket.lock:
+                self._bucket.table.set_moving(v for found in pairs.values() for v in found)
+            for (source, target), vbuckets in pairs.items():
+                move = Move(self._bucket, source, target, vbuckets, self._map_changed)
+                await move.run(self._awake(target))
+        finally:
+            with self._bucket.lock:
+                self._bucket.table.set_moving(())
+                for vbucket in range(len(owners)):
+                    give_back(self._bucket, vbucket)
+                self._bucket.table.copies_moved.notify_all()
+            self._map_changed()
+        with self._bucket.lock, self._bucket.changing_map():
+            self._bucket.map.place(self._members)
+        self._map_changed()
+
+
+class Move:
+    """The takeover of vbuckets by a node from another. Methods run in the loop's thread."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        source: int,
+        target: int,
+        vbuckets: Sequence[int],
+        map_changed: Callable[[], None],
+    ) -> None:
+        """``map_changed`` is called when other copies are to be filled."""
+        self._bucket, self._source, self._target = bucket, source, target
+        self._map_changed = map_changed
+        self._is_over = asyncio.Event()
+        with bucket.lock:
+            self._left: dict[int, ReplicaCopy] = {
+                vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
+            }
+            for copy in self._left.values():
+                copy.take_over(is_taking_over=True)
+
+    async def run(self, awake: asyncio.Event) -> None:
+        """Take the vbuckets over.
+
+        Raises:
+            SourceError: some did not arrive.
+        """
+        self._map_changed()  # whoever filled the copies leaves them to us
+        feed = Feed(
+            self._bucket, self._source, self._target, awake, TAKEOVER, on_touched=self._touched
+        )
+        with self._bucket.lock:
+            feed.follow(dict(self._left), takes_over=self._left)
+        talk = asyncio.ensure_future(feed.converse())
+        over = asyncio.ensure_future(self._is_over.wait())
+        try:
+            await asyncio.wait((talk, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (talk, over):
+                task.cancel()
+            outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
+            failed = self._give_up()
+        cause = outcome if isinstance(outcome, Exception) else None
+        if cause is not None and not (failed and isinstance(cause, DcplakeError)):
+            _LOG.error("%s failed", feed.name, exc_info=cause)
+        if failed:
+            text = repr(cause) if cause else "the connection was lost, or the stream ended"
+            name = self._bucket.map.name_of(self._target)
+            raise SourceError(
+                f"rebalance: {len(failed)} vbuckets, the first is {failed[0]}, did not get to "
+                f"{name}: {text}"
+            ) from cause
+
+    def _touched(self, streams: Sequence[PassiveStream]) -> None:
+        """Act on the states that streams were told; the lock is held."""
+        arrived: list[int] = []
+        for stream in streams:
+            if stream.state == VbucketState.PENDING:
+                pending = stream.copy.vbucket
+                if pending.state is not VbucketState.PENDING:
+                    change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
+            elif stream.state == VbucketState.ACTIVE:
+                stream.copy.fill_from(None)  # what else it says is not for an active vbucket
+                if self._may_move(stream.vbucket):
+                    arrived.append(stream.vbucket)
+                else:
+                    self._is_over.set()
+        if arrived:
+            take_over(self._bucket, arrived, self._target)
+            asyncio.get_running_loop().call_soon(self._map_changed)
+        for vbucket in arrived:
+            del self._left[vbucket]
+        ended = {each.vbucket for each in streams if each.is_over}
+        if ended & self._left.keys() or not self._left:
+            self._is_over.set()
+
+    def _may_move(self, vbucket: int) -> bool:
+        """Return whether the vbucket may go to the target: nothing else was ordered meanwhile."""
+        bucket, target = self._bucket, self._target
+        is_there = bucket.map.is_member(target) and target not in bucket.map.dead_nodes
+        return is_there and bucket.map.owner(vbucket) == self._source
+
+    def _give_up(self) -> list[int]:
+        """Restore the vbuckets that did not move; return them."""
+        with self._bucket.lock:
+            for copy in self._left.values():
+                leave(self._bucket, copy, self._target)
+            self._bucket.table.copies_moved.notify_all()
+            return list(self._left)
+
+
+def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
+    """Return the nodes that shall own vbuckets: all members, but for one that is to go.
+
+    Raises:
+        ValueError: a member that does not live, a node that is none or the last one, or a vbucket
+            that is not active.
+    """
+    members = [node for node in range(bucket.map.node_count) if bucket.map.is_member(node)]
+    if remove is not None and remove not in members:
+        raise ValueError(f"rebalance: found node {remove + 1} to remove, expected a member")
+    for node in members:
+        if node in bucket.map.dead_nodes:
+            raise ValueError(
+                f"rebalance: {bucket.map.name_of(node)} does not answer; "
+                "restore it, or fail it over first"
+            )
+    for vbucket in bucket.vbuckets:
+        if vbucket.state is not VbucketState.ACTIVE:
+            raise ValueError(
+                f"rebalance: found vbucket {vbucket.id} {vbucket.state.name}, expected ACTIVE"
+            )
+    left = [node for node in members if node != remove]
+    if not left:
+        raise ValueError("rebalance: found no other node to take what the last one holds")
+    return left

@@ -1,0 +1,106 @@
+"""Runs rebalances: one at a time, with a deadline, and rules for other orders meanwhile.
+
+    ordered meanwhile     the rebalance
+    another rebalance     goes on; the order is refused
+    failover              is given up, before anything else that it would move
+    kill                  fails if the node gives or takes; else it goes on
+    hang                  fails at its deadline if the node gives or takes
+    stop of the cluster   is given up
+
+One that failed or was given up leaves what has moved where it is, and all else where it was;
+another goes on from there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from dcp.errors import SourceError
+from dcp.producer.rebalance import Rebalance
+from dcp.server.bucket.bucket import Bucket
+
+
+class RebalanceOrders:
+    """The running rebalance, and the result of the last one. All but ``begin`` is for the loop."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        awake: Callable[[int], asyncio.Event],
+        map_changed: Callable[[], None],
+        leave: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """``leave`` ends a node that gave all away; for the others see ``Rebalance``."""
+        self._bucket, self._awake = bucket, awake
+        self._map_changed, self._leave = map_changed, leave
+        self._task: asyncio.Task[None] | None = None
+        self._given_up = ""
+        self.state = "none"
+        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+
+    def begin(self, remove: int | None, timeout_seconds: float) -> Coroutine[Any, Any, None]:
+        """Return what must run in the loop from now on; no other can begin before that is over.
+
+        It raises SourceError or TimeoutError. For any thread.
+
+        Raises:
+            ValueError: one runs already, or it cannot be done as things are.
+        """
+        with self._bucket.lock:
+            if self.state == "running":
+                raise ValueError("rebalance: found one that runs already")
+            work = Rebalance(self._bucket, remove, self._awake, self._map_changed)
+            self.state, self._given_up = "running", ""
+        return self._run(work, remove, timeout_seconds)
+
+    async def _run(self, work: Rebalance, remove: int | None, timeout_seconds: float) -> None:
+        self._task = asyncio.current_task()
+        state = "none"
+        try:
+            await self._work(work, remove, timeout_seconds)
+        except BaseException as error:
+            state = f"failed: {str(error) or type(error).__name__}"
+            raise
+        finally:
+            with self._bucket.lock:
+                self._task, self.state = None, state
+                self._bucket.table.copies_moved.notify_all()
+            self._map_changed()
+
+    async def _work(self, work: Rebalance, remove: int | None, timeout_seconds: float) -> None:
+        deadline = asyncio.timeout(timeout_seconds)
+        try:
+            async with deadline:
+                if self._given_up:  # before it began
+                    raise asyncio.CancelledError
+                await work.run()
+                if remove is not None:
+                    with self._bucket.lock:
+                        self._bucket.map.dead_nodes.add(remove)
+                    await self._leave(remove)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise TimeoutError(f"rebalance: not done after {timeout_seconds:g} seconds") from None
+        except asyncio.CancelledError:
+            if not self._given_up:
+                raise
+            raise SourceError(f"rebalance: given up: {self._given_up}") from None
+
+    def give_up(self, why: str) -> None:
+        """Let the one that runs, if any, be over soon; what it has not moved stays."""
+        if self.state == "running" and not self._given_up:
+            self._given_up = why
+            if self._task is not None:
+                self._task.cancel()
+
+    async def over(self) -> None:
+        """Return when no rebalance runs."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def stop(self) -> None:
+        """Give up the running rebalance."""
+        if self._task is not None:
+            self._task.cancel()
+            await self.over()

@@ -1,0 +1,272 @@
+"""The asyncio edge of replication: a task for each pair of nodes of which one copies the other.
+
+The pairs and the vbuckets of their connections follow from the cluster map and the living nodes
+(``reconcile``, to be called when either changes). A connection that is lost is made again, soon at
+first and then with longer waits; so is one whose peer says nothing any more. What is received is
+handed over under the bucket's lock, at most 256 KiB at a time, and is on the copy's disk before the
+next; in a data folder when the flusher wrote it. While too much waits for that, what is received is
+not released: the active's window holds the rest back, and NOOPs are answered.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from secrets import token_urlsafe
+from time import monotonic
+from typing import Final
+
+from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.producer.replication_connection import (
+    REPLICATION_TIMES,
+    ReplicationConnection,
+    ReplicationTimes,
+)
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.replication.background import (
+    FIRST_WAIT_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    ended,
+    keep_running,
+)
+from dcp.server.replication.passive_stream import PassiveStream
+from dcp.server.replication.reading import read_until
+from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replication_chain import REPLICATION, connection_name
+from dcp.server.vbucket.vbucket import Vbucket
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import EndReason
+
+_LOG = logging.getLogger(__name__)
+_READ_BYTES: Final = 256 * 1024
+_NONCE_BYTES: Final = 18
+_ROOM_SECONDS: Final = 0.1
+"""So often it is looked whether there is room for what is held."""
+
+
+class Feed:
+    """The replication from one node to another. Methods run in the loop's thread."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        source: int,
+        target: int,
+        awake: asyncio.Event,
+        purpose: str = REPLICATION,
+        times: ReplicationTimes = REPLICATION_TIMES,
+        on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None,
+    ) -> None:
+        """``awake`` cleared makes the receiving node hang.
+
+        ``on_touched`` is called with the streams that received something, the lock held.
+        """
+        self.source = source
+        self.target = target
+        self.name = connection_name(source, target, bucket.name, purpose)
+        self._on_touched = on_touched
+        self._bucket = bucket
+        self._awake = awake
+        self._times = times
+        self._copies: Mapping[int, ReplicaCopy] = {}
+        self._takes_over: frozenset[int] = frozenset()
+        self._connection: ReplicationConnection | None = None
+        self._windows = bucket.copies.windows
+        self._writer: asyncio.StreamWriter | None = None
+
+    def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
+        """Fill exactly these copies; the bucket's lock is held."""
+        self._copies, self._takes_over = copies, frozenset(takes_over)
+        if self._connection is not None:
+            now = monotonic()
+            self._connection.follow(self._copies, now, self._takes_over)
+            self._write(self._connection)
+
+    async def run(self) -> None:
+        """Receive, and connect again when the connection is lost, until cancelled."""
+        wait_seconds = FIRST_WAIT_SECONDS
+        while True:
+            try:
+                if await self.converse():
+                    wait_seconds = FIRST_WAIT_SECONDS
+            except (DcplakeError, OSError) as error:
+                _LOG.warning("%s: %s: connecting again", self.name, error)
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    async def converse(self) -> bool:
+        """Connect and receive until the connection is lost; return whether it ever got ready.
+
+        Raises:
+            SourceError: the peer refuses us.
+            NodeUnavailableError: it is silent for too long.
+            RemoteProtocolError: it sent what fits no stream.
+            FrameError: the peer sent what is no frame.
+            OSError: the disk refuses what was received; a lost connection is none.
+        """
+        address = self._bucket.map.addresses[self.source]
+        try:
+            async with asyncio.timeout(self._times.setup_seconds):
+                reader, self._writer = await asyncio.open_connection(address.host, address.kv)
+        except OSError:
+            return False
+        loop, lock = asyncio.get_running_loop(), self._bucket.lock
+        with lock:
+            connection = self._connection = ReplicationConnection(
+                self._bucket.name,
+                self.name,
+                self._bucket.users.node_credentials,
+                token_urlsafe(_NONCE_BYTES),
+                loop.time(),
+                self._windows.join(self._resize_window),
+                self._times,
+            )
+        try:
+            with lock:
+                connection.follow(self._copies, loop.time(), self._takes_over)
+            await self._receive(reader, connection)
+        except NodeUnavailableError:
+            self._writer.transport.abort()  # it would not read what is left to write, either
+            raise
+        finally:
+            with lock:
+                self._windows.leave(self._resize_window)
+                self._connection = None
+                connection.close()
+            self._writer.close()
+            with suppress(OSError):
+                await self._writer.wait_closed()
+        return connection.is_ready
+
+    async def _receive(
+        self, reader: asyncio.StreamReader, connection: ReplicationConnection
+    ) -> None:
+        splitter = FrameSplitter()
+        loop = asyncio.get_running_loop()
+        while True:
+            self._write(connection)
+            look_at = connection.deadline
+            if connection.held_bytes:
+                look_at = min(look_at, loop.time() + _ROOM_SECONDS)
+            try:
+                data = await read_until(reader, _READ_BYTES, look_at)
+            except OSError:
+                return  # the connection is lost
+            if not self._awake.is_set():
+                await self._awake.wait()
+                connection.slept(loop.time())
+            if data is None:
+                with self._bucket.lock:
+                    connection.tick(loop.time())
+                    if connection.held_bytes:
+                        self._release(connection)
+                continue
+            if not data:
+                return
+            block = splitter.feed(data)
+            with self._bucket.lock:
+                try:
+                    touched = connection.feed(block, loop.time())
+                except DcplakeError:
+                    for stream in connection.streams.by_vbucket.values():  # what came is kept
+                        self._bucket.writes.received(self.target, stream.vbucket)
+                    raise
+                finally:
+                    self._write(connection)
+                for stream in touched:
+                    self._settle(stream)
+                self._on_touched(touched)
+                for stream in touched:
+                    connection.acknowledge_prepares(stream)
+                self._release(connection)
+                connection.tick(loop.time())
+
+    def _resize_window(self, window_bytes: int) -> None:
+        """Change the window as other connections come or go; the lock is held."""
+        if self._connection is not None:
+            self._connection.resize_window(window_bytes, monotonic())
+            self._write(self._connection)
+
+    def _release(self, connection: ReplicationConnection) -> None:
+        """Release received bytes to the peer, if there is room; the lock is held."""
+        if self._bucket.writes.make_room():
+            connection.release(monotonic())
+
+    def acknowledge_stored(self, vbucket: Vbucket) -> None:
+        """Acknowledge a copy's items after they were written to disk; the bucket's lock is held."""
+        copy = self._copies.get(vbucket.id)
+        if self._connection is None or copy is None or copy.vbucket is not vbucket:
+            return
+        stream = self._connection.streams.by_vbucket.get(vbucket.id)
+        if stream is not None and stream.copy is copy:
+            self._connection.acknowledge_prepares(stream)
+        self._write(self._connection)
+
+    def _settle(self, stream: PassiveStream) -> None:
+        """Publish a stream's received items on the node; the lock is held."""
+        if stream.take_rollback():
+            reason = EndReason.ROLLBACK
+            self._bucket.dcp_connections.end_streams(stream.vbucket, self.target, reason=reason)
+        self._bucket.writes.received(self.target, stream.vbucket)
+        self._bucket.table.copies_moved.notify_all()
+
+    def _write(self, connection: ReplicationConnection) -> None:
+        data = connection.output()
+        if data and self._writer is not None:
+            self._writer.write(data)  # requests and acknowledgements: never much
+
+
+class Replication:
+    """All feeds of a cluster. Methods run in the loop's thread."""
+
+    def __init__(self, bucket: Bucket, awake: Callable[[int], asyncio.Event]) -> None:
+        """``awake`` returns the event that is cleared while a node hangs."""
+        self._bucket = bucket
+        self._awake = awake
+        self._feeds: dict[tuple[int, int], tuple[Feed, asyncio.Task[None]]] = {}
+        self._runs = False
+
+    def start(self) -> None:
+        """Start the feeds that ``reconcile`` finds wanted."""
+        self._runs = True
+
+    def reconcile(self) -> None:
+        """Start and end feeds to match map, living nodes and orders; the bucket's lock is held."""
+        wanted = self._wanted() if self._runs else {}
+        for pair in [pair for pair in self._feeds if pair not in wanted]:
+            feed, task = self._feeds.pop(pair)
+            feed.follow({})
+            task.cancel()
+        for pair, copies in wanted.items():
+            if pair not in self._feeds:
+                feed = Feed(self._bucket, *pair, self._awake(pair[1]))
+                task = asyncio.ensure_future(keep_running(feed.name, feed.run))
+                self._feeds[pair] = feed, task
+            self._feeds[pair][0].follow(copies)
+
+    def _wanted(self) -> dict[tuple[int, int], dict[int, ReplicaCopy]]:
+        """Return the copies to be filled by source and target, and by vbucket."""
+        bucket = self._bucket
+        found: defaultdict[tuple[int, int], dict[int, ReplicaCopy]] = defaultdict(dict)
+        if bucket.replicas.is_paused:
+            return found
+        for vbucket, source in enumerate(bucket.map.owners):
+            for target, copy in bucket.copies.of(vbucket):
+                if not {source, target} & bucket.map.dead_nodes and not copy.is_taking_over:
+                    found[source, target][vbucket] = copy
+        return found
+
+    def stored(self, vbucket: Vbucket) -> None:
+        """Note that a copy, or another vbucket, was written to disk; the bucket's lock is held."""
+        for feed, _ in self._feeds.values():
+            feed.acknowledge_stored(vbucket)
+
+    async def stop(self) -> None:
+        """End all feeds; there are none until ``start``."""
+        self._runs = False
+        tasks = [task for _, task in self._feeds.values()]
+        self._feeds.clear()
+        for task in tasks:
+            task.cancel()
+        await ended("feeds", *tasks)

@@ -1,0 +1,66 @@
+"""A producer cluster as a process: says when it is ready, ends on SIGTERM or SIGINT."""
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, TextIO
+
+from dcp.errors import SourceError
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.node.stop_signals import stop_signals
+
+_EXPIRY_PAGER_SECONDS: Final = 1.0
+_GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
+"""Thresholds of Python's cycle collector.
+
+Stored documents have no cycles, and a full collection takes long.
+"""
+
+
+def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
+    """Run a cluster until a signal; call it from the main thread.
+
+    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
+    ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
+    ``pid``.
+
+    Raises:
+        SetupError: a port cannot be opened.
+        SourceError: the data folder cannot be written.
+    """
+    pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
+    settings = replace(
+        settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
+    )
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    cluster = _cluster(settings)
+    with stop_signals() as wait_for_stop, cluster:
+        ready = {
+            "seeds": _reachable(cluster.seeds),
+            "http_seeds": _reachable(cluster.http_seeds),
+            "tls_seeds": _reachable(cluster.tls_seeds),
+            "https_seeds": _reachable(cluster.https_seeds),
+            "bucket": settings.bucket,
+            "pid": os.getpid(),
+        }
+        stream = ready_to or sys.stdout
+        stream.write(json.dumps(ready) + "\n")
+        stream.flush()
+        while not wait_for_stop():
+            pass
+
+
+def _cluster(settings: ClusterSettings) -> ProducerCluster:
+    try:
+        return ProducerCluster(settings)
+    except OSError as error:
+        raise SourceError(f"data folder {settings.data_folder}: {error}") from None
+
+
+def _reachable(seeds: Sequence[str]) -> list[str]:
+    """Return those that listen: nodes that are out of the cluster may have no port yet."""
+    return [seed for seed in seeds if not seed.endswith(":0")]

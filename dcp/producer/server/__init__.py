@@ -1,1 +1,0 @@
-"""Nodes: sockets, the loop, HTTP, and the cluster that tests and `dcplake serve` start."""

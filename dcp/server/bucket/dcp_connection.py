@@ -1,0 +1,375 @@
+"""The DCP half of a connection, after DCP_OPEN: its controls, NOOPs, streams, and what they send.
+
+Streams take turns (``ready_list.py``); each turn is as large as flow control and the write buffer
+allow. A stream whose own window is full has no turn until that changes, and holds up no other.
+NOOPs do not wait for flow control (kv_engine ``dcp/producer.cc``).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from dcp.server.bucket.bucket_origin import BucketOrigin
+from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.counters import Counters
+from dcp.server.model.faults import Faults
+from dcp.server.model.held_keys import HeldKeys
+from dcp.server.model.send_window import SendWindow
+from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
+from dcp.server.streams.noop import NoopTimer
+from dcp.server.streams.ready_list import ReadyList
+from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase, FrameBatch
+from dcp.server.streams.stream_quota import StreamQuota, StreamQuotas
+from dcp.server.streams.stream_register import StreamRegister
+from dcp.server.streams.stream_settings import OutOfOrder, StreamSettings
+from dcp.server.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
+from dcp.server.streams.takeover import TakeoverPhase
+from dcp.server.vbucket.vbucket_data import VbucketData
+from dcp.wire.vocabulary import EndReason, Opcode
+
+MAX_STREAMS: Final = 16 * 1024
+"""Streams on one connection: 16 of each of 1024 vbuckets."""
+TURN_STREAMS: Final = 32
+"""Streams that are asked for something to send before other connections have their turn."""
+ROUND_STREAMS: Final = 256
+"""Streams of a connection that is gone that are let go of before others have their turn."""
+_LITTLE_PART: Final = 8
+"""A batch that lacks an eighth of its size, or less, is full."""
+HandOver = Callable[["DcpConnection", ActiveStream], bool]
+"""Lets the vbucket of a takeover stream be dead here; False where that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByConnections:
+    """The parts that all DCP connections of a bucket use; ``memory`` counts the checkpoints of
+    vbuckets.
+    """
+
+    settings: ClusterSettings
+    counters: Counters
+    origin: BucketOrigin
+    memory: CheckpointAccount
+    stream_quotas: StreamQuotas
+    faults: Faults = field(default_factory=Faults)
+    held_keys: HeldKeys = field(default_factory=HeldKeys)
+
+
+class DcpConnection:
+    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on."""
+
+    def __init__(
+        self,
+        client: DcpClient,
+        shared: SharedByConnections,
+        close_session: Callable[[], None],
+        hand_over: HandOver,
+        cursor_name: str,
+    ) -> None:
+        """``cursor_name`` is what the cursors of its streams are called.
+
+        It is the display name, but where streams of an older connection of that name are still
+        being let go of.
+        """
+        self.client = client
+        self.options = DcpOptions(keeps_cursors=client.is_internal)
+        self.flow = SendWindow()
+        self.stream_windows = StreamWindows()
+        self.noop = NoopTimer(shared.settings.idle_timeout_seconds)
+        self.cursor_name = cursor_name
+        self.close_session = close_session
+        self.streams = StreamRegister()
+        self.bytes_sent = self.items_sent = 0
+        self._shared, self._hand_over_to = shared, hand_over
+        quotas = shared.stream_quotas
+        self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas.at(self.key[0])
+        # Fault orders never apply to connections between nodes.
+        self._faults = Faults() if client.is_internal else shared.faults
+        self.ready = ReadyList()
+        """Which streams are asked for something to send; a relay's regulator looks, too."""
+
+    # --- what it is
+
+    @property
+    def key(self) -> ConnectionKey:
+        """Its node and its name."""
+        return self.client.key
+
+    @property
+    def is_internal(self) -> bool:
+        """True for a node of the cluster, which copies vbuckets."""
+        return self.client.is_internal
+
+    @property
+    def follows_server(self) -> bool:
+        """True under real servers' rules: no windows but the connection's, few end reasons."""
+        return self._shared.settings.rules == "server"
+
+    @property
+    def retains_history(self) -> bool:
+        """True if the bucket retains change history."""
+        return self._shared.settings.history_retention_bytes > 0
+
+    @property
+    def closes_when_stuck(self) -> bool:
+        """True if it is closed for acknowledging nothing, NOOPs answered or not."""
+        regex = self._shared.settings.stuck_name_regex
+        return bool(regex and re.fullmatch(regex, self.client.display_name))
+
+    @property
+    def stuck_timeout_seconds(self) -> float:
+        """After how long without an acknowledgement such a connection is closed."""
+        return self._shared.settings.stuck_timeout_seconds
+
+    def negotiate(self, options: DcpOptions) -> None:
+        """Have other options from now on; streams that are open keep theirs."""
+        self.options = options
+
+    @property
+    def may_take_over(self) -> bool:
+        """True if the client may take a vbucket over: it is dead here from then on.
+
+        That is what consumers do that are nodes. Where kv_engine knows a user who may be one by the
+        DcpConsumer privilege (``daemon/protocol/mcbp/dcp_open_executor.cc``), here it is our own
+        nodes' and the administrators.
+        """
+        return self.is_internal or self._shared.settings.is_administrator(self.client.user)
+
+    def stream_settings(self) -> StreamSettings:
+        """Return what a stream opened now must know; our own copies acknowledge what they got."""
+        settings, options = self._shared.settings, self.options
+        scans_by_key = settings.bucket_type.scans_by_key and not options.change_streams
+        return StreamSettings(
+            flavour_of(self.client, options, makes_up_metadata=settings.makes_up_metadata),
+            options.change_streams,
+            options.marker_v2,
+            tells_durability=options.acknowledges,
+            out_of_order=options.out_of_order if scans_by_key else OutOfOrder.NO,
+            keeps_cursor=options.keeps_cursors,
+            cursor=self.cursor_name,
+            prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
+            held_keys=self._shared.held_keys,
+        )
+
+    @property
+    def paused_reason(self) -> str | None:
+        """The reason why nothing is being sent, as kv_engine names it (``connhandler.cc``)."""
+        if not self.ready:
+            return "BufferLogFull" if self.ready.full_windows else "ReadyListEmpty"
+        return "BufferLogFull" if self.flow.room_bytes <= 0 else None
+
+    def is_stuck(self, now: float) -> bool:
+        """Return whether to close the client, as it acknowledged nothing for too long."""
+        return self.closes_when_stuck and self.flow.is_stuck(self.stuck_timeout_seconds, now)
+
+    @property
+    def has_room_for_stream(self) -> bool:
+        """True if the client may open one more stream; unannounced ends count too."""
+        held = self.stream_windows.streams
+        return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
+
+    def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
+        """Return whether there is such a stream that sends items; an ending one may be replaced."""
+        stream = self.streams.find(vbucket, stream_id)
+        return stream is not None and stream.is_sending
+
+    def acknowledged(self, vbucket: int) -> int:
+        """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
+        stream = self.streams.find(vbucket, None)
+        return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
+
+    def add_stream(self, stream: ActiveStream) -> None:
+        """Take an accepted stream; it sends from now on."""
+        self.streams.add(stream)
+        self.stream_windows.opened(stream.opaque)
+        self._quota.opened()
+        self.ready.wake(stream)
+        self._shared.origin.sent(stream.vbucket)
+
+    def set_stream_window(self, window_bytes: int) -> None:
+        """Give every stream a window of so many bytes from now on; 0: none."""
+        self.stream_windows.set_window(window_bytes)
+        for opaque in list(self.ready.full_windows):
+            self.ready.window_changed(opaque)
+
+    def acknowledged_bytes(self, opaque: int, frame_bytes: int) -> bool:
+        """Take a DCP_BUFFER_ACK; whether it names the connection, or what is or was a stream.
+
+        Before there are windows of streams all are the connection's, whatever the opaque: no server
+        looks at it, and clients put there what they like. Once there were some a stream's stays the
+        stream's: one may be under way while they are switched off.
+        """
+        if opaque == CONNECTION_OPAQUE or not self.stream_windows.names_streams:
+            self.flow.acknowledge(frame_bytes)
+            return True
+        is_known = self.stream_windows.acknowledge(opaque, frame_bytes)
+        self.ready.window_changed(opaque)
+        return is_known
+
+    @property
+    def over_acked_bytes(self) -> int:
+        """Bytes acknowledged beyond the outstanding ones, of the connection and its streams."""
+        return self.flow.over_acked_bytes + self.stream_windows.over_acked_bytes
+
+    def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
+        """End a stream as its client wants it; return whether there was one."""
+        stream = self.streams.find(vbucket, stream_id)
+        if stream is None or not stream.is_sending:
+            return False
+        announce = self.options.announces_closed_streams
+        stream.end(EndReason.CLOSED, announce=announce)
+        self._shared.origin.sent(vbucket)
+        if announce:
+            self.ready.wake(stream)
+        else:
+            self._drop(stream)  # else it stays as long as the window is full
+        return True
+
+    def end_streams(
+        self, vbucket: int, reason: EndReason, spared: ActiveStream | None = None
+    ) -> None:
+        """End all streams of a vbucket but one; the client is told."""
+        for stream in self.streams.of({vbucket}):
+            if stream is not spared:
+                stream.end(reason, announce=True)
+                self.ready.wake(stream)
+                self._shared.origin.sent(vbucket)
+
+    def takeover_answered(self, opcode: int, opaque: int) -> None:
+        """Take the client's answer to a marker or state of a takeover stream, if it is one."""
+        stream = self.streams.takeover(opaque)
+        if stream is None or stream.takeover is None or not stream.is_sending:
+            return
+        if opcode == Opcode.DCP_SNAPSHOT_MARKER:
+            stream.takeover.marker_answered()
+        else:
+            before, phase = stream.takeover.phase, stream.takeover.state_answered()
+            if phase is not before and phase is TakeoverPhase.SENDING_REST:
+                if not self._hand_over_to(self, stream):
+                    stream.end(EndReason.STATE_CHANGED, announce=True)
+            elif phase is TakeoverPhase.DONE:
+                stream.end(EndReason.OK, announce=True)
+        self.ready.wake(stream)
+
+    def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
+        """Tell the streams of a vbucket's data, or a copy's, that lost their cursors there.
+
+        A client has one name at all nodes, and may stream the vbucket here and a copy elsewhere.
+        """
+        for stream in self.streams.of({data.vbucket}):
+            if stream.cursor in cursors and stream.is_of(data):
+                stream.cursor_dropped()
+                self._shared.counters.cursors_dropped += 1
+                self.ready.wake(stream)
+
+    def drop_some_streams(self) -> bool:
+        """Let go of a round's streams of a connection that is gone; whether some are left."""
+        for stream in list(islice(self.streams, ROUND_STREAMS)):
+            stream.end(EndReason.DISCONNECTED, announce=False)
+            self._forget(stream)
+        return len(self.streams) > 0
+
+    def drop_streams(self) -> None:
+        """Let go of all streams, as the connection is gone."""
+        for stream in self.streams:
+            stream.end(EndReason.DISCONNECTED, announce=False)
+            self._shared.origin.sent(stream.vbucket)
+        self.streams.clear()
+        self._quota.ended(self.stream_windows.streams)
+        self.stream_windows.clear()
+        self.ready.clear()
+        if self.is_internal:
+            self._shared.memory.relieve()
+
+    def vbuckets_changed(self, vbuckets: set[int]) -> bool:
+        """Let the streams of these vbuckets look for something to send; whether there are any."""
+        streams = self.streams.of(vbuckets)
+        for stream in streams:
+            self.ready.wake(stream)
+        return bool(streams)
+
+    def next_frames(
+        self, most_bytes: int, is_turn_over: Callable[[], bool] = lambda: False
+    ) -> list[bytes | bytearray]:
+        """Return stream messages to send: about ``most_bytes``, or one message of any size.
+
+        Once the turn is over no other stream is asked: what one costs may be a look at a whole
+        checkpoint, or a read of the disk.
+        """
+        frames: list[bytes | bytearray] = []
+        left, asked = most_bytes, 0
+        faults = self._faults
+        # Too little room for what another stream's turn costs, and the copy that joins the two.
+        little_bytes = most_bytes // _LITTLE_PART
+        while self.ready and left > little_bytes and self.flow.room_bytes > 0:
+            if asked == TURN_STREAMS or (asked and is_turn_over()):
+                frames.append(b"")  # there may be more: the connection is asked again
+                break
+            asked += 1
+            stream = next(iter(self.ready))
+            room_bytes = min(self.flow.room_bytes, self.stream_windows.room_bytes(stream.opaque))
+            if room_bytes <= 0:
+                self.ready.wait_for_window(stream)
+                continue
+            batch = stream.next_batch(room_bytes, left, faults.most_items)
+            if batch is not None and batch.data:
+                self._charge(stream, batch)
+            if batch is None or stream.phase is ActiveStreamPhase.DEAD:
+                self._drop(stream)
+            else:
+                self.ready.end_turn(stream)
+            if batch is None:
+                self._shared.origin.sent(stream.vbucket)
+                continue
+            data = batch.data
+            if not data:  # nothing yet: the connection takes its turn like any other
+                frames.append(data)
+                break
+            left -= len(data)
+            if len(batch.seqnos):
+                self.items_sent += len(batch.seqnos)
+                self._shared.counters.count_items(
+                    stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
+                )
+                self._shared.origin.sent(stream.vbucket)
+                data, broken = faults.corrupted(data)
+                if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
+                    broken = True
+                if broken:
+                    frames.append(data)
+                    self.close_session()
+                    break
+            frames.append(data)
+        return frames
+
+    def _charge(self, stream: ActiveStream, batch: FrameBatch) -> None:
+        frame_bytes = len(batch.data)
+        self.flow.charge(batch.charged_bytes)
+        self.stream_windows.charge(stream.opaque, batch.charged_bytes)
+        self.bytes_sent += frame_bytes
+        if self.is_internal:
+            self._shared.memory.relieve()
+        counters = self._shared.counters
+        counters.bytes_sent += frame_bytes
+        if self.flow.window_bytes:
+            counters.peak_unacked_bytes = max(
+                counters.peak_unacked_bytes, self.flow.outstanding_bytes
+            )
+        counters.peak_stream_unacked_bytes = max(
+            counters.peak_stream_unacked_bytes, self.stream_windows.peak_bytes
+        )
+
+    def _drop(self, stream: ActiveStream) -> None:
+        """Look no longer for what a stream has to send: it has nothing now, or never again."""
+        self.ready.drop(stream)
+        if stream.phase is ActiveStreamPhase.DEAD:
+            self._forget(stream)
+
+    def _forget(self, stream: ActiveStream) -> None:
+        self.streams.remove(stream)
+        self.stream_windows.ended(stream.opaque)
+        self._quota.ended()
+        self._shared.origin.sent(stream.vbucket)
+        self.ready.remove(stream)

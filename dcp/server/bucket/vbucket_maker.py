@@ -1,0 +1,81 @@
+"""Makes the vbuckets of a bucket, in memory or from what a data folder has of them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+
+from dcp.server.bucket.bucket_storage import BucketStorage
+from dcp.server.model.cluster_map import ServedClusterMap
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.failover_log import fresh_uuid
+from dcp.server.vbucket.vbucket import Vbucket
+from dcp.wire.vocabulary import VbucketState
+
+
+class VbucketMaker:
+    """Used under the bucket's lock."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        random: Random,
+        storage: BucketStorage | None,
+    ) -> None:
+        """``storage`` is there with a data folder."""
+        self.settings = settings
+        self._random, self._storage = random, storage
+
+    def opened(
+        self, cluster_map: ServedClusterMap, state: VbucketState | None = None
+    ) -> list[Vbucket]:
+        """Begin all vbuckets, or go on with those of the data folder, and with the map there.
+
+        ``state`` is the one that they are in; None: of each the one that was saved.
+
+        Raises:
+            OSError: a file cannot be read or written; the folder is free then.
+        """
+        try:
+            vbuckets = [self._owned(v, state) for v in range(self.settings.vbuckets)]
+            if self._storage is not None:
+                self._storage.begin(cluster_map, vbuckets)
+        except BaseException:
+            if self._storage is not None:
+                self._storage.abandon()
+            raise
+        return vbuckets
+
+    def _owned(self, vbucket: int, state: VbucketState | None) -> Vbucket:
+        home = None if self._storage is None else self._storage.home(vbucket)
+        return Vbucket(
+            vbucket,
+            self._fresh_uuid,
+            self.settings,
+            home,
+            state,
+        )
+
+    def copy_of(self, node: int, vbucket: int) -> Vbucket:
+        """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
+        home = None if self._storage is None else self._storage.copy_home(node, vbucket)
+        settings = replace(self.settings, record_branches=False)  # the active has the record
+        return Vbucket(
+            vbucket,
+            self._fresh_uuid,
+            settings,
+            home,
+            VbucketState.REPLICA,
+        )
+
+    def _fresh_uuid(self) -> int:
+        return fresh_uuid(self._random.randint)
+
+    def drop_copy(self, node: int, vbucket: int) -> None:
+        """Forget a copy."""
+        if self._storage is not None:
+            self._storage.drop_copy(node, vbucket)
+
+    def keep_copies(self, places: Iterable[tuple[int, int]]) -> None:
+        """Know the copies of these nodes and vbuckets; all others are nobody's."""
+        if self._storage is not None:
+            self._storage.keep_copies(places)

@@ -1,0 +1,216 @@
+"""Statistics of the bucket at a node: general facts, memory, collections and scopes.
+
+Names are kv_engine's: ``statistics/stat_definitions.json``, in ``engines/ep/src`` also
+``collections/manager.cc`` (doCollectionStats, doScopeStats) and ``ep_engine.cc`` (doMemoryStats).
+Operations by collection are not counted here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import psutil
+
+from dcp.server.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
+from dcp.server.commands.memory import Load, keys_of, producer_bytes
+from dcp.server.commands.stat_request import Statistic, StatisticsRefusedError, StatisticsRequest
+from dcp.server.model.manifest import (
+    Collection,
+    Manifest,
+    ManifestError,
+    Scope,
+    UnknownScopeError,
+)
+from dcp.wire.vocabulary import Status, VbucketState
+
+_STATES: Final = (
+    VbucketState.ACTIVE,
+    VbucketState.REPLICA,
+    VbucketState.PENDING,
+    VbucketState.DEAD,
+)
+
+
+def general(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return general facts of a node (no name), with its vbuckets by the state that clients see."""
+    bucket, node = question.bucket, question.node
+    owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
+    in_state = Counter(vbucket.shown_state for vbucket in question.vbuckets())
+    yield "bucket", bucket.name
+    yield "time", int(bucket.settings.clock())
+    for state in _STATES:
+        yield f"vb_{state.name.lower()}_num", in_state[state]
+    yield "curr_items", sum(sum(v.data.newest.document_counts().values()) for v in owned)
+    yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
+
+
+def memory(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return the checkpoints' memory and quota, and bytes that wait for the disk (``memory``)."""
+    bucket = question.bucket
+    quota = bucket.settings.checkpoint_quota_bytes
+    held = question.vbuckets()
+    yield "ep_checkpoint_memory", sum(v.data.checkpoints.memory_bytes for v in held)
+    yield "ep_checkpoint_memory_quota", quota
+    yield "ep_checkpoint_memory_recovery_upper_mark_bytes", quota * UPPER_MARK_PERCENT // 100
+    yield "ep_checkpoint_memory_recovery_lower_mark_bytes", quota * LOWER_MARK_PERCENT // 100
+    yield "ep_cursors_dropped", bucket.counters.cursors_dropped
+    yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in held)
+
+
+def process(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return what the process takes, and the most that it takes now (``producer``; ours).
+
+    0: there is no formula, as there are several nodes or copies.
+    """
+    yield "producer:resident_bytes", psutil.Process().memory_info().rss
+    yield "producer:memory_bound_bytes", _bound_bytes(question)
+
+
+def _bound_bytes(question: StatisticsRequest) -> int:
+    """Return the bound of docs/memory.md for the present load."""
+    bucket, settings = question.bucket, question.bucket.settings
+    if bucket.map.node_count > 1 or settings.record_branches:
+        return 0
+    held = question.vbuckets()
+    connections = bucket.dcp_connections.values()
+    log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in held)
+    unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in held)
+    load = Load(
+        *keys_of([vbucket.data.newest.keys for vbucket in held]),
+        connections=max(1, bucket.clients.connections),
+        streams=sum(len(each.streams) for each in connections),
+    )
+    return producer_bytes(
+        load,
+        checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
+        # Log, and what it lacks yet, have them all.
+        values_bytes=log_bytes + unwritten_bytes,
+        log_bytes=0 if settings.data_folder is not None else log_bytes,
+    )
+
+
+def uuid(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return the bucket's uuid (``uuid``)."""
+    yield "uuid", question.bucket.map.bucket_uuid
+
+
+def collections(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return all collections, or the one of a path (``collections``)."""
+    return _collections(question, _collections_at(question))
+
+
+def collections_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return the collection of a hexadecimal id (``collections-byid``)."""
+    known = question.bucket.manifest.collections
+    found = known.get(_id_of(question.argument))
+    if found is None:
+        raise StatisticsRefusedError(
+            Status.UNKNOWN_COLLECTION, f"collection: found {question.argument!r}"
+        )
+    return _collections(question, [found])
+
+
+def _collections_at(question: StatisticsRequest) -> list[Collection]:
+    manifest = question.bucket.manifest
+    if not question.argument:
+        return list(manifest.collections.values())
+    try:
+        return [manifest.at(question.argument)]
+    except ManifestError as error:
+        raise StatisticsRefusedError(_status_of(error), str(error)) from None
+
+
+def _status_of(error: ManifestError) -> Status:
+    if type(error) is ManifestError:
+        return Status.EINVAL
+    is_scope = isinstance(error, UnknownScopeError)
+    return Status.UNKNOWN_SCOPE if is_scope else Status.UNKNOWN_COLLECTION
+
+
+def _id_of(text: str) -> int:
+    try:
+        return int(text[:10], 16)
+    except ValueError:
+        raise StatisticsRefusedError(
+            Status.EINVAL, f"id: found {text!r}, expected a hexadecimal number"
+        ) from None
+
+
+def _collections(question: StatisticsRequest, wanted: list[Collection]) -> Iterator[Statistic]:
+    manifest = question.bucket.manifest
+    counts = _documents(question)
+    if not question.argument:
+        yield "manifest_uid", manifest.uid
+    for each in wanted:
+        prefix = f"{each.scope_id:#x}:{each.id:#x}"
+        yield f"{prefix}:items", counts[each.id]
+        yield f"{prefix}:name", each.name
+        yield f"{prefix}:scope_name", manifest.scopes[each.scope_id].name
+        if each.max_ttl_seconds is not None:
+            yield f"{prefix}:maxTTL", each.max_ttl_seconds
+        if each.flush_uid:
+            yield f"{prefix}:flush_uid", each.flush_uid
+
+
+def collection_details(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return the collections of each vbucket, or of one (``collections-details``)."""
+    wanted = question.vbuckets_asked_for()
+    for_all = [] if question.argument else [("manifest_uid", question.bucket.manifest.uid)]
+
+    def told() -> Iterator[Statistic]:
+        yield from for_all
+        for vbucket in wanted:
+            known, counts = vbucket.documents.collections, vbucket.data.newest.document_counts()
+            yield f"vb_{vbucket.id}:manifest:uid", known.manifest.uid
+            yield f"vb_{vbucket.id}:manifest:collections", len(known.manifest.collections)
+            for each in known.manifest.collections.values():
+                prefix = f"vb_{vbucket.id}:{each.id:#x}"
+                yield f"{prefix}:name", each.name
+                yield f"{prefix}:scope", f"{each.scope_id:#x}"
+                yield f"{prefix}:items", counts[each.id]
+                yield f"{prefix}:high_seqno", known.high_seqnos.get(each.id, 0)
+
+    return told()
+
+
+def scopes(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return all scopes, or the one that is named (``scopes``)."""
+    manifest = question.bucket.manifest
+    if not question.argument:
+        return _scopes(question, manifest, manifest.scopes.values())
+    try:
+        return _scopes(question, manifest, [manifest.scope(question.argument)])
+    except ManifestError as error:
+        raise StatisticsRefusedError(_status_of(error), str(error)) from None
+
+
+def scopes_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
+    """Return the scope of a hexadecimal id (``scopes-byid``)."""
+    manifest = question.bucket.manifest
+    found = manifest.scopes.get(_id_of(question.argument))
+    if found is None:
+        raise StatisticsRefusedError(Status.UNKNOWN_SCOPE, f"scope: found {question.argument!r}")
+    return _scopes(question, manifest, [found])
+
+
+def _scopes(
+    question: StatisticsRequest, manifest: Manifest, wanted: Iterable[Scope]
+) -> Iterator[Statistic]:
+    counts = _documents(question)
+    if not question.argument:
+        yield "manifest_uid", manifest.uid
+    for scope in wanted:
+        members = list(manifest.collections_of(scope.id))
+        yield f"{scope.id:#x}:items", sum(counts[each.id] for each in members)
+        yield f"{scope.id:#x}:name", scope.name
+        yield f"{scope.id:#x}:collections", len(members)
+        for each in members:
+            yield f"{scope.id:#x}:{each.id:#x}:name", each.name
+
+
+def _documents(question: StatisticsRequest) -> Counter[int]:
+    """Count the documents of each collection in the vbuckets that the node owns."""
+    counts: Counter[int] = Counter()
+    for vbucket in question.bucket.map.vbuckets_of(question.node):
+        counts += question.bucket.vbuckets[vbucket].data.newest.document_counts()
+    return counts

@@ -1,0 +1,66 @@
+"""Commands about collections: the manifest, and the ids of collections and scopes by name."""
+
+import json
+from typing import Final, cast
+
+from dcp.server.commands.session import Access, CommandHandler, Session
+from dcp.server.model.manifest import ManifestError, UnknownCollectionError, UnknownScopeError
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
+
+_JSON: Final = int(Datatype.JSON)
+
+
+def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer the collections manifest."""
+    session.reply(frame, m.Text(session.bucket.manifest.as_json()), datatype=_JSON)
+
+
+def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer the id of a collection by its path ``scope.collection``."""
+    path = cast("m.GetId", body).path.decode("utf-8", "replace")
+    held = session.bucket.manifest
+    try:
+        found = held.at(path).id
+    except UnknownScopeError:
+        refuse_unknown_id(session, frame, Status.UNKNOWN_SCOPE)
+    except UnknownCollectionError:
+        refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
+    except ManifestError as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+    else:
+        session.reply(frame, m.IdAnswer(held.uid, found))
+
+
+def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer the id of a scope by its name, or by a path of which the scope is read."""
+    path = cast("m.GetId", body).path.decode("utf-8", "replace")
+    held = session.bucket.manifest
+    try:
+        found = held.scope(path.partition(".")[0]).id
+    except UnknownScopeError:
+        refuse_unknown_id(session, frame, Status.UNKNOWN_SCOPE)
+    else:
+        session.reply(frame, m.IdAnswer(held.uid, found))
+
+
+def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
+    """Refuse an unknown collection or scope, with the uid of the manifest that lacks it.
+
+    Clients without Collections know no such status: they get EINVAL.
+    """
+    tree = {
+        "error": {"context": "Unknown scope or collection in operation"},
+        "manifest_uid": f"{session.bucket.manifest.uid:x}",
+    }
+    value = json.dumps(tree, separators=(",", ":")).encode()
+    told = status if HelloFeature.COLLECTIONS in session.login.features else Status.EINVAL
+    session.reply(frame, m.Refusal(value), status=told, datatype=_JSON)
+
+
+MANIFEST_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.GET_COLLECTIONS_MANIFEST: CommandHandler(Access.BUCKET, manifest),
+    Opcode.GET_COLLECTION_ID: CommandHandler(Access.BUCKET, collection_id),
+    Opcode.GET_SCOPE_ID: CommandHandler(Access.BUCKET, scope_id),
+}

@@ -1,0 +1,414 @@
+"""One client connection of the producer, sans-I/O: frames and time go in, bytes come out.
+
+    feed(frame, now)      a request or an answer of the client
+    output(most, now)     what to write next: answers first, then NOOPs, then stream messages
+    next_deadline(now)    when to call output() even though nothing happened
+
+Permissions: nothing but the handshake before authentication, DCP messages only after DCP_OPEN,
+authentication only before it. A DCP message before DCP_OPEN is answered EINVAL for any user, with
+or without XERROR: servers ask for DCP_OPEN before they ask for the user (recorded of a 7.0 server,
+``tests/data/captures/08-errors.jsonl``). A frame with a malformed body is answered EINVAL; what
+breaks the protocol (a NOOP request, an answer nobody asked for) ends the connection, and only this
+one.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+
+from dcp.errors import FrameError
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.dcp_connection import DcpConnection, HandOver
+from dcp.server.commands.header_checks import header_fault
+from dcp.server.commands.login import Login
+from dcp.server.commands.long_work import LongWork
+from dcp.server.commands.map_notifier import MapNotifier
+from dcp.server.commands.outbox import Outbox
+from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.vbucket.documents import DocumentError
+from dcp.server.vbucket.request_framing import DurabilityRequirement, requirement_of
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import (
+    MAX_FRAME_BYTES,
+    MAX_UNAUTHENTICATED_FRAME_BYTES,
+    Datatype,
+    HelloFeature,
+    Magic,
+    Opcode,
+    Status,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+_DISK_FAILED: Final = "The disk failed; the server's log says how"
+"""Clients are told no paths of the server."""
+_TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
+"""What the client of a takeover stream must answer."""
+
+
+class Access:
+    """Names of the conditions that a command may need."""
+
+    ANYBODY: Final = "anybody"
+    USER: Final = "user"
+    BUCKET: Final = "bucket"
+    DCP: Final = "dcp"
+
+
+class Handler(Protocol):
+    """A function that answers one command."""
+
+    def __call__(self, session: "Session", frame: Frame, body: m.Body, now: float, /) -> None:
+        """Act on ``body`` and reply through the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandHandler:
+    """A command's handler, and the condition for sending it."""
+
+    access: str
+    handler: Handler
+    before_dcp_open: bool = False
+
+
+class SessionEdge(Protocol):
+    """The connection's side of a session; all is called in the loop's thread."""
+
+    def wake(self) -> None:
+        """Look whether there is something to write."""
+
+    def closing(self) -> None:
+        """Close once the waiting bytes have been written."""
+
+
+class Session:
+    """A client's connection to ``node``."""
+
+    def __init__(
+        self, bucket: Bucket, node: int, commands: Mapping[int, CommandHandler], now: float
+    ) -> None:
+        """Begin with a client that connects ``now``."""
+        self._commands = commands
+        self.bucket = bucket
+        self.node = node
+        self.login = Login(bucket.users)
+        self.dcp: DcpConnection | None = None
+        self.is_closing = False
+        self._edge: SessionEdge | None = None
+        self.is_waiting = False
+        """True if a request has still to be answered; no more must be fed before that is."""
+        self.requirement: DurabilityRequirement | None = None
+        """The durability that the request asks for which is being answered."""
+        self.work: LongWork[Any] | None = None
+        """What a request has still to be examined by, bit by bit; an edge does that."""
+        self._outbox = Outbox()
+        self._opened_at = now
+        self.map_notifier = MapNotifier(bucket.map)
+        bucket.counters.connections_opened += 1
+
+    def attach(self, edge: SessionEdge) -> None:
+        """Tell ``edge`` what happens, and let it do long work."""
+        self._edge = edge
+
+    def detach(self) -> None:
+        """Tell nobody any more: the connection is over."""
+        self._edge = None
+
+    # --- input
+
+    @property
+    def outbox_bytes(self) -> int:
+        """The bytes that wait for the client, apart from the streams."""
+        return self._outbox.waiting_bytes
+
+    @property
+    def has_long_answer(self) -> bool:
+        """True if an answer of many frames is to be generated, in turns with others."""
+        return self._outbox.is_long
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that the client may send now."""
+        return MAX_FRAME_BYTES if self.login.user else MAX_UNAUTHENTICATED_FRAME_BYTES
+
+    def feed(self, frame: Frame, now: float) -> None:
+        """Act on one frame; the answers wait in ``output``."""
+        if self.is_closing:
+            return
+        if self.dcp is not None:
+            self.dcp.noop.heard(now)
+        if frame.magic is Magic.REQUEST:
+            self._feed_request(frame, now)
+        elif frame.magic.is_response:
+            self._feed_answer(frame)
+        elif frame.magic is Magic.SERVER_REQUEST:
+            self.abort()  # those are ours to send
+        elif frame.magic is Magic.ALT_REQUEST and not self._takes_framing_extras:
+            self.abort()  # they were not granted
+        else:
+            self._feed_request(frame, now)
+
+    @property
+    def _takes_framing_extras(self) -> bool:
+        has_stream_ids = self.dcp is not None and self.dcp.options.stream_ids
+        return has_stream_ids or HelloFeature.ALT_REQUEST in self.login.features
+
+    def wait(self) -> Callable[[Callable[[], None]], None]:
+        """Let further requests wait; return a function that answers and then resumes them."""
+        self.is_waiting = True
+
+        def go_on(answer: Callable[[], None]) -> None:
+            self.is_waiting = False
+            if not self.is_closing:
+                answer()
+            if self._edge is not None:
+                self._edge.wake()
+
+        return go_on
+
+    def examine(
+        self, frame: Frame, steps: Generator[None, None, T], then: Callable[[T], None]
+    ) -> None:
+        """Let ``then`` go on with what ``steps`` return; further requests wait for it.
+
+        An edge does the steps when others had their turn, without the bucket's lock; without one
+        they are done at once.
+        """
+        work = LongWork(steps, lambda found: self._guarded(frame, then, found))
+        if self._edge is None:
+            work.finish_at_once()
+        else:
+            self.work, self.is_waiting = work, True
+
+    def end_work(self) -> None:
+        """Resume after the examination; under the bucket's lock."""
+        work, self.work, self.is_waiting = self.work, None, False
+        if work is not None and not self.is_closing:
+            work.finish()
+
+    def _feed_answer(self, frame: Frame) -> None:
+        if self.dcp is None:
+            return
+        if frame.opcode in _TAKEOVER_OPCODES and frame.status == Status.SUCCESS:
+            self.dcp.takeover_answered(frame.opcode, frame.opaque)
+        if frame.opcode != Opcode.DCP_NOOP:
+            return
+        if self.dcp.noop.answered(frame.opaque):
+            self.bucket.counters.noops_answered += 1
+        else:
+            self.abort()
+
+    def _feed_request(self, frame: Frame, now: float) -> None:
+        command = self._commands.get(frame.opcode)
+        if frame.opcode == Opcode.DCP_NOOP:
+            self.abort()
+        elif command is None:
+            self.refuse(frame, Status.UNKNOWN_COMMAND)
+        elif not self._passes(command, frame):
+            return
+        elif fault := header_fault(frame, self.login.features, is_dcp=self.dcp is not None):
+            self.refuse(frame, Status.EINVAL, fault)
+        else:
+            try:
+                extras = frame.framing_extras
+                self.requirement = requirement_of(frame.opcode, extras) if extras else None
+                body = decode(frame)
+            except DocumentError as error:
+                self.refuse(frame, error.status, str(error))
+            except (FrameError, ValueError) as error:
+                self.refuse(frame, Status.EINVAL, str(error))
+            else:
+                self._carry_out(command, frame, body, now)
+
+    def _carry_out(self, command: CommandHandler, frame: Frame, body: m.Body, now: float) -> None:
+        self._guarded(frame, command.handler, self, frame, body, now)
+
+    def _guarded(
+        self, frame: Frame, act: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Carry out a command; where the disk fails it is refused for now.
+
+        Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
+        """
+        try:
+            act(*args, **kwargs)
+        except OSError as error:
+            name = Opcode(frame.opcode).name
+            _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
+            self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
+
+    def _passes(self, command: CommandHandler, frame: Frame) -> bool:
+        """Check the command's access; answer the frame when it does not pass."""
+        if command.access == Access.DCP and self.dcp is None:
+            self.refuse(frame, Status.EINVAL, "The command can only be sent on a DCP connection")
+        elif (
+            command.access == Access.DCP
+            and self.dcp is not None
+            and not self.dcp.client.is_producer
+        ):
+            self.abort()  # it would send us streams (kv_engine dcp/connhandler.cc: disconnects)
+        elif command.access != Access.ANYBODY and self.login.user is None:
+            self.refuse_access(frame, Status.EACCESS, "Not authenticated")
+        elif command.access in (Access.BUCKET, Access.DCP) and not self.login.has_bucket:
+            self.refuse_access(frame, Status.NO_BUCKET)
+        elif command.before_dcp_open and self.dcp is not None:
+            self.refuse(frame, Status.NOT_SUPPORTED)
+        else:
+            return True
+        return False
+
+    # --- answers
+
+    def reply(
+        self, frame: Frame, body: m.Body, *, status: int = 0, cas: int = 0, datatype: int = 0
+    ) -> None:
+        """Answer ``frame``."""
+        answer = encode(
+            body,
+            frame.opcode,
+            magic=Magic.RESPONSE,
+            status=status,
+            opaque=frame.opaque,
+            cas=cas,
+            datatype=datatype,
+        )
+        self._put(answer)
+
+    def reply_with_many(self, frame: Frame, bodies: Iterable[m.Body]) -> None:
+        """Answer with a frame for each body, made when the client has read what came before."""
+        self._outbox.put_long(
+            encode(body, frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque).to_bytes()
+            for body in bodies
+        )
+
+    def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
+        """Answer ``frame`` with an error, and its context as JSON when there is one.
+
+        Only a client that negotiated JSON is told by the datatype that it is that; any client where
+        the right to stream is missing (as observed on a 7.0 server).
+        """
+        tree = {"error": {"context": context}}
+        value = json.dumps(tree, separators=(",", ":")).encode() if context else b""
+        lacks_right = (frame.opcode, status) == (Opcode.DCP_OPEN, Status.EACCESS)
+        tells = HelloFeature.JSON in self.login.features or lacks_right
+        datatype = int(Datatype.JSON) if value and tells else 0
+        self.reply(frame, m.Refusal(value), status=status, datatype=datatype)
+
+    def refuse_access(self, frame: Frame, status: Status, context: str = "") -> None:
+        """Refuse with a status that only XERROR knows: without it the connection just closes."""
+        if HelloFeature.XERROR in self.login.features:
+            self.refuse(frame, status, context)
+        else:
+            self.abort()
+
+    def refuse_vbucket(self, frame: Frame) -> None:
+        """Answer NOT_MY_VBUCKET with the map in the body, unless the client wants it once."""
+        config = self.map_notifier.for_refusal(self.node, self.login.features)
+        self.reply(
+            frame,
+            m.Refusal(config),
+            status=Status.NOT_MY_VBUCKET,
+            datatype=int(Datatype.JSON) if config else 0,
+        )
+
+    def abort(self) -> None:
+        """Close because of a client's violation, after the answers given so far."""
+        if not self.is_closing:
+            self.bucket.counters.connections_closed_for_errors += 1
+        self.close()
+
+    def close(self) -> None:
+        """Close once what waits has been written."""
+        self.is_closing = True
+        if self._edge is not None:
+            self._edge.closing()
+
+    def open_dcp(self, client: DcpClient, hand_over: HandOver, now: float) -> None:
+        """Be a DCP connection from now on."""
+        self.dcp = self.bucket.dcp_connections.open(client, self.close, hand_over)
+        self.dcp.noop.heard(now)
+
+    def let_go_of_some(self) -> bool:
+        """Close, and drop one round of streams; return whether some are left."""
+        self.close()
+        return self.dcp is not None and self.dcp.drop_some_streams()
+
+    def forget(self) -> None:
+        """Unregister from the bucket; the connection is gone."""
+        self.is_closing = True
+        self.bucket.persistence_waits.forget(self)
+        if self.dcp is not None:
+            self.bucket.dcp_connections.close(self.dcp)
+
+    # --- output
+
+    def output(
+        self,
+        most_bytes: int,
+        now: float,
+        most_made: int | None = None,
+        is_turn_over: Callable[[], bool] = lambda: False,
+    ) -> list[bytes | bytearray]:
+        """Return the next bytes to write, in order; empty when there is nothing to write now.
+
+        Of long answers no more than ``most_made`` frames are made, and streams are asked until
+        ``is_turn_over``.
+        """
+        if self.dcp is not None and not self.is_closing:
+            self._keep_alive(self.dcp, now)
+        # Behind a long answer, of which each call takes a part, maps would pile up.
+        if self.login.has_bucket and not self._outbox.is_long:
+            news = self.map_notifier.notification(self.bucket.name, self.node, self.login.features)
+            if news is not None:
+                self._put(news)
+        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]
+        if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
+            frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)), is_turn_over)
+        return frames
+
+    def _keep_alive(self, dcp: DcpConnection, now: float) -> None:
+        opaque = dcp.noop.due(now)
+        if opaque is not None:
+            self.bucket.counters.noops_sent += 1
+            self._put(encode(m.Empty(), Opcode.DCP_NOOP, opaque=opaque))
+        self.close_if_overdue(now)
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close a client that takes NOOPs and said nothing for too long, or has not logged in.
+
+        Whether or not anything can be written. Or one that does nothing but answer NOOPs, and whose
+        name is one of those that may not. Others may be silent for ever. Source: kv_engine
+        ``dcp/producer.cc``, ``daemon/front_end_thread.cc``.
+        """
+        if self.dcp is not None:
+            is_overdue = self.dcp.noop.is_dead(now)
+            if not self.is_closing and self.dcp.is_stuck(now):
+                _LOG.warning(
+                    "%s is closed: nothing of its full window was acknowledged for %g seconds",
+                    self.dcp.client.display_name,
+                    self.dcp.stuck_timeout_seconds,
+                )
+                is_overdue = True
+        else:
+            limit_seconds = self.bucket.settings.authentication_seconds
+            is_overdue = self.login.user is None and 0 < limit_seconds < now - self._opened_at
+        if is_overdue:
+            self.abort()
+
+    def next_deadline(self, now: float) -> float | None:
+        """Return when ``output`` has work to do by time alone."""
+        return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
+
+    def vbuckets_changed(self, vbuckets: set[int]) -> bool:
+        """Wake the streams of these vbuckets; return whether this connection has any."""
+        return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
+
+    def _put(self, frame: Frame) -> None:
+        self._outbox.put(frame.to_bytes())
+        counters, waiting_bytes = self.bucket.counters, self._outbox.waiting_bytes
+        counters.peak_outbox_bytes = max(counters.peak_outbox_bytes, waiting_bytes)

@@ -1,0 +1,254 @@
+"""Handles stream requests: checks in kv_engine's order, then opens the stream.
+
+Each check returns how the request is refused, or None. None before ``_filter_is_known`` reads the
+request's JSON. Source: kv_engine
+``engines/ep/src/dcp/producer.cc`` (streamRequest, checkConditionsForStreamRequest).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Final, cast
+
+from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.commands.manifest_commands import refuse_unknown_id
+from dcp.server.commands.session import Session
+from dcp.server.model.resume_rules import (
+    ResumeRequest,
+    VbucketFacts,
+    Verdict,
+    judge,
+    range_is_valid,
+    state_allows,
+)
+from dcp.server.model.stream_filter import StreamFilter
+from dcp.server.model.stream_flags import fault_of
+from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.stream_request_value import parse_filter
+from dcp.server.streams.stream_windows import CONNECTION_OPAQUE
+from dcp.server.vbucket.vbucket import Vbucket
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES
+from dcp.wire.vocabulary import HelloFeature, Status, StreamFlag
+
+Refusal = Callable[[], None]
+"""Answers the request."""
+
+
+def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Open a stream, or refuse it for the first check that fails."""
+    asked = _Asked(session, frame, cast("m.StreamRequest", body))
+    refusals = (refusal for check in _CHECKS if (refusal := check(asked)) is not None)
+    refusal = next(refusals, None)
+    if refusal is None:
+        _open(asked)
+    else:
+        session.bucket.counters.streams_refused[frame.vbucket] += 1
+        refusal()
+
+
+class _Asked:
+    """A stream request with the facts that decide it; each is looked up on first use."""
+
+    def __init__(self, session: Session, frame: Frame, request: m.StreamRequest) -> None:
+        if session.dcp is None:
+            raise AssertionError("access lets DCP commands pass only after DCP_OPEN")
+        self.session, self.frame, self.request = session, frame, request
+        self.dcp: DcpConnection = session.dcp
+
+    def refused(self, status: Status, context: str = "") -> Refusal:
+        """Return the refusal with a status."""
+        return lambda: self.session.refuse(self.frame, status, context)
+
+    @cached_property
+    def held(self) -> Vbucket | None:
+        """The node's vbucket or copy of it, if it has one."""
+        return self.session.bucket.table.at(self.frame.vbucket, self.session.node)
+
+    @property
+    def vbucket(self) -> Vbucket:
+        """The node's vbucket or copy of it, after the check that it has one."""
+        if self.held is None:
+            raise AssertionError("checked before")
+        return self.held
+
+    @cached_property
+    def filter(self) -> StreamFilter | Status:
+        """The stream's filter, or the status that refuses it."""
+        return parse_filter(
+            self.request.value,
+            self.vbucket.documents.collections.manifest,
+            collections=HelloFeature.COLLECTIONS in self.session.login.features,
+            stream_ids=self.dcp.options.stream_ids,
+            sync_writes=self.dcp.options.sync_writes,
+        )
+
+    @property
+    def wanted(self) -> StreamFilter:
+        """The stream's filter, after the check that it is valid."""
+        if not isinstance(self.filter, StreamFilter):
+            raise AssertionError("checked before")
+        return self.filter
+
+    @cached_property
+    def place(self) -> ResumeRequest:
+        """The client's position, without the purge seqno in its JSON."""
+        request = self.request
+        return ResumeRequest(
+            request.start,
+            request.vb_uuid,
+            request.snap_start,
+            request.snap_end,
+            request.end,
+            request.flags,
+        )
+
+    @cached_property
+    def held_facts(self) -> VbucketFacts:
+        """The facts of the vbucket or copy, of all collections; a snapshot being received counts
+        whole.
+
+        So a client that has a part of it may resume from there.
+        """
+        place, facts = self.place, self.vbucket.facts()
+        checkpoints = self.vbucket.data.checkpoints
+        if checkpoints.is_snapshot_complete or place.start > facts.high_seqno:
+            return facts
+        if not facts.high_seqno < place.snap_end <= checkpoints.snapshot.end:
+            return facts
+        return replace(facts, high_seqno=place.snap_end)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The decision whether the client may resume at its position."""
+        wanted = self.wanted
+        resume = replace(self.place, remote_purge_seqno=wanted.purge_seqno)
+        named = self.vbucket.filtered_high_seqno(wanted)
+        facts = replace(self.held_facts, collections_high_seqno=named)
+        return judge(resume, facts, self.session.bucket.settings.rules)
+
+
+def _ordered(asked: _Asked) -> Refusal | None:
+    """Refuse a stream that a test ordered to be refused; never between nodes."""
+    if asked.dcp.is_internal:
+        return None
+    session, frame = asked.session, asked.frame
+    status = session.bucket.dcp_connections.shared.faults.refusal(frame.vbucket)
+    if status is None:
+        return None
+    if status is Status.NOT_MY_VBUCKET:
+        return lambda: session.refuse_vbucket(frame)
+    return _rollback_to(asked, 0) if status is Status.ROLLBACK else asked.refused(status)
+
+
+def _takeover_is_allowed(asked: _Asked) -> Refusal | None:
+    if not asked.request.flags & StreamFlag.TAKEOVER or asked.dcp.may_take_over:
+        return None
+    context = "The user lacks the DcpConsumer privilege"
+    return lambda: asked.session.refuse_access(asked.frame, Status.EACCESS, context)
+
+
+def _flags_are_valid(asked: _Asked) -> Refusal | None:
+    fault = fault_of(asked.request.flags)
+    return None if fault is None else asked.refused(Status.EINVAL, fault)
+
+
+def _vbucket_is_here(asked: _Asked) -> Refusal | None:
+    if asked.held is not None and state_allows(asked.place, asked.held_facts):
+        return None
+    return lambda: asked.session.refuse_vbucket(asked.frame)
+
+
+def _noops_are_on(asked: _Asked) -> Refusal | None:
+    is_missing = asked.dcp.client.needs_noop and not asked.dcp.noop.is_enabled
+    return asked.refused(Status.NOT_SUPPORTED) if is_missing else None
+
+
+def _range_is_valid(asked: _Asked) -> Refusal | None:
+    is_valid = range_is_valid(asked.place, asked.held_facts)
+    return None if is_valid else asked.refused(Status.ERANGE)
+
+
+def _filter_is_known(asked: _Asked) -> Refusal | None:
+    status = asked.filter
+    if isinstance(status, StreamFilter):
+        return None
+    if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        return lambda: refuse_unknown_id(asked.session, asked.frame, status)
+    has_collections = HelloFeature.COLLECTIONS in asked.session.login.features
+    context, found_bytes = "", len(asked.request.value)
+    if status is Status.EINVAL and not has_collections:
+        context = "Request must not include value"
+    elif found_bytes > MOST_REQUEST_JSON_BYTES:
+        expected = f"expected at most {MOST_REQUEST_JSON_BYTES}"
+        context = f"stream request value: found {found_bytes} bytes, {expected}"
+    return asked.refused(status, context)
+
+
+def _is_new(asked: _Asked) -> Refusal | None:
+    is_streaming = asked.dcp.is_streaming(asked.vbucket.id, asked.wanted.stream_id)
+    return asked.refused(Status.KEY_EEXISTS) if is_streaming else None
+
+
+def _opaque_may_name_it(asked: _Asked) -> Refusal | None:
+    windows, opaque = asked.dcp.stream_windows, asked.frame.opaque
+    if not windows.is_on or opaque != CONNECTION_OPAQUE:
+        return None
+    context = "Opaque 0 is the connection's in acknowledgements: a stream with a window has another"
+    return asked.refused(Status.EINVAL, context)
+
+
+def _has_room(asked: _Asked) -> Refusal | None:
+    return None if asked.dcp.has_room_for_stream else asked.refused(Status.ENOMEM)
+
+
+def _may_go_on(asked: _Asked) -> Refusal | None:
+    verdict = asked.verdict
+    if verdict.status is Status.ROLLBACK:
+        return _rollback_to(asked, verdict.rollback_seqno or 0)
+    return None if verdict.status is Status.SUCCESS else asked.refused(verdict.status)
+
+
+def _copy_has_something(asked: _Asked) -> Refusal | None:
+    copy = asked.session.bucket.copies.at(asked.session.node, asked.vbucket.id)
+    awaits = copy is not None and copy.awaits_first_disk_snapshot
+    return asked.refused(Status.ETMPFAIL) if awaits else None
+
+
+def _rollback_to(asked: _Asked, seqno: int) -> Refusal:
+    answer = m.RollbackAnswer(seqno)
+    return lambda: asked.session.reply(asked.frame, answer, status=Status.ROLLBACK)
+
+
+_CHECKS: Final = (
+    _ordered,
+    _takeover_is_allowed,
+    _flags_are_valid,
+    _vbucket_is_here,
+    _noops_are_on,
+    _range_is_valid,
+    _filter_is_known,
+    _is_new,
+    _opaque_may_name_it,
+    _has_room,
+    _may_go_on,
+    _copy_has_something,
+)
+
+
+def _open(asked: _Asked) -> None:
+    vbucket, dcp = asked.vbucket, asked.dcp
+    asked.session.bucket.counters.streams_opened[vbucket.id] += 1
+    asked.session.reply(asked.frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
+    dcp.add_stream(
+        ActiveStream(
+            vbucket.data,
+            asked.frame.opaque,
+            asked.verdict,
+            asked.request.flags,
+            dcp.stream_settings(),
+            asked.wanted,
+            vb_uuid=asked.request.vb_uuid,
+        )
+    )

@@ -1,0 +1,275 @@
+"""The cluster map as the producer serves it: the nodes of each vbucket, and their JSON for clients.
+
+The map has a version (epoch, revision) that grows with every change. Its JSON is Couchbase's terse
+bucket configuration with the fields that the official Java client and gocbcore look for; every node
+has a manager port of its own, since clients tell nodes apart by it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.server.model.bucket_type import BucketType
+from dcp.server.model.placement import ABSENT, replicas_behind
+
+EPOCH: Final = 1
+_CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt", "xattr")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """A node's address: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both.
+
+    ``external_host``: its name for clients elsewhere, empty where it has none.
+    """
+
+    host: str = "127.0.0.1"
+    kv: int = 0
+    mgmt: int = 0
+    kv_tls: int | None = None
+    mgmt_tls: int | None = None
+    external_host: str = ""
+
+    def at(self, port: int | None) -> str:
+        """Return ``host:port``, an IPv6 host in brackets."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    def services(self) -> dict[str, int]:
+        """Return the ports by the names that the map's JSON gives them."""
+        named = {
+            "mgmt": self.mgmt,
+            "mgmtSSL": self.mgmt_tls,
+            "kv": self.kv,
+            "kvSSL": self.kv_tls,
+        }
+        return {name: port for name, port in named.items() if port is not None}
+
+
+class ServedClusterMap:
+    """Owners of vbuckets over nodes; node ids are places in the list of their addresses.
+
+    A node that was failed over keeps its id and leaves the map's JSON until it joins again. Of
+    each vbucket the map names ``replica_count`` copies, or says that one is absent.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        bucket_uuid: str,
+        nodes: int,
+        vbuckets: int,
+        replica_count: int = 0,
+        bucket_type: BucketType = BucketType.COUCHBASE,
+        cluster_uuid: str = "",
+    ) -> None:
+        self.bucket = bucket
+        self.bucket_uuid = bucket_uuid
+        self.cluster_uuid = cluster_uuid
+        self.bucket_type = bucket_type
+        self.rev = 1
+        self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
+        self._addresses = [NodePorts()] * nodes
+        self._members = [True] * nodes
+        self.dead_nodes: set[int] = set()
+        """The nodes that do not live; no part of what clients are told."""
+        self.replica_count = replica_count
+        self._replicas = self._placed()
+        self._json: dict[int, bytes] = {}
+
+    @property
+    def node_count(self) -> int:
+        """The number of nodes that the map names."""
+        return len(self._addresses)
+
+    @property
+    def addresses(self) -> Sequence[NodePorts]:
+        """The address of every node."""
+        return self._addresses
+
+    @property
+    def owners(self) -> Sequence[int]:
+        """The node that holds each vbucket."""
+        return tuple(self._owners)
+
+    @property
+    def members(self) -> Sequence[bool]:
+        """For each node, whether it belongs to the cluster now."""
+        return tuple(self._members)
+
+    @property
+    def rows(self) -> Sequence[Sequence[int]]:
+        """The nodes of each vbucket's copies, ``ABSENT`` among them."""
+        return tuple(tuple(row) for row in self._replicas)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Restore the map if the statements within fail."""
+        before = self._addresses, self._members, self._owners, self._replicas, self.rev
+        self._addresses, self._members = list(self._addresses), list(self._members)
+        self._owners, self._replicas = list(self._owners), [list(row) for row in self._replicas]
+        try:
+            yield
+        except BaseException:
+            self._addresses, self._members, self._owners, self._replicas, self.rev = before
+            self._json.clear()
+            raise
+
+    def reopen(
+        self,
+        owners: Sequence[int],
+        members: Sequence[bool],
+        rows: Sequence[Sequence[int]],
+        rev: int,
+    ) -> None:
+        """Restore the map that another process left, in a new revision.
+
+        Where that one had another number of copies they are placed anew.
+        """
+        self._owners, self._members, self.rev = list(owners), list(members), rev
+        self._replicas = [list(row) for row in rows]
+        if any(len(row) != self.replica_count for row in rows):
+            self._replicas = self._placed()
+        self._json.clear()
+
+    def owner(self, vbucket: int) -> int | None:
+        """Return the node that holds ``vbucket``; None when there is no such vbucket."""
+        return self._owners[vbucket] if 0 <= vbucket < len(self._owners) else None
+
+    def vbuckets_of(self, node: int) -> list[int]:
+        """Return the vbuckets that ``node`` holds, ascending."""
+        return [vbucket for vbucket, owner in enumerate(self._owners) if owner == node]
+
+    def replicas(self, vbucket: int) -> list[int]:
+        """Return the nodes that hold a copy of ``vbucket``, the first to be promoted first."""
+        return [node for node in self._replicas[vbucket] if node != ABSENT]
+
+    def is_member(self, node: int) -> bool:
+        """Return whether ``node`` belongs to the cluster now."""
+        return self._members[node]
+
+    def require_node(self, node: int) -> None:
+        """Raise ValueError where there is no such node, and never was."""
+        if not 0 <= node < self.node_count:
+            raise ValueError(f"node index {node}: found none, expected 0 to {self.node_count - 1}")
+
+    def name_of(self, node: int) -> str:
+        """Return a node's name in messages: its number, from 1, and its address."""
+        address = self._addresses[node]
+        return f"node {node + 1} of {self.node_count} ({address.host}:{address.kv})"
+
+    def set_addresses(self, addresses: Sequence[NodePorts]) -> None:
+        """Take the ports that the nodes listen on; not a change of the map's version."""
+        self._addresses = list(addresses)
+        self._json.clear()
+
+    def move(self, vbucket: int, node: int) -> None:
+        """Give ``vbucket`` to ``node`` in a new revision."""
+        if not 0 <= node < self.node_count:
+            raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
+        if not self._members[node]:
+            raise ValueError(f"move vbucket {vbucket}: {self.name_of(node)} is no member any more")
+        before, self._owners[vbucket] = self._owners[vbucket], node
+        row = self._replicas[vbucket]
+        self._replicas[vbucket] = [before if each == node else each for each in row]
+        self._changed()
+
+    def fail_over(self, node: int, to: Mapping[int, int]) -> None:
+        """Take ``node`` out and give its vbuckets to those that ``to`` names, in a new revision.
+
+        Copies that it held, or that are owners now, are absent until a node joins.
+        """
+        for vbucket, owner in to.items():
+            self._owners[vbucket] = owner
+        for vbucket, owner in enumerate(self._owners):
+            left = [each for each in self.replicas(vbucket) if each not in (node, owner)]
+            self._replicas[vbucket] = left + [ABSENT] * (self.replica_count - len(left))
+        self._members[node] = False
+        self._changed()
+
+    def join(self, node: int) -> None:
+        """Take ``node`` in again, in a new revision; it owns nothing, and holds absent copies."""
+        self._members[node] = True
+        for row in self._replicas:
+            if ABSENT in row:
+                row[row.index(ABSENT)] = node
+        self._changed()
+
+    def add(self, address: NodePorts) -> int:
+        """Take in a node that never was there, in a new revision; return it. It holds nothing."""
+        self._addresses.append(address)
+        self._members.append(True)
+        self._changed()
+        return self.node_count - 1
+
+    def place(self, members: Sequence[int]) -> None:
+        """Let exactly these be members, and place all copies anew on them, in a new revision."""
+        self._members = [node in members for node in range(self.node_count)]
+        self._replicas = self._placed()
+        self._changed()
+
+    def _placed(self) -> list[list[int]]:
+        return [replicas_behind(o, self._members, self.replica_count) for o in self._owners]
+
+    def _changed(self) -> None:
+        self.rev += 1
+        self._json.clear()
+
+    def is_known_to(self, epoch: int | None, rev: int | None) -> bool:
+        """Return whether a client that holds (epoch, rev) needs no newer map."""
+        return epoch is not None and rev is not None and (epoch, rev) >= (EPOCH, self.rev)
+
+    def as_json(self, node: int) -> bytes:
+        """Return the configuration as ``node`` answers it."""
+        if node not in self._json:
+            self._json[node] = json.dumps(self._tree(node), separators=(",", ":")).encode()
+        return self._json[node]
+
+    def without_bucket_as_json(self, node: int) -> bytes:
+        """Return the configuration for a client without a bucket: the nodes, and no vbuckets."""
+        tree = {"rev": self.rev, "revEpoch": EPOCH, "nodesExt": self._extended(node)}
+        return json.dumps(tree, separators=(",", ":")).encode()
+
+    @property
+    def _member_nodes(self) -> list[int]:
+        return [node for node, is_member in enumerate(self._members) if is_member]
+
+    def _extended(self, this_node: int) -> list[dict[str, object]]:
+        extended: list[dict[str, object]] = []
+        for node in self._member_nodes:
+            address = self._addresses[node]
+            services = address.services()
+            entry: dict[str, object] = {"services": services, "hostname": address.host}
+            if address.external_host:
+                external = {"hostname": address.external_host, "ports": services}
+                entry["alternateAddresses"] = {"external": external}
+            extended.append(entry | ({"thisNode": True} if node == this_node else {}))
+        return extended
+
+    def _tree(self, this_node: int) -> dict[str, object]:
+        members = self._member_nodes
+        place = {node: index for index, node in enumerate(members)}
+        addresses = [self._addresses[node] for node in members]
+        cluster = {"clusterUUID": self.cluster_uuid} if self.cluster_uuid else {}
+        return {
+            **cluster,
+            "rev": self.rev,
+            "revEpoch": EPOCH,
+            "name": self.bucket,
+            "bucketType": self.bucket_type.client_name,
+            "uuid": self.bucket_uuid,
+            "nodeLocator": "vbucket",
+            "bucketCapabilities": _CAPABILITIES,
+            "nodes": [{"hostname": address.at(address.mgmt)} for address in addresses],
+            "nodesExt": self._extended(this_node),
+            "vBucketServerMap": {
+                "hashAlgorithm": "CRC",
+                "numReplicas": self.replica_count,
+                "serverList": [address.at(address.kv) for address in addresses],
+                "vBucketMap": [
+                    [place[owner], *(place.get(node, ABSENT) for node in row)]
+                    for owner, row in zip(self._owners, self._replicas, strict=True)
+                ],
+            },
+        }

@@ -1,0 +1,150 @@
+"""Changes a manifest: create, drop and flush, one or several of them under one new uid.
+
+Names are those that Couchbase allows: 1 to 251 of letters, digits, ``_``, ``-`` and ``%``, not
+beginning with ``_`` or ``%``. Ids are given in order and never twice; tests may choose them.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from dcp.server.model.manifest import (
+    DEFAULT_ID,
+    Collection,
+    Manifest,
+    ManifestError,
+    Scope,
+)
+from dcp.types import U32_MAX
+
+FIRST_USER_ID: Final = 8
+"""Ids below belong to the server (kv_engine ``docs/Collections.md``)."""
+MAX_COLLECTIONS: Final = 1200
+"""The most collections, and the most scopes, that Couchbase lets a bucket have."""
+MAX_TTL_SECONDS: Final = 2**31 - 1
+_NAME: Final = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_%-]{0,250}")
+
+
+class ManifestChange(Protocol):
+    """One change; ``uid`` is that of the manifest it becomes part of."""
+
+    def on(self, manifest: Manifest, uid: int) -> Manifest:
+        """Return the changed manifest, or raise ManifestError."""
+
+
+def changed(manifest: Manifest, changes: Sequence[ManifestChange]) -> Manifest:
+    """Return the manifest after all changes, under one new uid.
+
+    Raises:
+        ManifestError: a change that cannot be made; UnknownScopeError and UnknownCollectionError
+            where it names what there is not.
+    """
+    uid = manifest.uid + 1
+    for change in changes:
+        manifest = change.on(manifest, uid)
+    return replace(manifest, uid=uid)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateScope:
+    """A new, empty scope; without an id it gets the next one."""
+
+    name: str
+    id: int | None = None
+
+    def on(self, manifest: Manifest, _: int) -> Manifest:
+        """Return the manifest with the scope."""
+        _check_new("scope", self.name, [scope.name for scope in manifest.scopes.values()])
+        given = manifest.given_scope_ids
+        number = _new_id("scope", self.id, given)
+        return replace(
+            manifest.with_scope(Scope(number, self.name)), given_scope_ids=given | {number}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DropScope:
+    """A scope goes, and its collections before it. Not the default scope."""
+
+    name: str
+
+    def on(self, manifest: Manifest, _: int) -> Manifest:
+        """Return the manifest without the scope and its collections."""
+        scope = manifest.scope(self.name)
+        if scope.id == DEFAULT_ID:
+            raise ManifestError(f"drop scope: found {scope.name}, which always stays")
+        for collection in list(manifest.collections_of(scope.id)):
+            manifest = manifest.without_collection(collection.id)
+        return manifest.without_scope(scope.id)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCollection:
+    """A new, empty collection; without an id it gets the next one."""
+
+    scope: str
+    name: str
+    max_ttl_seconds: int | None = None
+    id: int | None = None
+
+    def on(self, manifest: Manifest, _: int) -> Manifest:
+        """Return the manifest with the collection."""
+        scope = manifest.scope(self.scope)
+        siblings = [each.name for each in manifest.collections_of(scope.id)]
+        _check_new("collection", self.name, siblings)
+        if len(manifest.collections) >= MAX_COLLECTIONS:
+            raise ManifestError(f"collections: expected at most {MAX_COLLECTIONS} of them")
+        ttl = self.max_ttl_seconds
+        if ttl is not None and not 0 <= ttl <= MAX_TTL_SECONDS:
+            raise ManifestError(f"max_ttl: found {ttl}, expected 0 to {MAX_TTL_SECONDS} seconds")
+        given = manifest.given_collection_ids
+        number = _new_id("collection", self.id, given)
+        collection = Collection(number, self.name, scope.id, ttl)
+        return replace(manifest.with_collection(collection), given_collection_ids=given | {number})
+
+
+@dataclass(frozen=True, slots=True)
+class DropCollection:
+    """A collection goes, with all its documents."""
+
+    scope: str
+    name: str
+
+    def on(self, manifest: Manifest, _: int) -> Manifest:
+        """Return the manifest without the collection."""
+        return manifest.without_collection(manifest.collection(self.scope, self.name).id)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushCollection:
+    """All documents of a collection go; the collection begins anew under its id."""
+
+    scope: str
+    name: str
+
+    def on(self, manifest: Manifest, uid: int) -> Manifest:
+        """Return the manifest with the collection marked as flushed by ``uid``."""
+        found = manifest.collection(self.scope, self.name)
+        return manifest.with_collection(replace(found, flush_uid=uid))
+
+
+def _check_new(what: str, name: str, taken: Sequence[str]) -> None:
+    if not _NAME.fullmatch(name):
+        raise ManifestError(
+            f"{what} name: found {name!r}, expected 1 to 251 of A-Z a-z 0-9 _ - %, "
+            "not beginning with _ or %"
+        )
+    if name in taken:
+        raise ManifestError(f"{what} {name}: found one of that name, expected none")
+    if len(taken) >= MAX_COLLECTIONS:
+        raise ManifestError(f"{what}s: found {len(taken)}, expected fewer")
+
+
+def _new_id(what: str, chosen: int | None, given: frozenset[int]) -> int:
+    number = max(given, default=FIRST_USER_ID - 1) + 1 if chosen is None else chosen
+    if not FIRST_USER_ID <= number <= U32_MAX:
+        raise ManifestError(f"{what} id: found {number}, expected {FIRST_USER_ID} to {U32_MAX}")
+    if number in given:
+        raise ManifestError(f"{what} id: found {number:#x}, expected one never given before")
+    return number

@@ -1,0 +1,141 @@
+"""Numbers the manifests of a bucket, by which its vbuckets save the ones that they stood at.
+
+A manifest may be large, and each vbucket saves which ones it stood at from which seqno on. The
+table is kept once for the bucket, as one row for each manifest that says what differs from the one
+before it. A manifest that nobody names any more is forgotten; its number is not given again.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from dcp.server.model.manifest import FIRST, Collection, Manifest, Scope
+
+T = TypeVar("T")
+Row = dict[str, Any]
+"""A manifest as JSON: its number, and since the row before ids that are gone or given (or not
+given), and what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    manifest: Manifest
+    row: Row
+
+
+class ManifestTable:
+    """Numbers of manifests; 0 is that of the first one that every bucket has."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        """Take the rows that a table had."""
+        self._known = {0: _Known(FIRST, {})}
+        self._numbers = {id(FIRST): 0}
+        self._by_uid: dict[int, list[int]] = {FIRST.uid: [0]}
+        before = FIRST
+        for row in rows:
+            before = _after(before, row)
+            self._add(row["number"], before, row)
+
+    def __getitem__(self, number: int) -> Manifest:
+        """Return a manifest; raises KeyError for a number that none has."""
+        return self._known[number].manifest
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._known
+
+    @property
+    def rows(self) -> list[Row]:
+        """All that the table must be made of again."""
+        return [known.row for number, known in self._known.items() if number]
+
+    @property
+    def _last(self) -> int:
+        return next(reversed(self._known))
+
+    def add(self, manifest: Manifest) -> None:
+        """Give a manifest a number, if no equal one has one."""
+        if self.find(manifest) is None:
+            last = self._last
+            self._add(last + 1, manifest, _row(last + 1, self[last], manifest))
+
+    def _add(self, number: int, manifest: Manifest, row: Row) -> None:
+        self._numbers[id(manifest)] = number
+        self._by_uid.setdefault(manifest.uid, []).append(number)
+        self._known[number] = _Known(manifest, row)  # which also keeps the id its own
+
+    def keep(self, numbers: Set[int]) -> None:
+        """Forget all but the first one, those of some numbers, and the last one."""
+        gone = self._known.keys() - numbers - {0, self._last}
+        for number in gone:
+            manifest = self._known.pop(number).manifest
+            del self._numbers[id(manifest)]
+            self._by_uid[manifest.uid].remove(number)
+            if not self._by_uid[manifest.uid]:
+                del self._by_uid[manifest.uid]
+        before = 0
+        for number in list(self._known)[1:]:  # what follows on one that went differs from another
+            if not gone.isdisjoint(range(before + 1, number)):
+                manifest = self[number]
+                self._known[number] = _Known(manifest, _row(number, self[before], manifest))
+            before = number
+
+    def number_given(self, manifest: Manifest) -> int | None:
+        """Return the number of this very object; None also for an equal one."""
+        return self._numbers.get(id(manifest))
+
+    def find(self, manifest: Manifest) -> int | None:
+        """Return the number of a manifest; None of one that was never added, nor its equal."""
+        number = self._numbers.get(id(manifest))
+        if number is not None:
+            return number
+        of_uid = self._by_uid.get(manifest.uid, ())
+        return next((each for each in of_uid if self[each] == manifest), None)
+
+    def number(self, manifest: Manifest) -> int:
+        """Return the number of a manifest; raises KeyError for one that was never added."""
+        number = self.find(manifest)
+        if number is None:
+            raise KeyError(f"manifest {manifest.uid:x}: never added")
+        return number
+
+
+def _row(number: int, old: Manifest, new: Manifest) -> Row:
+    scopes_gone, scopes = _changes(old.scopes, new.scopes)
+    collections_gone, collections = _changes(old.collections, new.collections)
+    return {
+        "number": number,
+        "uid": new.uid,
+        "scopes_gone": scopes_gone,
+        "scopes": [[scope.id, scope.name] for scope in scopes],
+        "collections_gone": collections_gone,
+        "collections": [
+            [each.id, each.name, each.scope_id, each.max_ttl_seconds, each.flush_uid]
+            for each in collections
+        ],
+        "given_scope_ids": sorted(old.given_scope_ids ^ new.given_scope_ids),
+        "given_collection_ids": sorted(old.given_collection_ids ^ new.given_collection_ids),
+    }
+
+
+def _changes(old: Mapping[int, T], new: Mapping[int, T]) -> tuple[list[int], list[T]]:
+    """Return the removed ids and the added values, such that the order becomes the new one's."""
+    gone = [key for key in old if key not in new]
+    came = {key: value for key, value in new.items() if old.get(key) != value}
+    order = list({key: None for key in (*old, *came) if key in new})
+    return (gone, list(came.values())) if order == list(new) else (list(old), list(new.values()))
+
+
+def _after(old: Manifest, row: Row) -> Manifest:
+    scopes = {id_: scope for id_, scope in old.scopes.items() if id_ not in row["scopes_gone"]}
+    scopes |= {id_: Scope(id_, name) for id_, name in row["scopes"]}
+    gone = row["collections_gone"]
+    collections = {id_: each for id_, each in old.collections.items() if id_ not in gone}
+    collections |= {fields[0]: Collection(*fields) for fields in row["collections"]}
+    return Manifest(
+        row["uid"],
+        MappingProxyType(scopes),
+        MappingProxyType(collections),
+        old.given_scope_ids ^ frozenset(row["given_scope_ids"]),
+        old.given_collection_ids ^ frozenset(row["given_collection_ids"]),
+    )

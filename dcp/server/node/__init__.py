@@ -1,0 +1,1 @@
+"""Nodes: sockets, the loop, HTTP."""

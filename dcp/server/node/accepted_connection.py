@@ -1,0 +1,326 @@
+"""One client's connection: a task that reads and a task that writes, around a sans-I/O session.
+
+Memory per connection is bounded: requests are acted on in turns (``turns.py``), none while more
+than ``OUTBOX_BYTES`` of answers wait for the client, and a batch of what waits is encoded only when
+the socket took the last one (``unsent_bytes.py``). Between two turns other clients have theirs.
+Large frames are read when there is room for them (``large_frames.py``).
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from dcp.errors import FrameError
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.large_frames import FrameRoom
+from dcp.server.commands.session import Session
+from dcp.server.model.cluster_settings import OUTBOX_BYTES
+from dcp.server.node.channels import Channel
+from dcp.server.node.turns import ROUND_SECONDS, Turns
+from dcp.wire.framing import FrameBlock, FrameSplitter
+
+_LOG = logging.getLogger(__name__)
+_PART_FRAMES: Final = 16
+"""So much of a long answer is made in one turn."""
+_ANSWER_BYTES: Final = 8 * 1024
+"""So much of answers is sent, though the client has said more: each time costs a system call."""
+FLUSH_REQUESTS: Final = 4096
+"""With so many requests acted on, writes are flushed though the client has said more."""
+
+
+class AcceptedConnection:
+    """Runs a session over a channel until either side closes; ``awake`` cleared makes it hang."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        session: Session,
+        channel: Channel,
+        awake: asyncio.Event,
+        turns: Turns,
+    ) -> None:
+        self.session = session
+        self._bucket = bucket
+        self._channel = channel
+        self._awake = awake
+        self._turns = turns
+        self._loop = asyncio.get_running_loop()
+        self._something_to_write = asyncio.Event()
+        self._outbox_is_short = asyncio.Event()
+        self._outbox_is_short.set()
+        self._there_is_room = asyncio.Event()
+        self._room = FrameRoom(bucket.clients.large_frames, self._there_is_room.set)
+        self._unflushed_requests = 0
+        self._reader: asyncio.Future[None] | None = None
+        self._is_closing = asyncio.Event()
+        session.attach(self)
+
+    @property
+    def taken_bytes(self) -> int:
+        """The sent bytes that the client's system has taken."""
+        return self._channel.taken_bytes
+
+    def wake(self) -> None:
+        """Let the writer look whether there is something; only from the loop's thread."""
+        self._something_to_write.set()
+
+    def closing(self) -> None:
+        """Let the connection end when the writer has written what waits."""
+        self._is_closing.set()
+        self.wake()
+
+    async def run(self) -> None:
+        """Serve the client; returns when the connection is over. ``close`` must follow."""
+        await self._awake.wait()
+        try:
+            await self._channel.open()
+        except OSError:
+            return
+        if self._takes_certificate():
+            await self._read_and_write()
+
+    def _takes_certificate(self) -> bool:
+        """Sign in the user of a certificate; False where there must be one, and it names nobody.
+
+        Where there may be one, whom it does not name signs in (kv_engine ``daemon/connection.cc``).
+        """
+        name, tls = self._channel.certificate_name, self._bucket.settings.tls
+        is_user = bool(name) and self.session.login.take_certificate(name)
+        return is_user or tls is None or not tls.requires_client_certificate
+
+    async def _read_and_write(self) -> None:
+        reader = self._reader = asyncio.ensure_future(self._read())
+        writer = asyncio.ensure_future(self._write())
+        closing = asyncio.ensure_future(self._is_closing.wait())
+        tasks = (reader, writer, closing)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            has_last_words = self.session.is_closing
+            await self._let_go_of_streams()
+            if has_last_words:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._bucket.settings.last_words_seconds):
+                        await self._say_last_words(reader, writer)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        failed = [result for result in results if isinstance(result, Exception)]
+        if failed:
+            raise failed[0] if len(failed) == 1 else ExceptionGroup("reading and writing", failed)
+
+    async def _let_go_of_streams(self) -> None:
+        """Let go of thousands of streams in rounds: other connections have their turns between."""
+        while True:
+            with self._bucket.lock:
+                if not self.session.let_go_of_some():
+                    return
+            await asyncio.sleep(0)
+
+    async def _say_last_words(
+        self, reader: asyncio.Future[None], writer: asyncio.Future[None]
+    ) -> None:
+        """Return when the client has got everything that was sent to it, if it reads at all."""
+        await asyncio.wait((writer,))
+        with self._bucket.lock:
+            self.session.forget()
+        reader.cancel()
+        with suppress(OSError):
+            await self._channel.end()
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close where the client was silent for too long, or holds up others."""
+        self.session.close_if_overdue(now)
+        if self._room.is_overdue(now) and not self.session.is_waiting:
+            _LOG.warning(
+                "node %d closes a connection: %d others wait for room, while of its frame of %d "
+                "bytes %d are missing",
+                self.session.node,
+                self._bucket.clients.large_frames.waiting,
+                self._room.frame_bytes,
+                self._room.lacking_bytes,
+            )
+            self.session.abort()
+            if self._reader is not None:
+                self._reader.cancel()  # what arrived of the frame is with it
+
+    def close(self) -> None:
+        """Let go of channel and session; for the done callback of ``run``, however it ended."""
+        with self._bucket.lock:
+            self._bucket.writes.flush()  # what was written of a block that it did not finish
+            self.session.forget()
+        self.session.detach()  # else they keep one another
+        self._channel.close()
+
+    async def _read(self) -> None:
+        try:
+            await self._read_frames()
+        finally:
+            self._room.let_go(self._loop.time())
+
+    async def _read_frames(self) -> None:
+        splitter = FrameSplitter(self.session.max_frame_bytes)
+        while not self.session.is_closing:
+            data = await self._receive()
+            await self._awake.wait()
+            if not data:
+                return
+            await self._have_room(splitter, len(data))
+            try:
+                block = splitter.feed(data)
+                if not len(block):  # it may be long until the client has said the rest
+                    self._flush()
+                await self._take(block)
+            except FrameError:
+                with self._bucket.lock:
+                    self.session.abort()
+            splitter.max_frame_bytes = self.session.max_frame_bytes
+
+    async def _have_room(self, splitter: FrameSplitter, count: int) -> None:
+        """Return when there is room for what was read of a large frame."""
+        self._there_is_room.clear()
+        arrived_bytes = splitter.pending_bytes + count
+        self._room.brought(arrived_bytes, splitter.unfinished_frame_bytes, self._loop.time())
+        if self._room.is_waiting:
+            self._flush()
+            await self._there_is_room.wait()
+
+    def _flush(self) -> None:
+        """Write to a disk in memory what turns wrote, and let all their answers go."""
+        with self._bucket.lock:
+            self._bucket.writes.flush()
+        self._unflushed_requests = 0
+        self.wake()
+
+    async def _take(self, block: FrameBlock) -> None:
+        if len(block):
+            self._room.whole(self._loop.time())
+            await self._act_on(block)
+            self._room.let_go(self._loop.time())
+
+    async def _receive(self) -> bytes:
+        """Return what the client says; nothing where it is gone, politely or not."""
+        with suppress(OSError):
+            return await self._channel.receive()
+        return b""
+
+    async def _act_on(self, block: FrameBlock) -> None:
+        done = 0
+        while done < len(block) and not self.session.is_closing:
+            turn = partial(self._take_turn, block, done)
+            done += await self._turns.take(turn, is_new=not done)
+            while self.session.work is not None and not self.session.is_closing:
+                await self._turns.take(self._work, is_new=False)
+            await self._outbox_is_short.wait()
+            await self._awake.wait()
+
+    def _take_turn(self, block: FrameBlock, first: int, most_frames: int, end: float) -> int:
+        """Act on some frames of a block from ``first`` on; return on how many.
+
+        The turn in which a block ends, or has to wait, writes to disk what all turns of it wrote,
+        or leaves that to the next block if that is there: for ``FLUSH_REQUESTS`` at most. So
+        whoever got the last answer to what it said finds all of that on a disk in memory.
+        """
+        index, now = first, self._loop.time()
+        with self._bucket.lock, self._bucket.writes.turn():
+            for frame in block.frames(first, first + most_frames):
+                self.session.feed(frame, now)
+                index += 1
+                if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
+                    self._outbox_is_short.clear()
+                    break
+                now = self._loop.time()
+                if now >= end:
+                    break
+            self._unflushed_requests += index - first
+            goes_on = self._outbox_is_short.is_set() and not self.session.is_closing
+            has_more = index < len(block) or self._channel.has_more
+            if not (goes_on and has_more) or self._unflushed_requests >= FLUSH_REQUESTS:
+                self._flush()
+        if self.session.outbox_bytes >= _ANSWER_BYTES:
+            self.wake()
+        return index - first
+
+    def _work(self, _: int, end: float) -> int:
+        """Do some steps of what takes long, without the lock; return that it is one request."""
+        work = self.session.work
+        if work is None:
+            return 1
+        is_over = work.step()
+        while not is_over and self._loop.time() < end:
+            is_over = work.step()
+        if is_over:
+            with self._bucket.lock:
+                self.session.end_work()
+            self.wake()
+        return 1
+
+    async def _write(self) -> None:
+        while True:
+            await self._awake.wait()
+            self._something_to_write.clear()
+            try:
+                is_sent = await self._send_batch()
+            except OSError:
+                return
+            if self.session.outbox_bytes <= OUTBOX_BYTES and not self.session.is_waiting:
+                self._outbox_is_short.set()
+            if is_sent:
+                continue
+            if self.session.is_closing:
+                return
+            with self._bucket.lock:
+                deadline = self.session.next_deadline(self._loop.time())
+            await self._wait_until(deadline)
+
+    async def _send_batch(self) -> bool:
+        """Send what waits, as much as may be encoded at once; whether there was anything.
+
+        Nothing of it is kept by anybody but the channel, and when this returns by nobody.
+        """
+        if self.session.has_long_answer:
+            batch = await self._next_part()
+        else:
+            batch = self._next_batch()
+        if batch is None:
+            return False
+        unsent, batch_bytes = self._bucket.clients.unsent, len(batch)
+        unsent.hold(batch_bytes)
+        try:
+            await self._channel.send(batch)
+        finally:
+            unsent.release(batch_bytes)
+        return True
+
+    async def _next_part(self) -> bytes | bytearray | None:
+        """Return some of a long answer, made when it is our turn."""
+        made: list[bytes | bytearray | None] = []
+
+        def turn(most_frames: int, _: float) -> int:
+            frames = min(most_frames, _PART_FRAMES)
+            made.append(self._next_batch(frames))
+            return frames
+
+        await self._turns.take(turn, is_new=False)
+        return made[0]
+
+    def _next_batch(self, most_made: int | None = None) -> bytes | bytearray | None:
+        """Return what to send; nothing of it where the disk is being looked through for it."""
+        most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.taken_bytes)
+        with self._bucket.lock:
+            now = self._loop.time()
+            end = now + ROUND_SECONDS
+            frames = self.session.output(
+                most_bytes, now, most_made, lambda: self._loop.time() >= end
+            )
+        if not frames:
+            return None
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    async def _wait_until(self, deadline: float | None) -> None:
+        timeout = None if deadline is None else max(0.0, deadline - self._loop.time())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._something_to_write.wait()

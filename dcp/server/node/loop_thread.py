@@ -1,0 +1,160 @@
+"""Runs an event loop in a thread, and work in it for other threads.
+
+What is ordered from outside waits until it is done. Who is inside (a connection that carries out an
+order) cannot wait for itself: what it orders is done soon, and says itself where it fails.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Event, Thread, get_ident
+from typing import Any, Final, TypeVar
+
+from dcp.errors import LocalProtocolError, SourceError
+from dcp.server.replication.background import log_failure
+
+_LOG = logging.getLogger(__name__)
+_START_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 30.0
+T = TypeVar("T")
+Work = Coroutine[Any, Any, T]
+
+
+class LoopThread:
+    """May be started and stopped again and again; all but ``settled`` is for any thread."""
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the thread's, and what errors call it."""
+        self._name = name
+        self._thread: Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_running(self) -> bool:
+        """True if it was started and not stopped."""
+        return self._loop is not None
+
+    @property
+    def is_inside(self) -> bool:
+        """True if the caller runs in it."""
+        return self._thread is not None and get_ident() == self._thread.ident
+
+    def start(self, begin: Callable[[], Work[None]]) -> None:
+        """Run the loop; returns when ``begin``, which comes first, is done, or raises its error.
+
+        Raises:
+            SourceError: that took too long; it was cancelled, and the thread has ended.
+        """
+        self._loop = loop = asyncio.new_event_loop()
+        begun = Event()
+        failed: list[BaseException] = []
+        beginning = loop.create_task(begin())
+        self._thread = Thread(
+            target=self._run, args=(loop, beginning, begun, failed), name=self._name, daemon=True
+        )
+        self._thread.start()
+        if not begun.wait(_START_SECONDS):
+            with suppress(RuntimeError):  # it failed, and was closed at this instant
+                loop.call_soon_threadsafe(beginning.cancel)  # nothing, where it is done after all
+            if not begun.wait(_WAIT_SECONDS):
+                failed.append(asyncio.CancelledError())
+        if failed:
+            self._join()
+            if isinstance(failed[0], asyncio.CancelledError):
+                text = f"{self._name}: it did not start in {_START_SECONDS:g} seconds"
+                raise SourceError(text)
+            raise failed[0]
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        beginning: asyncio.Task[None],
+        begun: Event,
+        failed: list[BaseException],
+    ) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(beginning)
+        except (Exception, asyncio.CancelledError) as error:  # whatever it is: ``start`` raises it
+            failed.append(error)
+        begun.set()
+        if not failed:
+            loop.run_forever()
+        self._loop = None
+        loop.close()
+
+    def stop(self, end: Callable[[], Work[None]]) -> None:
+        """Do ``end``, which may fail, and end the thread; harmless when it does not run."""
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            self.call(end())
+        except Exception:  # whatever it is: the thread is to be gone
+            _LOG.exception("%s: it could not end in good order", self._name)
+        loop.call_soon_threadsafe(loop.stop)
+        self._join()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(_WAIT_SECONDS)
+            if self._thread.is_alive():
+                _LOG.error("%s: it has not ended in %g seconds", self._name, _WAIT_SECONDS)
+        self._thread = self._loop = None
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Have a function called in the loop; never, where it does not run."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it was closed at this instant
+                loop.call_soon_threadsafe(function)
+
+    def begin(self, work: Work[T]) -> Future[T]:
+        """Begin something in the loop; for who is not inside.
+
+        Raises:
+            LocalProtocolError: it does not run.
+        """
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop(work))
+
+    def call(self, work: Work[None]) -> None:
+        """Have something done; returns when it is, or at once for who is inside.
+
+        Raises:
+            LocalProtocolError: it does not run.
+            TimeoutError: it is not done in half a minute, and goes on.
+        """
+        loop = self._running_loop(work)
+        if self.is_inside:
+            task = loop.create_task(work)
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            task.add_done_callback(log_failure("an order over the protocol"))
+            return
+        done = self.begin(work)
+        try:
+            done.result(_WAIT_SECONDS)
+        except TimeoutError:
+            if not done.done():  # nobody waits for it any more
+                done.add_done_callback(log_failure("work that took too long"))
+            raise
+
+    def _running_loop(self, work: Work[Any]) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise LocalProtocolError(f"{self._name}: it does not run")
+        return loop
+
+    async def settled(self) -> None:
+        """Return when all is over that was ordered from inside."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+
+async def now(action: Callable[[], object]) -> None:
+    """Do something in the loop, at once."""
+    action()

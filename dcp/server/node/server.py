@@ -1,0 +1,198 @@
+"""The asyncio edge: the listening ports of a node, and the tasks of its connections.
+
+A node can be made to fail: ``kill`` closes ports and connections, ``refuse`` only the ports,
+``hang`` leaves all open and does nothing, ``restore`` undoes any of them on the same ports.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.commands.command_table import COMMANDS
+from dcp.server.commands.session import CommandHandler, Session
+from dcp.server.model.cluster_map import NodePorts
+from dcp.server.node.accepted_connection import AcceptedConnection
+from dcp.server.node.channels import Channel, PlainChannel, TlsChannel
+from dcp.server.node.http_connection import HttpConnection
+from dcp.server.node.listener import Listener
+from dcp.server.node.turns import Turns
+
+_LOG = logging.getLogger(__name__)
+ChannelOf = Callable[[socket.socket], Channel]
+RunChannel = Callable[[Channel], None]
+
+
+class Node:
+    """One node of the cluster, listening on ports of its own. Methods run in the loop's thread."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        node: int,
+        address: NodePorts,
+        tls: ssl.SSLContext | None,
+        turns: Turns,
+        commands: Mapping[int, CommandHandler] = COMMANDS,
+    ) -> None:
+        """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context.
+
+        ``turns`` are those of all nodes that share the loop.
+        """
+        self.node = node
+        self._commands = commands
+        self._host = address.host
+        self._bucket = bucket
+        self._turns = turns
+        self._clients: dict[asyncio.Task[None], AcceptedConnection] = {}
+        self._http_clients: dict[asyncio.Task[None], HttpConnection] = {}
+        self.awake = asyncio.Event()
+        """Cleared while the node hangs."""
+        self.awake.set()
+        self._kv = self._listener(address.kv, PlainChannel, self._run_session)
+        self._mgmt = self._listener(address.mgmt, PlainChannel, self._run_http)
+        self._listeners = [self._kv, self._mgmt]
+        self._kv_tls = self._mgmt_tls = None
+        if tls is not None:
+            encrypted = partial(TlsChannel, context=tls)
+            self._kv_tls = self._listener(address.kv_tls or 0, encrypted, self._run_session)
+            self._mgmt_tls = self._listener(address.mgmt_tls or 0, encrypted, self._run_http)
+            self._listeners += [self._kv_tls, self._mgmt_tls]
+
+    @property
+    def address(self) -> NodePorts:
+        """The node's address, or its last one before it was killed."""
+        return NodePorts(
+            self._host,
+            self._kv.port,
+            self._mgmt.port,
+            self._kv_tls.port if self._kv_tls else None,
+            self._mgmt_tls.port if self._mgmt_tls else None,
+        )
+
+    @property
+    def clients(self) -> Collection[AcceptedConnection]:
+        """The connections of clients of this protocol."""
+        return self._clients.values()
+
+    def listen(self) -> None:
+        """Open the ports (free ones the first time, where 0 was asked for) and accept clients.
+
+        Raises:
+            OSError: a port is taken or the host is not ours.
+        """
+        for listener in self._listeners:
+            listener.open()
+
+    def _listener(self, port: int, channel_of: ChannelOf, run: RunChannel) -> Listener:
+        def serve(sock: socket.socket) -> None:
+            if len(self._clients) + len(self._http_clients) < self._bucket.settings.max_connections:
+                run(channel_of(sock))
+            else:
+                self._bucket.counters.connections_refused += 1
+                sock.close()
+
+        return Listener(self._host, port, serve)
+
+    def _run_session(self, channel: Channel) -> None:
+        with self._bucket.lock:
+            now = asyncio.get_running_loop().time()
+            session = Session(self._bucket, self.node, self._commands, now)
+        connection = AcceptedConnection(self._bucket, session, channel, self.awake, self._turns)
+        self._clients[self._start(connection)] = connection
+        self._bucket.clients.connected()
+
+    def _run_http(self, channel: Channel) -> None:
+        connection = HttpConnection(self._bucket, self.node, channel, self.awake)
+        self._http_clients[self._start(connection)] = connection
+
+    def _start(self, client: AcceptedConnection | HttpConnection) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(client.run())
+        task.add_done_callback(self._client_done)
+        return task
+
+    def _client_done(self, task: asyncio.Task[None]) -> None:
+        client = self._clients.pop(task, None) or self._http_clients.pop(task)
+        if isinstance(client, AcceptedConnection):
+            self._bucket.clients.disconnected()
+        client.close()
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
+
+    def close_overdue(self, now: float) -> None:
+        """Close the connections of clients that were silent for too long; the lock is held."""
+        if self.awake.is_set():
+            for client in self._clients.values():
+                client.close_if_overdue(now)
+
+    def vbuckets_changed(self, vbuckets: set[int]) -> None:
+        """Wake the connections that stream any of these vbuckets; the lock is held."""
+        for client in self._clients.values():
+            if client.session.vbuckets_changed(vbuckets):
+                client.wake()
+
+    def push_map(self) -> None:
+        """Send the new cluster map to the clients that asked for it; the lock is held."""
+        for client in self._clients.values():
+            client.session.map_notifier.due()
+            client.wake()
+        for http_client in self._http_clients.values():
+            http_client.map_changed()
+
+    async def drop_connections(self) -> None:
+        """Close all connections at once; what was not sent is lost."""
+        await self._end([*self._clients, *self._http_clients])
+
+    async def _end(self, connections: Sequence[asyncio.Task[None]]) -> None:
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    async def refuse(self) -> None:
+        """Accept no new connections; open ones go on."""
+        self.close_ports()
+
+    def close_ports(self) -> None:
+        """Do what ``refuse`` does, at once; the ports stay the node's."""
+        for listener in self._listeners:
+            listener.close()
+
+    def leave_ports(self) -> None:
+        """Let others have the ports, which are closed."""
+        for listener in self._listeners:
+            listener.leave()
+
+    def fall_silent(self) -> None:
+        """Read and stream nothing more; the lock is held, ``kill`` or ``leave`` must follow."""
+        for client in self._clients.values():
+            client.session.close()
+
+    async def leave(self) -> None:
+        """Be gone as with ``kill``, but let the connections say the answers they owe.
+
+        Clients that come after a ``restore`` meanwhile are none of these.
+        """
+        with self._bucket.lock:
+            self.fall_silent()
+        await self.refuse()
+        clients, others = list(self._clients), list(self._http_clients)
+        if clients and self.awake.is_set():
+            await asyncio.wait(clients, timeout=self._bucket.settings.last_words_seconds)
+        await self._end([*clients, *others])
+
+    async def kill(self) -> None:
+        """Be gone: no ports, no connections."""
+        await self.refuse()
+        await self.drop_connections()
+
+    def hang(self) -> None:
+        """Keep ports and connections open, read and answer nothing."""
+        self.awake.clear()
+
+    def restore(self) -> None:
+        """Be well again, on the same ports."""
+        self.awake.set()
+        self.listen()

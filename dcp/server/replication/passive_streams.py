@@ -1,0 +1,175 @@
+"""The passive streams of one connection: the copies to fill, and the streams that fill them.
+
+A vbucket has one stream on a connection. Where one was closed and is wanted again, it is asked for
+when the peer has ended the old one. One that is refused, or ended by the peer, is asked for again
+after a wait: soon at first, then after twice as long each time; one that is accepted begins that
+anew. A takeover stream is asked for once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dcp.errors import RemoteProtocolError
+from dcp.protocol.connection import ConsumerConnection
+from dcp.protocol.events import (
+    Event,
+    RollbackOrdered,
+    StreamClosed,
+    StreamEnded,
+    StreamOpened,
+    StreamRefused,
+    StreamRejected,
+)
+from dcp.server.replication.passive_stream import PassiveStream, StreamEvent
+from dcp.server.vbucket.replica_copy import ReplicaCopy
+
+FIRST_RETRY_SECONDS: Final = 0.02
+LONGEST_RETRY_SECONDS: Final = 1.0
+
+
+class PassiveStreams:
+    """Streams by vbucket; used under the bucket's lock."""
+
+    def __init__(
+        self, connection: ConsumerConnection, may_open: Callable[[], bool] = lambda: True
+    ) -> None:
+        """While ``may_open`` says no, no stream is asked for; then it is tried again later."""
+        self._connection = connection
+        self._may_open = may_open
+        self._copies: dict[int, ReplicaCopy] = {}
+        self._takes_over: frozenset[int] = frozenset()
+        self._waiting: set[int] = set()
+        """Vbuckets that are not asked for before ``retry_at``."""
+        self._wait_seconds = FIRST_RETRY_SECONDS
+        self.by_vbucket: dict[int, PassiveStream] = {}
+        self.retry_at: float | None = None
+        """When streams are to be asked for that are wanted and not there; None: none are."""
+
+    def by_opaque(self, opaque: int) -> PassiveStream | None:
+        """Return the stream of messages with this opaque, if it is there still."""
+        vbucket = self._connection.vbucket_of(opaque)
+        stream = None if vbucket is None else self.by_vbucket.get(vbucket)
+        return stream if stream is not None and stream.opaque == opaque else None
+
+    def follow(
+        self, copies: Mapping[int, ReplicaCopy], now: float, takes_over: Iterable[int] = ()
+    ) -> list[PassiveStream]:
+        """Want a stream into each of these copies and no other; return those that were closed.
+
+        The streams of ``takes_over`` are to become the vbuckets.
+        """
+        self._copies, self._takes_over = dict(copies), frozenset(takes_over)
+        self._waiting &= copies.keys()
+        streams = self.by_vbucket.values()
+        unwanted = [each for each in streams if self._copies.get(each.vbucket) is not each.copy]
+        for stream in unwanted:
+            stream.end()
+            del self.by_vbucket[stream.vbucket]
+            self._connection.close_stream(stream.vbucket)
+        self._open(self._copies, now)
+        return unwanted
+
+    @property
+    def deadline(self) -> float:
+        """The time at which ``tick`` has work to do, for the connection or for streams."""
+        due_at = [self._connection.next_deadline(), self.retry_at]
+        return min(at for at in due_at if at is not None)
+
+    def tick(self, now: float) -> None:
+        """Do what is due by time on the connection, and request streams again, if that is due.
+
+        Raises:
+            NodeUnavailableError: the peer is silent for too long, or not ready in time.
+        """
+        self._connection.tick(now)
+        if self.retry_at is not None and now >= self.retry_at:
+            self.retry(now)
+
+    def retry(self, now: float) -> None:
+        """Ask now for all streams that are wanted and not there."""
+        self.retry_at = None
+        self._waiting.clear()
+        self._open(self._copies, now)
+
+    def _open(self, vbuckets: Iterable[int], now: float) -> None:
+        if not self._connection.is_ready:
+            return
+        missing = [vbucket for vbucket in vbuckets if self._is_missing(vbucket)]
+        if missing and not self._may_open():
+            self._retry_later(now)
+            return
+        for vbucket in missing:
+            takes_over = vbucket in self._takes_over
+            stream = PassiveStream(self._copies[vbucket], takes_over=takes_over)
+            stream.take_charge()
+            self.by_vbucket[vbucket] = stream
+            self._ask_for(stream)
+
+    def _is_missing(self, vbucket: int) -> bool:
+        is_wanted = vbucket in self._copies and vbucket not in self._waiting
+        is_there = vbucket in self.by_vbucket or self._connection.has_stream(vbucket)
+        return is_wanted and not is_there
+
+    def _ask_for(self, stream: PassiveStream) -> None:
+        stream.asked(
+            self._connection.open_stream(stream.vbucket, stream.position, flags=int(stream.flags))
+        )
+
+    def _retry_later(self, now: float) -> None:
+        """Ask again in a while; a wait that has begun is not put off."""
+        if self.retry_at is None:
+            self.retry_at = now + self._wait_seconds
+            self._wait_seconds = min(2 * self._wait_seconds, LONGEST_RETRY_SECONDS)
+
+    def take(self, event: Event, now: float) -> PassiveStream | None:
+        """Pass an event of the connection to its stream; return the stream, None without one.
+
+        One that is over then is not there any more.
+
+        Raises:
+            RemoteProtocolError: its copy cannot take it, or it is to go back behind the beginning.
+        """
+        if isinstance(event, StreamClosed):
+            self._open([event.vbucket], now)
+        if not isinstance(event, StreamEvent):
+            return None
+        stream = self.by_vbucket.get(event.vbucket)
+        if stream is None:  # of a stream that was closed
+            return None
+        is_in_charge = stream.is_in_charge
+        if is_in_charge:
+            stream.take(event)
+        match event:
+            case StreamOpened():
+                self._wait_seconds = FIRST_RETRY_SECONDS
+            case RollbackOrdered():
+                self._rolled_back(stream, event, now)
+            case StreamEnded() | StreamRefused() | StreamRejected():
+                self._lost(stream, now)
+        return stream if is_in_charge else None
+
+    def _rolled_back(self, stream: PassiveStream, event: RollbackOrdered, now: float) -> None:
+        if not event.requested.seqno:
+            raise RemoteProtocolError(
+                f"vbucket {event.vbucket}: found ROLLBACK as the answer to a stream from the "
+                "beginning, expected a stream"
+            )
+        if stream.is_in_charge and self._may_open():
+            self._ask_for(stream)
+        else:
+            self._lost(stream, now)
+
+    def _lost(self, stream: PassiveStream, now: float) -> None:
+        stream.end()
+        del self.by_vbucket[stream.vbucket]
+        if stream.takes_over:
+            del self._copies[stream.vbucket]
+        else:
+            self._waiting.add(stream.vbucket)
+            self._retry_later(now)
+
+    def end(self) -> None:
+        """End all streams, as the connection is over."""
+        for stream in self.by_vbucket.values():
+            stream.end()
+        self.by_vbucket.clear()

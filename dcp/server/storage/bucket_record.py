@@ -1,0 +1,160 @@
+"""The record of a bucket in ``bucket.json``: encoded, and decoded with checks.
+
+What is read may be anything, of a person's editor or of a bad disk: each field is looked at before
+it is believed.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.server.model.json_checks import (
+    Check,
+    is_flag,
+    is_list_of,
+    is_number,
+    is_object_of,
+    is_optional,
+    is_row_of,
+    is_text,
+)
+from dcp.server.model.manifest_table import Row
+from dcp.server.model.placement import ABSENT
+from dcp.server.storage.log_names import is_log_name
+from dcp.wire.json_tree import json_tree
+
+FOLDER_VERSION: Final = 3
+_MOST_SHOWN: Final = 60
+"""So many characters of what is wrong are told."""
+_NUMBERS: Final = is_list_of(is_number)
+_NODES: Final = is_list_of(lambda found: is_number(found) or repr(found) == repr(ABSENT))
+_ROW: Final = is_object_of(
+    {
+        "number": is_number,
+        "uid": is_number,
+        "scopes_gone": _NUMBERS,
+        "scopes": is_list_of(is_row_of(is_number, is_text)),
+        "collections_gone": _NUMBERS,
+        "collections": is_list_of(
+            is_row_of(is_number, is_text, is_number, is_optional(is_number), is_number)
+        ),
+        "given_scope_ids": _NUMBERS,
+        "given_collection_ids": _NUMBERS,
+    }
+)
+"""One row of the manifest table."""
+_EXPECTED: Final[dict[str, tuple[Check, str]]] = {
+    "bucket": (is_text, "a name"),
+    "vbuckets": (is_number, "a number"),
+    "nodes": (is_number, "a number"),
+    "uuid": (is_text, "a text"),
+    "first_uuids": (_NUMBERS, "a list of numbers"),
+    "map_rev": (is_number, "a number"),
+    "owners": (_NUMBERS, "a list of numbers"),
+    "members": (is_list_of(is_flag), "a list of true and false"),
+    "copies": (is_list_of(_NODES), "a list of lists of numbers from -1 on"),
+    "logs": (is_list_of(is_log_name), "a list of names of logs"),
+    "copy_logs": (
+        is_list_of(is_list_of(is_row_of(is_number, is_log_name))),
+        "a list of lists of nodes and names of logs",
+    ),
+    "manifest": (is_number, "a number"),
+    "manifests": (is_list_of(_ROW), "a list of manifests"),
+    "starts": (is_number, "a number"),
+    "ended_at": (is_optional(_NUMBERS), "null or a list of numbers"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRecord:
+    """The common state of a bucket's vbuckets.
+
+    ``first_uuids`` begin the failover logs of vbuckets that have no log file. ``copies`` are the
+    rows of the map that name the nodes of each vbucket's copies. ``logs`` and ``copy_logs`` are the
+    names of their files, those of copies with their nodes. ``manifest`` is the number of the
+    bucket's own one among ``manifests``. ``starts`` counts the processes that served it.
+    ``ended_at`` are the vbuckets' high seqnos at a stop in good order, else None.
+    """
+
+    bucket: str
+    vbuckets: int
+    nodes: int
+    uuid: str
+    first_uuids: Sequence[int]
+    map_rev: int
+    owners: Sequence[int]
+    members: Sequence[bool]
+    copies: Sequence[Sequence[int]]
+    logs: Sequence[str]
+    copy_logs: Sequence[Sequence[tuple[int, str]]]
+    manifest: int
+    manifests: Sequence[Row]
+    starts: int = 0
+    ended_at: Sequence[int] | None = None
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        return json.dumps({"version": FOLDER_VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "BucketRecord":
+        """Return what ``encode`` made the bytes of.
+
+        Raises:
+            ConfigError: it did not, or another version of dcplake did; says what was found.
+        """
+        try:
+            tree = json_tree(data)
+        except ValueError as error:
+            raise ConfigError(f"found no JSON ({error}), expected an object") from None
+        if not isinstance(tree, dict):
+            raise ConfigError(f"found {_shown(tree)}, expected a JSON object")
+        version = tree.pop("version", None)
+        if version != FOLDER_VERSION:
+            raise ConfigError(f"format version: found {version!r}, expected {FOLDER_VERSION!r}")
+        if tree.keys() != _EXPECTED.keys():
+            raise ConfigError(f"fields: found {sorted(tree)}, expected {sorted(_EXPECTED)}")
+        for name, (is_right, expected) in _EXPECTED.items():
+            if not is_right(tree[name]):
+                raise ConfigError(f"{name}: found {_shown(tree[name])}, expected {expected}")
+        record = cls(**tree)
+        record._check_lengths()
+        return record
+
+    def _check_lengths(self) -> None:
+        for name, column in (
+            ("first_uuids", self.first_uuids),
+            ("owners", self.owners),
+            ("copies", self.copies),
+            ("logs", self.logs),
+            ("copy_logs", self.copy_logs),
+            ("ended_at", self.ended_at),
+        ):
+            if column is not None and len(column) != self.vbuckets:
+                raise ConfigError(f"{name}: found {len(column)}, expected {self.vbuckets}")
+        names = [*self.logs, *(name for row in self.copy_logs for _, name in row)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"logs: found {twice[0]} twice, expected each once")
+        rows = [("owners", self.owners), *(("copies", row) for row in self.copies)]
+        for name, row in rows:
+            if row and max(row) >= len(self.members):
+                raise ConfigError(
+                    f"{name}: found node {max(row)}, expected less than {len(self.members)}"
+                )
+        numbers = [0, *(row["number"] for row in self.manifests)]
+        if any(number <= before for before, number in pairwise(numbers)):
+            raise ConfigError(
+                f"manifests: found numbers {_shown(numbers[1:])}, expected some that ascend from 1"
+            )
+        if self.manifest not in numbers:
+            raise ConfigError(
+                f"manifest: found number {self.manifest}, expected one of {_shown(numbers)}"
+            )
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -1,0 +1,125 @@
+"""Cuts consecutive frames into batches that fit the window.
+
+A chunk knows the running sum of its frame lengths, so how many messages the window lets pass is one
+binary search, and the stream's opaque is written into a whole batch at once.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dcp.server.model.item_layouts import OPAQUE_AT, OPCODE_AT
+from dcp.server.model.versions import Version
+from dcp.server.streams.stream_id_frames import with_stream_id
+from dcp.wire.vocabulary import Opcode
+
+_OPAQUE_BYTES: Final = np.arange(OPAQUE_AT, OPAQUE_AT + 4)
+
+
+class TakenFrames(NamedTuple):
+    """Frames as one buffer, the seqnos of their items, and what flow control charges for them."""
+
+    data: bytearray
+    seqnos: npt.NDArray[np.uint64]
+    charged_bytes: int
+
+
+class Chunk:
+    """Some frames in a row, ready to be cut into batches."""
+
+    def __init__(
+        self,
+        ends: npt.NDArray[np.int64],
+        seqnos: npt.NDArray[np.uint64],
+        buffer: memoryview | None,
+        parts: list[bytes],
+    ) -> None:
+        """``ends[i]`` is the length of the first i frames, in buffer or as two parts each."""
+        self._ends = ends
+        self._charges = ends
+        self._seqnos = seqnos
+        self._buffer = buffer
+        self._parts = parts
+        self._next = 0
+
+    def with_stream_id(self, stream_id: int) -> "Chunk":
+        """Return the same frames as a stream of that id sends them; none was taken yet."""
+        if self.is_empty:
+            return self
+        data = b"".join(self._parts) if self._buffer is None else self._buffer
+        framed, ends = with_stream_id(data, self._ends, stream_id)
+        return Chunk(ends, self._seqnos, memoryview(framed), [])
+
+    def charging_prepares(self, extra_bytes: int) -> "Chunk":
+        """Add these bytes to what flow control charges for each prepare."""
+        if self._buffer is None:
+            opcodes = np.array([head[OPCODE_AT] for head in self._parts[::2]], np.uint8)
+        else:
+            opcodes = np.frombuffer(self._buffer, np.uint8)[self._ends[:-1] + OPCODE_AT]
+        extras = np.where(opcodes == Opcode.DCP_PREPARE, extra_bytes, 0)
+        self._charges = self._ends + np.concatenate(([0], np.cumsum(extras)))
+        return self
+
+    @property
+    def left_seqnos(self) -> npt.NDArray[np.uint64]:
+        """The seqnos of the items that were not taken."""
+        return self._seqnos[self._next :]
+
+    @property
+    def frame_bytes(self) -> int:
+        """The length of all frames, taken or not."""
+        return int(self._ends[-1])
+
+    @property
+    def is_empty(self) -> bool:
+        """True if all frames were taken."""
+        return self._next == len(self._seqnos)
+
+    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> TakenFrames:
+        """Return the next frames: one at least, if there is any.
+
+        Frames are taken while less than ``room_bytes`` was charged before them, the rule of flow
+        control; and until ``most_bytes`` would be exceeded or ``most_items`` are taken.
+        """
+        if self.is_empty:
+            return TakenFrames(bytearray(), self._seqnos[:0], 0)
+        first = self._next
+        base = int(self._ends[first])
+        charged = int(self._charges[first])
+        allowed = int(np.searchsorted(self._charges[:-1], charged + room_bytes, side="left"))
+        fitting = int(np.searchsorted(self._ends, base + most_bytes, side="right")) - 1
+        last = max(first + 1, min(allowed, fitting, first + most_items))
+        if self._buffer is not None:
+            data = bytearray(self._buffer[base : int(self._ends[last])])
+        else:
+            data = bytearray().join(self._parts[2 * first : 2 * last])
+        starts = self._ends[first:last] - base
+        _write_opaque(data, starts, opaque)
+        self._next = last
+        return TakenFrames(data, self._seqnos[first:last], int(self._charges[last]) - charged)
+
+
+def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -> None:
+    cells = np.frombuffer(data, np.uint8)
+    cells[starts[:, None] + _OPAQUE_BYTES] = np.frombuffer(opaque.to_bytes(4), np.uint8)
+
+
+def chunk_of(versions: Sequence[Version], flavour: int) -> Chunk:
+    """Return versions as frames of a flavour."""
+    return chunk_of_wires(versions, [version.wire(flavour) for version in versions])
+
+
+def chunk_of_wires(versions: Sequence[Version], wires: Sequence[tuple[bytes, bytes]]) -> Chunk:
+    """Return versions with frames that are encoded already, each of two parts."""
+    sizes = [len(head) + len(value) for head, value in wires]
+    ends = np.fromiter(accumulate(sizes, initial=0), np.int64, len(sizes) + 1)
+    seqnos = np.fromiter((version.seqno for version in versions), np.uint64, len(versions))
+    return Chunk(ends, seqnos, None, [part for wire in wires for part in wire])
+
+
+def no_frames() -> Chunk:
+    """Return an empty chunk: nothing found yet, to be continued in the next turn."""
+    return Chunk(np.zeros(1, np.int64), np.empty(0, np.uint64), memoryview(b""), [])

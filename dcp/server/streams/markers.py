@@ -1,0 +1,58 @@
+"""Builds snapshot markers: the version for a connection, and the fields beside the bounds.
+
+    version   when                                    tells
+    1         else                                    bounds and flags
+    2.0       of a replica that acknowledges          and how far sync writes have come
+    2.2       from disk, where it was asked for       and the purge seqno
+
+Source: kv_engine ``dcp/active_stream.cc`` (snapshot), ``docs/dcp/documentation/commands/
+snapshot-marker.md``.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from dcp.server.model.durability import Durability
+from dcp.server.streams.snapshots import MemoryItems, Snapshot
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.vbucket.vbucket_data import VbucketData
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import SnapshotFlag
+
+_V2_0: Final = 0
+_V2_2: Final = 2
+
+
+def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -> m.SnapshotMarker:
+    """Return the message that begins a snapshot."""
+    body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
+    is_v2_2 = settings.marker_v2 and bool(snapshot.flags & SnapshotFlag.DISK)
+    if not (settings.tells_durability or is_v2_2):
+        return body
+    durability = Durability(snapshot.end, 0, 0)
+    if settings.tells_durability:
+        durability = _durability_of(snapshot, data)
+    body = replace(
+        body,
+        version=_V2_0,
+        max_visible_seqno=durability.max_visible_seqno,
+        high_completed_seqno=durability.high_completed_seqno,
+    )
+    if is_v2_2:
+        body = replace(
+            body,
+            version=_V2_2,
+            purge_seqno=data.disk.purge_seqno,
+            high_prepared_seqno=durability.high_prepared_seqno,
+        )
+    return body
+
+
+def _durability_of(snapshot: Snapshot, data: VbucketData) -> Durability:
+    """Return the durability seqnos of a snapshot; from memory only its visible end."""
+    if not isinstance(snapshot.source, MemoryItems):
+        return data.durability_at(snapshot.end)
+    visible = snapshot.source.last_visible_seqno
+    if visible is None:
+        visible = data.durability_at(snapshot.end).max_visible_seqno
+    return Durability(visible, 0, 0)

@@ -1,0 +1,502 @@
+"""One DCP stream of one vbucket: from disk first where memory lacks something, then from memory.
+
+    phase          event             next phase
+    BACKFILLING    BACKFILL_DONE     IN_MEMORY
+    IN_MEMORY      CURSOR_DROPPED    BACKFILLING
+    either         END               ENDING       (a STREAM_END is to be sent)
+    either         DROP              DEAD         (closed without a word)
+    ENDING         END_SENT          DEAD
+
+A backfill sends everything on disk after the stream's seqno as one snapshot, however many disk
+snapshots that merges. When it is opened a cursor is placed behind its end, so that memory keeps
+what comes after. In memory, each look of the cursor is a point-in-time snapshot of its own. A
+cursor that was dropped to save memory sends the stream back to the disk, which the client sees only
+by the marker's flags. A snapshot that has begun is always sent to its end, also beyond the end that
+was asked for: a part of it would be no state that there was. What of it is not sent stays in
+memory under the cursor, so that it is counted; when that was dropped the disk has the rest of the
+same snapshot. Where compaction took some of it the next one, from disk, goes on in its place, and
+begins where it began, as for a client that comes again.
+
+From a copy that is inside a snapshot a client gets the same one: disk and memory under one marker
+that ends where the active's snapshot ends, and the rest as the copy receives it. Streams that leave
+something out, and those of the disk only, wait until the snapshot is whole (DCP concepts document,
+"Streaming from a replica vbucket").
+
+``backfill.py`` decides the items sent from disk and their order. A takeover stream that has sent
+everything goes on as ``takeover.py`` says.
+
+With change streams the markers say so: of memory and of the disk. Below the history that the disk
+retains it has the newest versions only; then two markers with the same bounds share one snapshot.
+
+Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
+item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dcp.errors import FrameError
+from dcp.server.checkpoints.checkpoint_manager import CheckpointKind, CursorItems
+from dcp.server.model.resume_rules import Verdict
+from dcp.server.model.stream_filter import EVERYTHING, StreamFilter
+from dcp.server.model.versions import Flavour, Version
+from dcp.server.storage.disk_scan import Scan
+from dcp.server.streams.backfill import (
+    messages_behind,
+    misses_purged,
+    scan_of,
+    snapshot_end,
+    source_of,
+)
+from dcp.server.streams.key_order import KeyOrderItems
+from dcp.server.streams.markers import marker_of
+from dcp.server.streams.snapshots import DiskItems, MemoryItems, Snapshot
+from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.takeover import Takeover
+from dcp.server.vbucket.vbucket_data import VbucketData
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame_info import stream_id_info
+from dcp.wire.vocabulary import (
+    EndReason,
+    Magic,
+    Opcode,
+    OsoFlag,
+    SnapshotFlag,
+    StreamFlag,
+)
+
+_LOG = logging.getLogger(__name__)
+_NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
+_DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
+_HISTORY: Final = int(_DISK | SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
+_MEMORY: Final = int(SnapshotFlag.MEMORY)
+_FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
+
+
+class ActiveStreamPhase(Enum):
+    """The source of the stream's next message."""
+
+    BACKFILLING = "backfilling"
+    IN_MEMORY = "in memory"
+    ENDING = "ending"
+    DEAD = "dead"
+
+
+class _Event(Enum):
+    BACKFILL_DONE = "backfill done"
+    CURSOR_DROPPED = "cursor dropped"
+    END = "end"
+    DROP = "drop"
+    END_SENT = "end sent"
+
+
+_NEXT: Final = {
+    (ActiveStreamPhase.BACKFILLING, _Event.BACKFILL_DONE): ActiveStreamPhase.IN_MEMORY,
+    (ActiveStreamPhase.IN_MEMORY, _Event.CURSOR_DROPPED): ActiveStreamPhase.BACKFILLING,
+    (ActiveStreamPhase.BACKFILLING, _Event.END): ActiveStreamPhase.ENDING,
+    (ActiveStreamPhase.IN_MEMORY, _Event.END): ActiveStreamPhase.ENDING,
+    (ActiveStreamPhase.BACKFILLING, _Event.DROP): ActiveStreamPhase.DEAD,
+    (ActiveStreamPhase.IN_MEMORY, _Event.DROP): ActiveStreamPhase.DEAD,
+    (ActiveStreamPhase.ENDING, _Event.END_SENT): ActiveStreamPhase.DEAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """Frames to send: one marker, one STREAM_END, or items whose seqnos are ``seqnos``.
+
+    None at all: the stream has more to look for, others may have their turn. ``is_from_disk``:
+    whether they were read there, whatever their marker says. ``extra_bytes`` is what flow control
+    charges beyond the frames' length.
+    """
+
+    data: bytes | bytearray
+    seqnos: npt.NDArray[np.uint64]
+    is_from_disk: bool = False
+    extra_bytes: int = 0
+
+    @property
+    def charged_bytes(self) -> int:
+        """The bytes that flow control charges."""
+        return len(self.data) + self.extra_bytes
+
+
+_NOTHING_YET: Final = FrameBatch(b"", _NO_SEQNOS)
+"""The disk is being read for something that is shown: other streams have their turn first."""
+
+
+class ActiveStream:
+    """An accepted stream; ``sent_seqno`` is how far the client has everything.
+
+    More than 15 attributes: what was asked for, how far it is, and the snapshot that is in force,
+    each of which statistics show.
+    """
+
+    def __init__(
+        self,
+        data: VbucketData,
+        opaque: int,
+        verdict: Verdict,
+        flags: int,
+        settings: StreamSettings,
+        wanted: StreamFilter = EVERYTHING,
+        *,
+        vb_uuid: int = 0,
+    ) -> None:
+        """Begin; ``vb_uuid`` is the one in the request, for statistics."""
+        self.vbucket = data.vbucket
+        self.opaque = opaque
+        self.stream_id = wanted.stream_id
+        named = "" if wanted.stream_id is None else f"sid_{wanted.stream_id}:"
+        self.cursor = named + settings.cursor
+        self.sent_seqno = max(verdict.start, data.base_seqno)
+        self.end_seqno = verdict.end
+        self.flags, self.vb_uuid = flags, vb_uuid
+        self.start_seqno, self.snap_start_seqno = verdict.start, verdict.snap_start
+        self.items_from_disk = self.items_from_memory = 0
+        self.sent_snap_end_seqno = 0
+        self.acknowledged_seqno = 0
+        self._data = data
+        self._settings = settings
+        self._filter = wanted
+        self._disk_only = bool(flags & StreamFlag.DISK_ONLY)
+        self.takeover = Takeover() if flags & StreamFlag.TAKEOVER else None
+        self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
+        self._first_start: int | None = min(verdict.snap_start, verdict.start)
+        self._memory_flags = _FIRST_MEMORY
+        self._snapshot: Snapshot | None = None
+        self._marker_start = 0
+        self._open_end: int | None = None  # of a snapshot that a copy is receiving
+        self._closing: list[bytes] = []
+        self._reason = EndReason.OK
+        self._has_cursor = False
+        self.phase = self._first_phase()
+
+    def _first_phase(self) -> ActiveStreamPhase:
+        if self._disk_only:
+            return ActiveStreamPhase.BACKFILLING
+        self._has_cursor = self._place_cursor(self.sent_seqno)
+        if self._has_cursor:
+            return ActiveStreamPhase.IN_MEMORY
+        self._data.checkpoints.remove(self.cursor)
+        return ActiveStreamPhase.BACKFILLING
+
+    def _place_cursor(self, after_seqno: int) -> bool:
+        """Place a cursor so that memory keeps all after a seqno; return whether it has it all."""
+        return self._data.checkpoints.register(
+            self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
+        )
+
+    def _on(self, event: _Event) -> None:
+        self.phase = _NEXT[self.phase, event]
+
+    def is_of(self, data: VbucketData) -> bool:
+        """Return whether this is what it streams."""
+        return self._data is data
+
+    @property
+    def is_sending(self) -> bool:
+        """True if items are still to come."""
+        return self.phase in (ActiveStreamPhase.BACKFILLING, ActiveStreamPhase.IN_MEMORY)
+
+    @property
+    def is_inside_snapshot(self) -> bool:
+        """True if items of the snapshot in force are still to be sent."""
+        if self._open_end is not None:
+            return True
+        return self._snapshot is not None and self.sent_seqno < self._snapshot.end
+
+    @property
+    def has_change_streams(self) -> bool:
+        """True if it sends all versions that are there."""
+        return self._settings.change_streams
+
+    @property
+    def has_cursor(self) -> bool:
+        """True if memory keeps what comes next."""
+        return self._has_cursor and self.is_sending
+
+    def acknowledged(self, seqno: int) -> None:
+        """Note up to which prepare its client, a replica, holds everything."""
+        self.acknowledged_seqno = max(self.acknowledged_seqno, seqno)
+
+    def cursor_dropped(self) -> None:
+        """Return to the disk, as memory no longer keeps the next items."""
+        self._has_cursor = False
+        if self.phase is ActiveStreamPhase.IN_MEMORY:
+            self._on(_Event.CURSOR_DROPPED)
+
+    def end(self, reason: EndReason, *, announce: bool) -> None:
+        """Stop sending items; with ``announce`` a STREAM_END will follow."""
+        if self.is_sending:
+            self._reason = reason
+            self._let_go()
+            self._on(_Event.END if announce else _Event.DROP)
+
+    def _let_go(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.source.close()
+            self._snapshot = None
+        self._data.checkpoints.remove(self.cursor)
+
+    # --- what to send
+
+    def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
+        """Return the next frames to send, at least one message; None while there is nothing.
+
+        ``room_bytes`` is what flow control has left; it must be positive. A stream whose disk
+        cannot be read, or is damaged, ends; so does one with a value that cannot be reshaped for
+        the client: only what that client asked for fails, the connection goes on.
+        """
+        try:
+            return self._next_batch(room_bytes, most_bytes, most_items)
+        except (OSError, FrameError) as error:
+            text = "vbucket %d: stream %s ends with BACKFILL_FAILED behind seqno %d: %s"
+            _LOG.warning(text, self.vbucket, self.cursor, self.sent_seqno, error)
+            self.end(EndReason.BACKFILL_FAILED, announce=True)
+            return self._next_batch(room_bytes, most_bytes, most_items)
+
+    def _next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
+        while self.is_sending:
+            if self._closing:
+                return FrameBatch(self._closing.pop(0), _NO_SEQNOS)
+            if self._snapshot is not None:
+                batch = self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
+            elif self._filter.is_empty:
+                self.end(self._filter.end_reason, announce=True)
+                break
+            elif self.sent_seqno >= self.end_seqno and self._open_end is None:
+                self.end(EndReason.OK, announce=True)
+                break
+            elif self._waits_for_whole:
+                return None
+            elif self.phase is ActiveStreamPhase.BACKFILLING:
+                batch = self._open_backfill()
+            elif (items := self._data.checkpoints.show_items(self.cursor)) is not None:
+                batch = self._open_memory_snapshot(items)
+            elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
+                body = m.SetVbucketState(state)
+                return FrameBatch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE), _NO_SEQNOS)
+            else:
+                return None
+            if batch is not None:
+                return batch
+        if self.phase is not ActiveStreamPhase.ENDING:
+            return None
+        self._on(_Event.END_SENT)
+        return FrameBatch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END), _NO_SEQNOS)
+
+    def _next_items(
+        self, snapshot: Snapshot, room_bytes: int, most_bytes: int, most_items: int
+    ) -> FrameBatch | None:
+        if isinstance(snapshot.source, MemoryItems) and not self._has_cursor:
+            self._leave_memory(snapshot, snapshot.source)
+            if self._snapshot is None:
+                return None
+        taken = snapshot.take(room_bytes, most_bytes, most_items, self.opaque)
+        if taken is None:
+            if isinstance(snapshot.source, DiskItems) and snapshot.source.begin_history():
+                return self._begin(replace(snapshot, flags=_HISTORY))
+            self._finish(snapshot)
+            if isinstance(snapshot.source, KeyOrderItems):
+                behind = messages_behind(snapshot.source, snapshot.end, self._settings)
+                self._closing += [self._frame(body, opcode) for body, opcode in behind]
+                return None
+            is_over = self._open_end is None and self._knows_collections
+            return self._advance_to(snapshot.end) if is_over else None
+        data, seqnos, charged_bytes = taken
+        if not len(seqnos):
+            return _NOTHING_YET
+        if not isinstance(snapshot.source, KeyOrderItems):
+            self.sent_seqno = int(seqnos[-1])
+            if self.sent_seqno >= snapshot.end:
+                self._finish(snapshot)
+        is_from_disk = not isinstance(snapshot.source, MemoryItems)
+        if is_from_disk:
+            self.items_from_disk += len(seqnos)
+        else:
+            self.items_from_memory += len(seqnos)
+        return FrameBatch(data, seqnos, is_from_disk, charged_bytes - len(data))
+
+    def _advance_to(self, end: int) -> FrameBatch:
+        """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""
+        return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
+
+    @property
+    def _shows_all(self) -> bool:
+        """True if the client is shown every item, so that a snapshot may end without one."""
+        return self._filter.is_pass_through and self._knows_collections
+
+    @property
+    def _waits_for_whole(self) -> bool:
+        """True if the next items are part of a snapshot that may be shown only as a whole."""
+        checkpoints = self._data.checkpoints
+        if checkpoints.is_snapshot_complete:
+            return False
+        if self._shows_all and not self._disk_only:
+            return False
+        return self.phase is ActiveStreamPhase.BACKFILLING or not checkpoints.next_is_whole(
+            self.cursor
+        )
+
+    def _finish(self, snapshot: Snapshot) -> None:
+        self.sent_seqno = snapshot.covers
+        if isinstance(snapshot.source, MemoryItems):
+            self._pass_by(snapshot.source, snapshot.covers)
+        elif isinstance(snapshot.source, DiskItems | KeyOrderItems):
+            self._filter = snapshot.source.filter
+        snapshot.source.close()
+        self._snapshot = None
+        if self.phase is ActiveStreamPhase.BACKFILLING and self._has_cursor:
+            self._on(_Event.BACKFILL_DONE)
+
+    def _pass_by(self, source: MemoryItems, seqno: int) -> None:
+        """Advance the cursor and the filter behind items from memory."""
+        self._filter = source.filter_behind
+        self._data.checkpoints.advance(self.cursor, seqno)
+
+    def _leave_memory(self, snapshot: Snapshot, source: MemoryItems) -> None:
+        """Continue a snapshot from disk, as its cursor was dropped; or replace it by another."""
+        self._filter, scan = source.filter, None
+        if not self._settings.flavour & Flavour.COMMITS:  # a disk does not know what was committed
+            scan = self._data.disk.scan_state(
+                source.sent_seqno,
+                snapshot.covers,
+                each_key_once=not self._settings.change_streams,
+            )
+        if scan is None:
+            self._snapshot, self._first_start = None, self._marker_start
+        else:
+            snapshot.go_on_from(DiskItems(scan, self._settings.flavour, self._filter))
+
+    def _open_backfill(self) -> FrameBatch | None:
+        """Begin the backfill from disk; None if it is empty, or misses purged tombstones."""
+        scan = scan_of(self._data, self._settings, self.sent_seqno)
+        try:
+            return self._begin_backfill(scan)
+        except OSError:
+            scan.close()
+            raise
+
+    def _begin_backfill(self, scan: Scan) -> FrameBatch | None:
+        needs_deletions = not (self._ignores_purged or self._has_nothing)
+        if needs_deletions and misses_purged(self._data, self._filter, self.sent_seqno):
+            scan.close()
+            self.end(EndReason.ROLLBACK, announce=True)
+            return None
+        covers = max(self.sent_seqno, scan.end_seqno, self._data.disk.persisted_seqno)
+        end = snapshot_end(self._data, scan, self._settings, self._filter)
+        if not self._disk_only:
+            self._place_cursor_behind(covers)
+        if end is None:
+            scan.close()
+            self.sent_seqno = covers
+            if self._disk_only:
+                self.end(EndReason.OK, announce=True)
+            else:
+                self._on(_Event.BACKFILL_DONE)
+            return None
+        self._memory_flags = _FIRST_MEMORY
+        checkpoints, self._open_end = self._data.checkpoints, None
+        if self._shows_all and not self._disk_only:  # what memory has beyond the disk comes then
+            self._open_end = checkpoints.received_end_at(covers)
+        elif not checkpoints.is_snapshot_complete:
+            self._open_end = checkpoints.snapshot.end
+        if self._open_end is not None:
+            end = self._open_end
+        source = source_of(
+            self._data, scan, self._settings, self._filter, is_first=self._has_nothing
+        )
+        if isinstance(source, KeyOrderItems):
+            return self._begin_out_of_order(source, end, covers)
+        flags = _HISTORY if not scan.item_count and source.begin_history() else _DISK
+        return self._begin(Snapshot(self.sent_seqno + 1, end, flags, source, covers))
+
+    def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> FrameBatch:
+        """Put a snapshot into force that has no marker: the next one is the stream's first."""
+        self._snapshot = self._with_extras(Snapshot(1, end, _DISK, source, covers))
+        begin = m.OsoSnapshot(OsoFlag.START)
+        return FrameBatch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
+
+    @property
+    def _knows_collections(self) -> bool:
+        return bool(self._settings.flavour & Flavour.COLLECTIONS)
+
+    @property
+    def _has_nothing(self) -> bool:
+        """True if the client began at 0 and was sent nothing since; seqnos may begin higher."""
+        return self.start_seqno == 0 and self.sent_seqno <= self._data.base_seqno
+
+    def _place_cursor_behind(self, seqno: int) -> None:
+        if not self._place_cursor(seqno):
+            raise AssertionError(
+                f"vbucket {self.vbucket}: seqnos above {seqno} are neither on disk nor in memory"
+            )
+        self._has_cursor = True
+
+    def _open_memory_snapshot(self, items: CursorItems[Version]) -> FrameBatch | None:
+        """Begin a snapshot of the cursor's items; None where none of them is shown.
+
+        It ends with its last item that is shown, after which nothing changed for this client (as
+        observed on a 7.0 server); what a copy is still receiving ends where it was announced.
+        """
+        end, got = items.snapshot_end, items.items[-1].seqno
+        goes_on, self._open_end = self._open_end == end, end if got < end else None
+        source = MemoryItems(
+            self._data.checkpoints, self.cursor, items.items, self._settings.flavour, self._filter
+        )
+        if goes_on:
+            self._snapshot = self._with_extras(Snapshot(got, end, _MEMORY, source, got))
+            return None
+        if source.is_empty:
+            self.sent_seqno, self._open_end = got, None
+            self._pass_by(source, got)
+            return None
+        flags = self._flags_of(items)
+        if self.takeover is not None:
+            flags |= SnapshotFlag.ACK
+            self.takeover.marker_sent()
+        if self._open_end is None and not source.shows_all:
+            end = source.last_seqno
+        return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
+
+    def _flags_of(self, items: CursorItems[Version]) -> int:
+        history = int(SnapshotFlag.HISTORY) if self._settings.change_streams else 0
+        if items.kind is CheckpointKind.DISK:
+            self._memory_flags = _FIRST_MEMORY
+            return _DISK | history
+        flags, self._memory_flags = self._memory_flags, _MEMORY
+        return (_FIRST_MEMORY if items.begins_checkpoint else flags) | history
+
+    def _begin(self, snapshot: Snapshot) -> FrameBatch:
+        """Put a snapshot into force, and return its marker."""
+        if self._first_start is not None:
+            snapshot, self._first_start = replace(snapshot, start=self._first_start), None
+        self._snapshot = self._with_extras(snapshot)
+        self._marker_start, self.sent_snap_end_seqno = snapshot.start, snapshot.end
+        marker = marker_of(snapshot, self._settings, self._data)
+        return FrameBatch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
+
+    def _with_extras(self, snapshot: Snapshot) -> Snapshot:
+        """Add the connection's stream id and charges to a snapshot's frames."""
+        extra_bytes = self._settings.prepare_extra_bytes
+        return replace(snapshot, stream_id=self.stream_id, prepare_extra_bytes=extra_bytes)
+
+    def _frame(self, body: m.Body, opcode: int) -> bytes:
+        magic, infos = Magic.REQUEST, b""
+        if self.stream_id is not None:
+            magic, infos = Magic.ALT_REQUEST, stream_id_info(self.stream_id)
+        return encode(
+            body,
+            opcode,
+            magic=magic,
+            vbucket=self.vbucket,
+            opaque=self.opaque,
+            framing_extras=infos,
+        ).to_bytes()

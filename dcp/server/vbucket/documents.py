@@ -1,0 +1,474 @@
+"""KV commands on the documents of one vbucket: CAS, expiry, deletion with a tombstone.
+
+Keys are logical, without a prefix; the collection is an argument of its own, 0 the default one.
+
+Every change becomes a version in the history. An expiry of up to 30 days is relative, beyond that
+absolute; 0 is none. A document that is due becomes an expiration as soon as anything touches it, or
+when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
+
+While a sync write on a key is under way (``sync_writes.py``) nobody else writes to it, it does not
+expire, and it is read as it was before; if that is not known, not at all. A command with a
+``level``, its durability, begins one: its write is only prepared, and that is what it returns.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dcp.errors import DcplakeError, FrameError
+from dcp.server.model.hybrid_clock import HybridClock
+from dcp.server.model.manifest import Step
+from dcp.server.model.values import (
+    storable_body_steps,
+    system_xattrs_only,
+    without_xattrs,
+    xattrs_only,
+)
+from dcp.server.model.versions import Content, SyncWrite, Version
+from dcp.server.vbucket.expiry_queue import ExpiryQueue
+from dcp.server.vbucket.vbucket_collections import VbucketCollections
+from dcp.server.vbucket.vbucket_data import VbucketData
+from dcp.types import U32_MAX
+from dcp.wire.json_text import is_json, is_json_steps
+from dcp.wire.leb128 import require_key_length
+from dcp.wire.snappy import inflate
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, Opcode, Status
+from dcp.wire.xattr import MAX_SYSTEM_BYTES
+
+MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
+RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
+_JSON: Final = int(Datatype.JSON)
+_SNAPPY: Final = int(Datatype.SNAPPY)
+_XATTR: Final = int(Datatype.XATTR)
+
+
+class DocumentError(DcplakeError):
+    """A KV command that cannot be done; ``status`` is what the wire answers."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """The content of a key: ``value`` and ``datatype`` as stored, an xattr section included."""
+
+    seqno: int
+    cas: int
+    rev: int
+    flags: int
+    expiry: int
+    value: bytes
+    datatype: int
+
+    @classmethod
+    def of(cls, version: Version) -> "StoredDocument":
+        """Return a version as a document."""
+        return cls(
+            version.seqno,
+            version.cas,
+            version.rev,
+            version.flags,
+            version.expiry,
+            version.value,
+            version.datatype,
+        )
+
+    @property
+    def body(self) -> bytes:
+        """The document without snappy and without xattrs."""
+        value = inflate(self.value) if self.datatype & _SNAPPY else self.value
+        return without_xattrs(value) if self.datatype & _XATTR else value
+
+
+class CheckedValue(NamedTuple):
+    """A checked value to store, with the datatype to store; or its fault."""
+
+    value: bytes
+    datatype: int
+    fault: DocumentError | None = None
+
+
+class DocumentStore:
+    """KV commands over one vbucket's history; ``now`` is seconds since 1970 everywhere."""
+
+    def __init__(self, data: VbucketData, clock: HybridClock | None = None) -> None:
+        self.data = data
+        self.clock = clock or HybridClock()
+        self.collections = VbucketCollections()
+        self.begin_at_base()
+        self.maybe_visible: set[tuple[int, bytes]] = set()
+        """Collections and keys of prepares that may have been committed before a fork."""
+        self.expiries = ExpiryQueue()
+        self.expires_when_read = True
+        """True if a read of a document that is due expires it: not where others write."""
+
+    def hold_back(self, prepares: Iterable[tuple[int, bytes]]) -> None:
+        """Know exactly these prepares as ones that may have been committed before a fork."""
+        self.maybe_visible = set(prepares)
+
+    def leave_expired(self) -> None:
+        """Expire nothing that is read: others write here."""
+        self.expires_when_read = False
+
+    def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
+        """Return the live version of ``key``, or raise DocumentError KEY_ENOENT.
+
+        This and all other commands raise UNKNOWN_COLLECTION for a collection that is not there,
+        and writes SYNC_WRITE_IN_PROGRESS where a sync write on the key is under way.
+        """
+        version = self._live(collection, key, now)
+        if (collection, key) in self.maybe_visible:
+            raise DocumentError(
+                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS, f"get {key!r}: it is committed again"
+            )
+        if version is None:
+            raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
+        return self.data.newest.with_value(version)
+
+    def set(  # noqa: PLR0913  as many as KV SET has
+        self,
+        key: bytes,
+        value: bytes | CheckedValue,
+        now: float,
+        *,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+        cas: int = 0,
+        collection: int = 0,
+        level: int = 0,
+    ) -> Version:
+        """Store a document, new or not; a ``cas`` other than 0 must be that of the document."""
+        live = self._live(collection, key, now)
+        self._require_free(collection, key)
+        _check_cas(key, live, cas)
+        return self._store(
+            collection, key, value, now, flags, expiry, datatype, live=live, level=level
+        )
+
+    def add(  # noqa: PLR0913  as many as KV ADD has
+        self,
+        key: bytes,
+        value: bytes | CheckedValue,
+        now: float,
+        *,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+        collection: int = 0,
+        level: int = 0,
+    ) -> Version:
+        """Store a document that must not exist yet (else KEY_EEXISTS)."""
+        live = self._live(collection, key, now)
+        self._require_free(collection, key)
+        if live is not None:
+            raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
+        return self._store(
+            collection, key, value, now, flags, expiry, datatype, live=None, level=level
+        )
+
+    def replace(  # noqa: PLR0913  as many as KV REPLACE has
+        self,
+        key: bytes,
+        value: bytes | CheckedValue,
+        now: float,
+        *,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+        cas: int = 0,
+        collection: int = 0,
+        level: int = 0,
+    ) -> Version:
+        """Store a document that must exist (else KEY_ENOENT)."""
+        live = self._live(collection, key, now)
+        if live is None:
+            raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
+        self._require_free(collection, key)
+        _check_cas(key, live, cas)
+        return self._store(
+            collection, key, value, now, flags, expiry, datatype, live=live, level=level
+        )
+
+    def delete(
+        self, key: bytes, now: float, *, cas: int = 0, collection: int = 0, level: int = 0
+    ) -> Version:
+        """Delete a document; its system xattrs stay with the tombstone."""
+        live = self._live(collection, key, now)
+        self._require_free(collection, key)
+        if live is None:
+            raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
+        _check_cas(key, live, cas)
+        content = self._tombstone(live, Opcode.DCP_DELETION, now)
+        return self._change(collection, key, now, content, level)
+
+    def touch(
+        self, key: bytes, expiry: int, now: float, *, collection: int = 0, level: int = 0
+    ) -> Version:
+        """Give a document another expiry; that is a mutation, and nothing where it has that.
+
+        (kv_engine ``engines/ep/src/vbucket.cc``, processGetAndUpdateTtl.)
+        """
+        self._live(collection, key, now)
+        self._require_free(collection, key)
+        live = self.get(key, now, collection=collection)
+        until = self._expiry(collection, expiry, now)
+        if until == live.expiry and not level:
+            return live
+        content = Content(live.value, live.datatype, live.flags, until)
+        return self._change(collection, key, now, content, level)
+
+    def expire_due(self, now: float) -> int:
+        """Turn every document whose expiry has come into an expiration; return how many.
+
+        Raises:
+            Exception: the first that kept a document from it. All others expired, and that one is
+                still due.
+        """
+        expired = 0
+        later: list[tuple[int, bytes, int]] = []
+        failures: list[Exception] = []
+        try:
+            while (due := self.expiries.pop_due(now)) is not None:
+                later.append(due)
+                collection, key, _ = due
+                try:
+                    newest = self.data.newest.of_key(key, collection)
+                    if newest is not None and _is_due(newest, now):
+                        if self.data.newest.keys.pending_prepare(key, collection) is not None:
+                            continue
+                        self._expire(newest, now)
+                        expired += 1
+                except Exception as error:  # whatever it is: the others expire
+                    failures.append(error)
+                else:
+                    later.pop()
+        finally:
+            for collection, key, expiry in later:
+                self.expiries.note(collection, key, expiry)
+        if failures:
+            raise failures[0]
+        return expired
+
+    def rewind(self) -> None:
+        """Follow a history that was cut: restore the expiry queue. CAS values go on growing."""
+        left = list(self.data.newest.keys.versions)
+        self.expiries = ExpiryQueue()
+        for version in left:
+            if version.is_live:
+                self.expiries.note(version.collection, version.key, version.expiry)
+        self.collections.cut(self.data.high_seqno, left)
+        self.begin_at_base()
+
+    # --- collections
+
+    def emit(self, steps: Sequence[Step]) -> None:
+        """Emit system events, and stand after each at the manifest that goes with it.
+
+        Documents of a collection that goes or begins anew are gone from its event on.
+        """
+        for event, then in steps:
+            seqno = self.data.high_seqno + 1
+            version = Version.of_event(self.data.vbucket, event, seqno=seqno)
+            self.data.append(version)
+            self.collections.note(version)
+            self.collections.stand_at(then, seqno)
+
+    def begin_at_base(self) -> None:
+        """Let the high seqno of the default collection be at least the data's base seqno."""
+        self.collections.raise_to(self.data.base_seqno)
+
+    # --- inside
+
+    def _live(self, collection: int, key: bytes, now: float) -> Version | None:
+        if self.collections.find(collection) is None:
+            raise DocumentError(
+                Status.UNKNOWN_COLLECTION, f"{key!r}: collection {collection:#x}: found none"
+            )
+        version = self.data.newest.of_key(key, collection)
+        if version is None or version.is_deleted:
+            return None
+        if _is_due(version, now):
+            is_free = self.data.newest.keys.pending_prepare(key, collection) is None
+            if self.expires_when_read and is_free:
+                self._expire(version, now)
+            return None
+        return version
+
+    def _require_free(self, collection: int, key: bytes) -> None:
+        if self.data.newest.keys.pending_prepare(key, collection) is not None:
+            raise DocumentError(
+                Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
+            )
+
+    def _store(  # noqa: PLR0913
+        self,
+        collection: int,
+        key: bytes,
+        value: bytes | CheckedValue,
+        now: float,
+        flags: int,
+        expiry: int,
+        datatype: int,
+        *,
+        live: Version | None,
+        level: int,
+    ) -> Version:
+        check_key(key, collection)
+        if not isinstance(value, CheckedValue):
+            datatype = checked_datatype(value, datatype)
+        elif value.fault is not None:
+            raise value.fault
+        else:
+            datatype = value.datatype
+            value = value.value
+        if not 0 <= flags <= U32_MAX:
+            raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
+        if live is not None and live.datatype & ~datatype & _XATTR:
+            value = self._xattrs_of(live) + (inflate(value) if datatype & _SNAPPY else value)
+            datatype = datatype & ~_SNAPPY | _XATTR
+        until = self._expiry(collection, expiry, now)
+        return self._change(collection, key, now, Content(value, datatype, flags, until), level)
+
+    def _xattrs_of(self, older: Version) -> bytes:
+        """Return the xattrs that stay where a value without any replaces a document.
+
+        (kv_engine ``daemon/protocol/mcbp/mutation_context.cc``.)
+        """
+        stored = self.data.newest.with_value(older).value
+        return xattrs_only(inflate(stored) if older.datatype & _SNAPPY else stored)
+
+    def _expiry(self, collection: int, expiry: int, now: float) -> int:
+        """Return the expiry of a document stored now, capped by its collection's TTL."""
+        until = _absolute_expiry(expiry, now) if expiry else 0
+        found = self.collections.find(collection)
+        latest = int(now) + found.max_ttl_seconds if found and found.max_ttl_seconds else 0
+        return min(until or latest, latest) if latest else until
+
+    def _expire(self, due: Version, now: float) -> None:
+        content = self._tombstone(due, Opcode.DCP_EXPIRATION, now)
+        self._append(due.collection, due.key, now, content)
+
+    def _change(
+        self, collection: int, key: bytes, now: float, content: Content, level: int
+    ) -> Version:
+        """Append the version that a command makes of a document, or with a level its prepare."""
+        try:
+            self.data.require_room()
+        except OSError as error:
+            text = f"{key!r}: too much waits for the disk: {error}"
+            raise DocumentError(Status.ETMPFAIL, text) from error
+        if level:
+            deletes = content.opcode != Opcode.DCP_MUTATION
+            sync = SyncWrite(level=level, deletes=deletes)
+            if deletes:  # a prepare has no other field for the time, and its commit needs it
+                content = content._replace(expiry=content.delete_time)
+            content = content._replace(opcode=int(Opcode.DCP_PREPARE), sync=sync)
+        return self._append(collection, key, now, content)
+
+    def _tombstone(self, live: Version, opcode: Opcode, now: float) -> Content:
+        """Return the tombstone of ``live``; it keeps the document's system xattrs."""
+        value = b""
+        if live.datatype & _XATTR:
+            stored = self.data.newest.with_value(live).value
+            value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
+        return Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
+
+    def _append(self, collection: int, key: bytes, now: float, content: Content) -> Version:
+        older = self.data.newest.of_key(key, collection)
+        version = Version(
+            self.data.vbucket,
+            key,
+            content,
+            seqno=self.data.high_seqno + 1,
+            rev=(self.data.newest.keys.forgotten_rev if older is None else older.rev) + 1,
+            cas=self.clock.next(now),
+            collection=collection,
+        )
+        self.append(version)
+        return version
+
+    def append(self, version: Version) -> None:
+        """Append a version that is ready; its seqno must be the next one."""
+        self.data.append(version)
+        self.collections.note(version)
+        if version.is_document:
+            self.expiries.note(version.collection, version.key, version.expiry)
+
+
+def check_key(key: bytes, collection: int) -> None:
+    """Raise DocumentError EINVAL for a key that is empty or longer than its collection allows."""
+    try:
+        require_key_length(key, collection)
+    except FrameError as error:
+        raise DocumentError(Status.EINVAL, str(error)) from None
+
+
+def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
+    """Run ``checked_datatype`` in steps; a fault is returned with the value."""
+    try:
+        stored = yield from _datatype_steps(value, datatype)
+    except DocumentError as error:
+        return CheckedValue(value, datatype, error)
+    return CheckedValue(value, stored)
+
+
+def checked_datatype(value: bytes, datatype: int) -> int:
+    """Return the datatype to store: XATTR and SNAPPY as given, JSON as found in the body.
+
+    Raises:
+        DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
+    """
+    if not datatype & ~_JSON and len(value) <= MAX_VALUE_BYTES:
+        return _JSON if is_json(value) else 0
+    steps = _datatype_steps(value, datatype)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return int(end.value)
+
+
+def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
+    """Return the same; long JSON is read in steps.
+
+    Raises:
+        DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
+    """
+    if datatype & ~ALL_DATATYPE_BITS:
+        raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
+    try:
+        plain = inflate(value) if datatype & _SNAPPY else value
+        body = (yield from storable_body_steps(plain)) if datatype & _XATTR else plain
+    except FrameError as error:
+        status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
+        raise DocumentError(status, str(error)) from error
+    most = MAX_VALUE_BYTES + (MAX_SYSTEM_BYTES if datatype & _XATTR else 0)
+    if len(plain) > most:
+        raise DocumentError(
+            Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
+        )
+    return datatype & ~_JSON | (_JSON if (yield from is_json_steps(body)) else 0)
+
+
+def _check_cas(key: bytes, live: Version | None, cas: int) -> None:
+    if cas == 0:
+        return
+    if live is None:
+        raise DocumentError(Status.KEY_ENOENT, f"{key!r} with cas {cas}: no such document")
+    if live.cas != cas:
+        raise DocumentError(Status.KEY_EEXISTS, f"{key!r}: found cas {live.cas}, expected {cas}")
+
+
+def _is_due(version: Version, now: float) -> bool:
+    return not version.is_deleted and version.expiry != 0 and version.expiry <= now
+
+
+def _absolute_expiry(expiry: int, now: float) -> int:
+    if not 0 <= expiry <= U32_MAX:
+        raise DocumentError(Status.EINVAL, f"expiry: found {expiry}, expected 0 to {U32_MAX}")
+    if 0 < expiry <= RELATIVE_EXPIRY_SECONDS:
+        return int(now) + expiry
+    return expiry

@@ -1,0 +1,214 @@
+"""Indexes the newest version of every key of one vbucket, and the version on disk.
+
+The event of a collection that was dropped, flushed or begun anew makes an end of all its documents:
+on disk it replaces them all, and compaction drops their frames.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
+from dcp.server.model.durability import DurabilityHistory
+from dcp.server.model.manifest import DEFAULT_ID
+from dcp.server.model.versions import COMMITTED, PREPARED, Version, VersionKey
+from dcp.server.vbucket.stored_version import StoredVersion
+from dcp.wire.vocabulary import Opcode
+
+
+class KeyIndex:
+    """Keys of one vbucket.
+
+    ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
+    on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
+    counts the documents of each collection, ``durability`` says how far sync writes came.
+    """
+
+    def __init__(self, *, keeps_values: bool = True) -> None:
+        """``keeps_values``: whether values that are on disk stay in memory, too."""
+        self._keeps_values = keeps_values
+        self.forgotten_rev = 0
+        self.durability = DurabilityHistory()
+        self.holds_sync_writes = False
+        self.live: Counter[int] = Counter()
+        self._newest: dict[VersionKey, Version] = {}
+        # What the disk has of keys whose newest version it has not; of others it has the newest.
+        self._stored_seqnos: dict[VersionKey, int] = {}
+        self._ended: dict[int, set[VersionKey]] = {}  # by events that the disk has not
+        self._collections = {DEFAULT_ID}  # those that ever had an item
+
+    def note(self, version: Version) -> None:
+        """Take the newest version of its key."""
+        is_document = version.is_document
+        if version.event is None:
+            self.holds_sync_writes |= not is_document
+        elif version.emptied_collection in self._collections:
+            self._empty(version.collection, version.seqno)
+        self._collections.add(version.collection)
+        self.durability.note(version, self._completed_by(version))
+        key = version.stored_key
+        older = self._newest.get(key)
+        if is_document:
+            was_live = older is not None and older.is_live
+            self.live[version.collection] += version.is_live - was_live
+        self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)
+        self._newest[key] = version
+
+    def _empty(self, collection: int, seqno: int) -> None:
+        ended = {key for key, version in self._newest.items() if _is_of(version, collection)}
+        self._ended[seqno] = ended
+        for key in ended:
+            version = self._newest.pop(key)
+            self._stored_seqnos.setdefault(key, version.seqno)
+        self.live.pop(collection, None)
+
+    def _completed_by(self, version: Version) -> int:
+        """Return the seqno of the prepare that a new version completes; 0 where it does not."""
+        if version.opcode == Opcode.DCP_ABORT:
+            return version.sync.prepared_seqno if version.sync else 0
+        if not self.holds_sync_writes or not version.is_document:
+            return 0
+        prepare = self.pending_prepare(version.key, version.collection)
+        return 0 if prepare is None else prepare.seqno
+
+    def __len__(self) -> int:
+        """Return the number of newest versions, tombstones and events included."""
+        return len(self._newest)
+
+    def newest(self, key: bytes, collection: int) -> Version | None:
+        """Return the newest version of ``key``, which may be a deletion."""
+        return self._newest.get((COMMITTED, collection, key))
+
+    def pending_prepare(self, key: bytes, collection: int) -> Version | None:
+        """Return the prepare of the sync write that is under way on ``key``; None without one.
+
+        While one is, nothing else is written to its key: what is newer completed it.
+        """
+        if not self.holds_sync_writes:
+            return None
+        found = self._newest.get((PREPARED, collection, key))
+        if found is None or found.opcode != Opcode.DCP_PREPARE:
+            return None
+        held = self._newest.get((COMMITTED, collection, key))
+        return found if held is None or held.seqno < found.seqno else None
+
+    def pending_prepares(self) -> list[Version]:
+        """Return the prepares of all sync writes that are under way, in their order."""
+        if not self.holds_sync_writes:
+            return []
+        found = [
+            version
+            for (namespace, collection, key), version in self._newest.items()
+            if namespace == PREPARED and self.pending_prepare(key, collection) is version
+        ]
+        return sorted(found, key=lambda version: version.seqno)
+
+    @property
+    def versions(self) -> Iterable[Version]:
+        """The newest version of everything, events included."""
+        return self._newest.values()
+
+    def stored(self, version: Version) -> Sequence[int]:
+        """Note that a version goes to disk, in order; return the seqnos that it replaces there."""
+        key = version.stored_key
+        older = self._stored_seqnos[key]
+        if self._newest.get(key) is version:
+            del self._stored_seqnos[key]
+        else:
+            self._stored_seqnos[key] = version.seqno
+        replaces = [older] if older else []
+        if version.seqno not in self._ended:
+            return replaces
+        for ended in self._ended.pop(version.seqno):
+            if seqno := self._stored_seqnos[ended]:
+                replaces.append(seqno)
+            if ended in self._newest or any(ended in keys for keys in self._ended.values()):
+                self._stored_seqnos[ended] = 0  # it was written again
+            else:
+                del self._stored_seqnos[ended]
+        return sorted(replaces)
+
+    @contextmanager
+    def storing(self, versions: Sequence[Version]) -> Iterator[None]:
+        """Mark these versions as ``stored`` within: all of them, or none if the statements fail."""
+        ended = {
+            each.seqno: self._ended[each.seqno] for each in versions if each.seqno in self._ended
+        }
+        keys = chain((version.stored_key for version in versions), *ended.values())
+        before = {key: self._stored_seqnos[key] for key in keys}
+        try:
+            yield
+        except BaseException:
+            self._stored_seqnos.update(before)
+            self._ended.update(ended)
+            raise
+
+    def stored_high_seqnos(self, collection: int) -> tuple[int, int]:
+        """Return the newest seqnos that the disk has of a collection, of versions it keeps there.
+
+        That of documents and tombstones, and that of prepares and aborts; 0 without any.
+        """
+        found = {COMMITTED: 0, PREPARED: 0}
+        newest = ((key, version.seqno) for key, version in self._newest.items())
+        for key, seqno in chain(
+            (each for each in newest if each[0] not in self._stored_seqnos),
+            self._stored_seqnos.items(),
+        ):
+            if key[1] == collection and key[0] in found:
+                found[key[0]] = max(found[key[0]], seqno)
+        return found[COMMITTED], found[PREPARED]
+
+    def prepare_completed_by(self, version: Version) -> int:
+        """Return the seqno of the prepare on disk that a version completes there; 0: none.
+
+        To be asked before ``stored``. A document on disk older than the prepare is not its commit.
+        """
+        if not self.holds_sync_writes or not version.is_document:
+            return 0
+        prepared = PREPARED, version.collection, version.key
+        newest = self._newest.get(prepared)
+        seqno = self._stored_seqnos.get(prepared, 0 if newest is None else newest.seqno)
+        return seqno if seqno > self._stored_seqnos[version.stored_key] else 0
+
+    # --- values
+
+    def note_stored(self, version: Version) -> None:
+        """Note a version as it was read from disk."""
+        if version.is_live and not self._keeps_values:
+            version = StoredVersion.of(version)
+        self.note(version)
+        self.stored(version)
+
+    def leave_values(self, versions: Iterable[Version]) -> None:
+        """Leave the values of these documents to the disk, where they are now."""
+        if self._keeps_values:
+            return
+        for version in versions:
+            if version.is_live and self._newest.get(version.stored_key) is version:
+                self._newest[version.stored_key] = StoredVersion.of(version)
+
+    # --- what compaction took
+
+    def forget_tombstones(self, up_to_seqno: int) -> None:
+        """Forget the tombstones up to a seqno, all of which were purged from disk."""
+        tombstones = [(key, v) for key, v in self._newest.items() if v.is_deleted]
+        for key, version in tombstones:
+            if version.seqno <= up_to_seqno:
+                self.forgotten_rev = max(self.forgotten_rev, version.rev)
+                del self._newest[key]
+
+    def forget_prepares(self, persisted_seqno: int, is_stored: Callable[[int], bool]) -> None:
+        """Forget the prepares that were completed, and are not on disk any more."""
+        if not self.holds_sync_writes:
+            return
+        prepares = [(key, v.seqno) for key, v in self._newest.items() if key[0] == PREPARED]
+        for key, seqno in prepares:
+            if seqno <= persisted_seqno and not is_stored(seqno):
+                del self._newest[key]
+        for key, seqno in self._stored_seqnos.items():
+            if key[0] == PREPARED and seqno and not is_stored(seqno):
+                self._stored_seqnos[key] = 0
+
+
+def _is_of(version: Version, collection: int) -> bool:
+    return version.collection == collection and version.event is None

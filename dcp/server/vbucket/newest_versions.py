@@ -1,0 +1,87 @@
+"""The newest version of every key of a vbucket, and the versions that it replaces on disk."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from dcp.server.model.manifest import DEFAULT_ID
+from dcp.server.model.versions import Version
+from dcp.server.storage.disk_store import StoredItem, VbucketStore
+from dcp.server.storage.legacy_end import LegacyEnd
+from dcp.server.storage.stored_items import stored_item, version_of
+from dcp.server.vbucket.key_index import KeyIndex
+from dcp.server.vbucket.stored_version import StoredVersion
+
+
+class NewestVersions:
+    """The newest version of every key, as the index ``keys`` has it."""
+
+    def __init__(self, vbucket: int, store: VbucketStore, *, keeps_values: bool) -> None:
+        """``keeps_values``: whether values that are on disk stay in memory, too."""
+        self._vbucket = vbucket
+        self._store = store
+        self._keeps_values = keeps_values
+        self.keys = KeyIndex(keeps_values=keeps_values)
+
+    # --- what keys hold
+
+    def of_key(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
+        """Return the newest version of ``key``, which may be a deletion."""
+        return self.keys.newest(key, collection)
+
+    def with_value(self, version: Version) -> Version:
+        """Return a newest version with its value, which is read from disk where it is only there.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if not isinstance(version, StoredVersion):
+            return version
+        frame = self._store.read(version.seqno)
+        if frame is None:
+            raise AssertionError(f"vbucket {self._vbucket}: seqno {version.seqno} is not on disk")
+        return version_of(frame)
+
+    def document_counts(self) -> Counter[int]:
+        """Return how many documents there are of each collection that has some."""
+        return +self.keys.live
+
+    # --- what is written, and what goes to disk
+
+    def note(self, version: Version) -> None:
+        """Take the newest version of its key, which was written or received."""
+        self.keys.note(version)
+
+    @contextmanager
+    def storing(self, versions: Sequence[Version]) -> Iterator[list[StoredItem]]:
+        """Yield versions as items for the disk, in this order; an error within undoes it.
+
+        Outside they are known to be on disk, or none of them is.
+        """
+        items: list[StoredItem] = []
+        with self.keys.storing(versions):
+            for version in versions:
+                completes = self.keys.prepare_completed_by(version)
+                items.append(stored_item(version, self.keys.stored(version), completes))
+            yield items
+
+    # --- losing and forgetting
+
+    def begin_anew(self) -> None:
+        """Forget all versions: they are read again (``note_read``)."""
+        self.keys = KeyIndex(keeps_values=self._keeps_values)
+
+    def note_read(self, version: Version) -> None:
+        """Take a version that was read from disk."""
+        self.keys.note_stored(version)
+
+    def forget_compacted(self, persisted_seqno: int) -> None:
+        """Forget the keys of which compaction left nothing on disk."""
+        self.keys.forget_tombstones(self._store.purge_seqno)
+        self.keys.forget_prepares(
+            persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
+        )
+
+    def stored_end(self) -> LegacyEnd:
+        """Return the end of the default collection on disk."""
+        return LegacyEnd(*self.keys.stored_high_seqnos(DEFAULT_ID))

@@ -1,0 +1,219 @@
+"""Tracks the sync writes of one vbucket, from their prepare to a commit or an abort.
+
+    state            event           next state       what follows
+    PENDING          ACKNOWLEDGED    COMMITTED        the document at a seqno of its own; success
+    PENDING          TIMED_OUT       ABORTED          an abort at a seqno of its own; ambiguous
+    PENDING          IMPOSSIBLE      ABORTED          the same: too few copies are left
+    PENDING          RECOVERED       MAYBE_VISIBLE    ambiguous: a fork, a move, a restart
+    either           GONE            FORGOTTEN        its collection was dropped; ambiguous
+    MAYBE_VISIBLE    ACKNOWLEDGED    COMMITTED        the document; nobody waits for an answer
+
+A copy acknowledges prepares in order, and none beyond one that it must persist first. A write is
+committed when a majority of the copies acknowledged it, the active among them, so writes are
+committed in order as well. What may have been visible before a fork is never aborted, and its key
+cannot be read until it is committed again. Sources: kv_engine
+``engines/ep/src/durability/active_durability_monitor.cc``, ``engines/ep/src/vbucket.cc``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from typing import Final
+
+from dcp.server.model.versions import Content, SyncWrite, Version
+from dcp.server.vbucket.documents import DocumentStore
+from dcp.server.vbucket.replication_chain import Chain, CopyProgress, is_possible, majority_of
+from dcp.server.vbucket.request_framing import DurabilityLevel
+from dcp.wire.vocabulary import Opcode, Status
+
+
+class WriteState(Enum):
+    """The state of a sync write."""
+
+    PENDING = "pending"
+    MAYBE_VISIBLE = "maybe visible"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    FORGOTTEN = "forgotten"
+
+
+class WriteEvent(Enum):
+    """An event of a sync write."""
+
+    ACKNOWLEDGED = "acknowledged"
+    TIMED_OUT = "timed out"
+    IMPOSSIBLE = "impossible"
+    RECOVERED = "recovered"
+    GONE = "gone"
+
+
+NEXT: Final = {
+    (WriteState.PENDING, WriteEvent.ACKNOWLEDGED): WriteState.COMMITTED,
+    (WriteState.PENDING, WriteEvent.TIMED_OUT): WriteState.ABORTED,
+    (WriteState.PENDING, WriteEvent.IMPOSSIBLE): WriteState.ABORTED,
+    (WriteState.PENDING, WriteEvent.RECOVERED): WriteState.MAYBE_VISIBLE,
+    (WriteState.PENDING, WriteEvent.GONE): WriteState.FORGOTTEN,
+    (WriteState.MAYBE_VISIBLE, WriteEvent.ACKNOWLEDGED): WriteState.COMMITTED,
+    (WriteState.MAYBE_VISIBLE, WriteEvent.GONE): WriteState.FORGOTTEN,
+}
+"""What is not here changes nothing: what may be visible has no deadline and stays possible."""
+
+Answer = Callable[[Status], None]
+"""What tells the client how its write ended: SUCCESS or SYNC_WRITE_AMBIGUOUS."""
+Told = tuple[Answer, Status]
+
+
+@dataclass(slots=True)
+class _Write:
+    prepare: Version
+    deadline: float
+    answer: Answer | None
+    state: WriteState = WriteState.PENDING
+
+    @property
+    def level(self) -> int:
+        return self.prepare.sync.level if self.prepare.sync else 0
+
+    @property
+    def key(self) -> tuple[int, bytes]:
+        return self.prepare.collection, self.prepare.key
+
+
+class SyncWrites:
+    """The sync writes under way in the vbucket of ``documents``; times are seconds since 1970."""
+
+    def __init__(self, documents: DocumentStore) -> None:
+        self._documents = documents
+        self._writes: list[_Write] = []  # in the order of their prepares
+        self._untold: list[Told] = []
+
+    @property
+    def is_pending(self) -> bool:
+        """True if a write is under way, or a client has not been told yet how its write ended."""
+        return bool(self._writes or self._untold)
+
+    def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
+        """Take a write whose prepare was appended just now."""
+        self._writes.append(_Write(prepare, deadline, answer))
+
+    def recover(self, *, is_active: bool) -> None:
+        """Follow a history that was cut, handed over or read anew.
+
+        Waiting clients will get an ambiguous result. An active vbucket commits again what it holds
+        prepares of; any other waits for its active to do so.
+        """
+        self.tell_later(self.give_up())
+        state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
+        pending = self._documents.data.newest.keys.pending_prepares() if is_active else []
+        self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
+        self._documents.hold_back(write.key for write in self._writes)
+
+    def give_up(self) -> Sequence[Told]:
+        """Forget all writes; return the clients to tell that the result is unknown."""
+        told = [*self._untold]
+        for write in self._writes:
+            if write.answer is not None:
+                told.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
+        self._writes, self._untold = [], []
+        return told
+
+    def tell_later(self, told: Sequence[Told]) -> None:
+        """Return these from the next ``step``."""
+        self._untold += told
+
+    def step(self, chain: Chain, now: float) -> Sequence[Told]:
+        """Append the commits and aborts that are due; return the clients to tell the results."""
+        told, self._untold = self._untold, []
+        acknowledged = _majority_seqno(chain, self._writes)
+        left: list[_Write] = []
+        for write in self._writes:
+            event = self._event(write, acknowledged, chain, now)
+            state = write.state if event is None else NEXT.get((write.state, event), write.state)
+            if state is write.state:
+                left.append(write)
+                continue
+            self._end(write, state)
+            if write.answer is not None:
+                is_done = state is WriteState.COMMITTED
+                status = Status.SUCCESS if is_done else Status.SYNC_WRITE_AMBIGUOUS
+                told.append((write.answer, status))
+        self._writes = left
+        return told
+
+    def _event(
+        self, write: _Write, acknowledged: int, chain: Chain, now: float
+    ) -> WriteEvent | None:
+        prepare = write.prepare
+        keys = self._documents.data.newest.keys
+        if keys.pending_prepare(prepare.key, prepare.collection) is not prepare:
+            return WriteEvent.GONE
+        if prepare.seqno <= acknowledged:
+            return WriteEvent.ACKNOWLEDGED
+        if not is_possible(chain):
+            return WriteEvent.IMPOSSIBLE
+        return WriteEvent.TIMED_OUT if now >= write.deadline else None
+
+    def _end(self, write: _Write, state: WriteState) -> None:
+        self._documents.maybe_visible.discard(write.key)
+        if state is WriteState.FORGOTTEN:
+            return
+        seqno = self._documents.data.high_seqno + 1
+        is_commit = state is WriteState.COMMITTED
+        complete = commit_of if is_commit else abort_of
+        self._documents.append(complete(write.prepare, seqno))
+
+
+def commit_of(prepare: Version, seqno: int) -> Version:
+    """Return the document or tombstone at ``seqno`` that a prepare becomes, on any copy."""
+    deletes = bool(prepare.sync and prepare.sync.deletes)
+    content = Content(
+        prepare.value,
+        prepare.datatype,
+        prepare.flags,
+        0 if deletes else prepare.expiry,
+        opcode=int(Opcode.DCP_DELETION if deletes else Opcode.DCP_MUTATION),
+        delete_time=prepare.expiry if deletes else 0,
+        sync=SyncWrite(prepare.seqno),
+    )
+    return _after(prepare, content, seqno)
+
+
+def abort_of(prepare: Version, seqno: int) -> Version:
+    """Return the abort of a prepare at ``seqno``."""
+    content = Content(opcode=int(Opcode.DCP_ABORT), sync=SyncWrite(prepare.seqno))
+    return _after(prepare, content, seqno)
+
+
+def _after(prepare: Version, content: Content, seqno: int) -> Version:
+    return Version(
+        prepare.vbucket,
+        prepare.key,
+        content,
+        seqno=seqno,
+        rev=prepare.rev,
+        cas=prepare.cas,
+        collection=prepare.collection,
+    )
+
+
+def _majority_seqno(chain: Chain, writes: Sequence[_Write]) -> int:
+    """Return the seqno up to which a majority acknowledged, the active among them."""
+    copies = [
+        0 if copy is None else _acknowledged_seqno(copy, writes, is_active=not place)
+        for place, copy in enumerate(chain)
+    ]
+    return min(copies[0], sorted(copies, reverse=True)[majority_of(chain) - 1])
+
+
+def _acknowledged_seqno(copy: CopyProgress, writes: Sequence[_Write], *, is_active: bool) -> int:
+    needs_disk = (
+        DurabilityLevel.MAJORITY_AND_PERSIST_ON_ACTIVE
+        if is_active
+        else DurabilityLevel.PERSIST_TO_MAJORITY
+    )
+    for write in writes:
+        seqno = write.prepare.seqno
+        if write.level >= needs_disk and seqno > copy.persisted_seqno:
+            return min(copy.held_seqno, seqno - 1)
+    return copy.held_seqno
