@@ -391,7 +391,7 @@ class Driver:
         return self._nodes
 
     def received(self) -> int:
-        """Return the newest round; it can be applied, though no round was planned yet."""
+        """Return the newest round, and let the applier know its tables as a plan does."""
         self._applier.know(replicas_in(self.lake))
         return latest_round(self.lake)
 
@@ -455,8 +455,8 @@ class Driver:
         """Make the tables of new collections; those of dropped ones still get applies.
 
         If a vbucket was read with another filter, a new table would lack documents: it is made when
-        all vbuckets have begun anew. These tables bring no rows, but a table at an old round keeps
-        the log.
+        all vbuckets have begun anew. The tables of dropped collections get no rows, but at an old
+        round they would keep the log from being cleaned.
         """
         there = replicas_of(cluster.manifest)
         wanted = filter(document_filter.has_table, there)

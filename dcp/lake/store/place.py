@@ -84,10 +84,11 @@ class TablePlace(ABC):
 
     @abstractmethod
     def can_commit(self) -> bool:
-        """Return whether `commit` can keep its promise here.
+        """Return whether `commit` can keep its promise here, by a trial with files of its own.
 
         Raises:
-            LakeError: neither we nor Spark can.
+            SetupError: an object store does not answer, or refuses us.
+            LakeError: an object store overwrites, so that Spark's commits are not safe either.
         """
 
     @abstractmethod
@@ -103,8 +104,8 @@ class TablePlace(ABC):
         """Remove temporary files of the log that killed processes left."""
 
     def prepare_checkpoint(self) -> None:  # noqa: B027 - most places need nothing
-        """Remove whatever keeps Spark from reading a new checkpoint, and leftovers if that costs
-        nothing.
+        """Remove what keeps Spark from reading a new checkpoint, and leftovers where no request of
+        their own finds them.
         """
 
     def open(self, version: int | None = None) -> "StoredTable":

@@ -24,7 +24,7 @@ class RememberedTable:
     newest: Hashable
     """Identifies the newest commit's file."""
     options: Mapping[str, str] | None = field(repr=False)  # secrets
-    """Opened the table: with others it is read anew, since keys expire."""
+    """It was opened with them. With others it is read anew, since keys expire."""
     read_at: int
     """A time of `Looks.tick`."""
     told: dict[int, _Told] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class RememberedTable:
     def catch_up(self, place: TablePlace) -> bool:
         """Read the new commits; False if all must be read anew.
 
-        So it is if the table was made anew, or its log lost commits that we had read.
+        That is so if the table was made anew, or its log lost commits that this process had read.
         """
         version = self.stored.version()
         found = place.commits_from(version)

@@ -153,7 +153,8 @@ class Table(Protocol):
         The other arguments are as for `merge`.
         """
 
-    def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None: ...
+    def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
+        """Commit a version with the same rows. The arguments are as for `merge`."""
 
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
         """Delete rows; return their number. Without a condition all go, and no file is read."""

@@ -20,14 +20,14 @@ _UNKNOWN: Final = "501 Not Implemented"
 _NO_SWAP: Final = "it cannot swap a file; dcplake can do without"
 
 Trial = Callable[[], str]
-"""Tries something and returns its finding in words."""
+"""One of the trials: tries something and returns its finding in words."""
 
 _safe: "Final[list[ObjectStore]]" = []
 """Stores that refused to overwrite: each is tried once in a process."""
 
 
 class StoreTrial:
-    """The trials of one store, below one folder.
+    """All trials of one store, below one folder.
 
     ``where`` names the store, for messages. Each trial raises SetupError if the store does not
     answer or denies access.

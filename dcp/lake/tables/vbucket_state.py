@@ -58,9 +58,9 @@ class VbucketProgress:
     order: RollbackOrder | None = None
     """An ordered rollback that was not followed yet."""
     fruitless_rollbacks: Annotated[int, pa.int32()] = 0
-    """Counts fruitless rollbacks in a row.
+    """Counts rollbacks in a row that brought nothing.
 
-    Each led to the request that was refused, or to 0 before the vbucket was caught up.
+    The vbucket came to the very request that its node had refused, or to 0 before it was caught up.
     """
 
     def __post_init__(self) -> None:
