@@ -178,7 +178,7 @@ def test_stopped_inside_the_audit_of_an_apply(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("step", "statement"),
     [
-        ("clean", "ALTER changes"),
+        ("clean", "DELETE changes"),
         ("optimize", "OPTIMIZE docs"),
         ("vacuum", "VACUUM changes"),
     ],
