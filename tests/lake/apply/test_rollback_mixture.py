@@ -90,7 +90,7 @@ class Mixture:
                 self.cluster.set(key, b'{"n": %d}' % self.random.randrange(10**6))
             self.cluster.delete(key)
 
-    def _fill(self, vbucket: int) -> None:
+    def fill(self, vbucket: int) -> None:
         """Write large documents into a vbucket: one snapshot, and more than one round."""
         number = found = 0
         with self.cluster.batch():
@@ -111,7 +111,7 @@ class Mixture:
         """
         key = next(key for key in self._keys[vbucket] if key in self.shown().get(vbucket, {}))
         self.cluster.delete(key)
-        self._fill(vbucket)
+        self.fill(vbucket)
         assert self.cluster.purge_tombstones(vbucket) > 0
 
     def round(self, *, small: bool = False) -> bool:
@@ -222,9 +222,12 @@ def test_every_kind_of_rollback_in_one_apply(mixture: Mixture, is_cleaned: bool)
         return  # the rest goes the same way with and without
 
     # While some wait, others go back again, and those that wait lose what they have read so far.
-    mixture.lose(TO_ZERO, 3)  # inside its first snapshot, so all that was read of it
+    read = positions_at(mixture.lake, latest_round(mixture.lake))[TO_ZERO].position.seqno
+    unread = cluster.high_seqno(TO_ZERO) - read
+    mixture.lose(TO_ZERO, unread + 3)  # inside its first snapshot, so all that was read of it
     mixture.lose(A_LITTLE, 3)
     mixture.write(A_LITTLE, BEYOND, TO_ZERO)
+    mixture.fill(TO_ZERO)  # so that it is not whole when others are published
     times_stale = 0
     while mixture.round(small=True):
         made = mixture.apply_if_due() or made
