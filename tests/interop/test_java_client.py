@@ -51,10 +51,6 @@ def test_live_writes_and_a_moved_vbucket(
     scenarios.live_writes_and_a_moved_vbucket(cluster, start)
 
 
-def test_rollback_of_a_lost_tail(make_cluster: MakeCluster, start: scenarios.StartDriver) -> None:
-    scenarios.rollback_of_a_lost_tail(make_cluster(replicas=1), start)
-
-
 def test_rollback_after_a_crash(cluster: ProducerCluster, start: scenarios.StartDriver) -> None:
     scenarios.rollback_after_a_crash(cluster, start)
 

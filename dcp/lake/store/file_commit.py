@@ -109,12 +109,13 @@ def takes_files(place: TablePlace, table: "StoredTable") -> bool:
         SetupError: its store does not answer.
         LakeError: its store overwrites.
     """
-    if unknown := _unknown_features(table):
+    if unknown := unknown_features(table):
         _LOG.info("%s: found the Delta features %s; Spark writes to it", place, unknown)
     return not unknown and place.can_commit()
 
 
-def _unknown_features(table: "StoredTable") -> str:
+def unknown_features(table: "StoredTable") -> str:
+    """Return what a commit of ours does not know of the table's protocol; empty if nothing."""
     protocol = table.protocol()
     if protocol.min_writer_version != _WRITER_VERSION:
         return f"of writer version {protocol.min_writer_version}"
@@ -157,7 +158,7 @@ def commit_files(
     newest = table.transaction_version(app_id)
     if newest is not None and newest >= app_version:
         return
-    if unknown := _unknown_features(table):
+    if unknown := unknown_features(table):
         raise LakeError(
             f"{place}: found the Delta features {unknown}, which it got since the files were "
             "written, expected none; nothing was committed, run it again: Spark writes to it then"

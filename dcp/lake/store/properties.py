@@ -5,7 +5,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from dcp.lake.store.file_commit import checkpoint_if_due, commit_info, commit_lines, commits_to
+from dcp.lake.store.file_commit import (
+    checkpoint_if_due,
+    commit_info,
+    commit_lines,
+    commits_to,
+    unknown_features,
+)
 from dcp.lake.store.place import TablePlace
 
 if TYPE_CHECKING:
@@ -23,12 +29,16 @@ def are_plain(names: Iterable[str]) -> bool:
 
 
 def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -> bool:
-    """Set properties, or remove those without a value; return False if others always came first.
+    """Set properties, or remove those without a value; return whether it was done.
 
-    ``place`` must commit (`dcp.lake.store.file_commit.takes_files`), and the properties be plain.
+    It is not if the table has features that a commit of ours does not know, or if other commits
+    always came first. ``place`` must commit (`dcp.lake.store.file_commit.takes_files`), and the
+    properties be plain.
     """
     for _ in range(_ATTEMPTS):
         table = place.open()
+        if unknown_features(table):
+            return False
         before = table.metadata().configuration
         changed = {**before, **properties}
         after = {name: value for name, value in changed.items() if value is not None}

@@ -116,3 +116,18 @@ def test_properties_that_many_set_at_once_are_all_there(tmp_path: Path) -> None:
 def test_deltas_own_properties_are_left_to_spark() -> None:
     assert not are_plain(["dcplake.a", "delta.enableDeletionVectors"])
     assert are_plain(["dcplake.a", "note"])
+
+
+def test_a_table_that_gets_a_feature_meanwhile_is_left_to_spark(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "table")
+    assert place.can_commit()
+    commit_table(place, CHANGES, ("round",), NO_VECTORS)
+    [protocol] = [
+        json.loads(line)
+        for line in (place.path / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+        if "protocol" in line
+    ]
+    protocol["protocol"]["writerFeatures"].append("inCommitTimestamp")
+    place.commit(1, json.dumps(protocol).encode())
+    assert not commit_properties(place, {"dcplake.a": "1"})
+    assert place.open().version() == 1
