@@ -1,6 +1,7 @@
 """Commands that find nothing to write start no Spark: what they ask is in Delta's log."""
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,11 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.maintain import small_files
+from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import run as lake_run
 from dcp.lake.run.preview import preview
 from dcp.lake.store.data_file import DataFileWriter, FileContents
@@ -162,6 +165,21 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         commit_files(docs.place, [], version, fence, metadata_json(metadata), Operation.MERGE)
 
 
+def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
+    """Count what a pass of a run without end asks, after its first one."""
+    stop = threading.Event()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        lake_run.driving(settings, "a run", None, stop, None, lambda _: False) as (driver, _),
+    ):
+        patch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark"))
+        driver.poll(driver.apply_newest, stop)
+        asked.clear()
+        assert driver.poll(driver.apply_newest, stop) == NEXT_ROUND
+    assert asked.keys() <= {"GET", "HEAD"}, "an idle pass writes nothing"
+    return asked.total()
+
+
 def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +214,7 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
                     look(there)
                 assert asked.keys() <= {"GET", "HEAD"}, "an idle look writes nothing"
                 looks.append(asked.total())
+            looks.append(requests_of_an_idle_pass(there, asked))
             cluster.set(b"key", b"3")
             receiving = replace(there, apply=replace(settings.apply, when="never"))
             asked.clear()
@@ -204,8 +223,8 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
             counted.append(looks)
     _, few, many = counted
     assert few == many, "the same at the same distance from checkpoints"
-    *_, plan, idle_run, one_round = many
-    assert plan < 46 and idle_run < 46 and one_round < 72, counted
+    *_, plan, idle_run, idle_pass, one_round = many
+    assert plan < 46 and idle_run < 46 and idle_pass < 10 and one_round < 72, counted
 
 
 def test_looks_at_a_lake_on_s3_ask_as_much_after_many_requests_to_its_driver(
