@@ -53,6 +53,7 @@ class Action:
     state: ActionState = ActionState.REQUESTED
     detail: str = ""
     is_to_be_cancelled: bool = False
+    """A cancel of it has no answer yet; of an ended request it is to be refused."""
     begun_round: int = 0
     """The newest round when a driver began it."""
     begun_detail: str = ""
@@ -150,13 +151,16 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
         asked["who"] or _NOBODY,
         asked["time"],
     )
+    is_cancel, cancels = action.action == CANCEL, 0
     for row in rows:
-        detail = row["detail"] or ""
-        if row["action"] == CANCEL and asked["action"] != CANCEL:
-            action = replace(action, is_to_be_cancelled=True)
-        elif row["state"] not in _ANSWERS or not action.is_open:
+        detail, is_answer = row["detail"] or "", row["state"] in _ANSWERS
+        if row["action"] == CANCEL:
+            cancels += -1 if is_answer else 1  # counted: clocks may put an answer before its cancel
+            if not is_cancel:
+                continue
+        if not is_answer or not action.is_open:
             continue
-        elif row["state"] == ActionState.BEGUN:
+        if row["state"] == ActionState.BEGUN:
             if action.state is ActionState.REQUESTED:
                 number = int(row["round"] or 0)
                 action = replace(
@@ -164,7 +168,9 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
                 )
         else:
             action = replace(action, state=ActionState(row["state"]), detail=detail)
-    return action
+    cancels -= action.state is ActionState.CANCELLED
+    is_first = is_cancel and action.is_open
+    return replace(action, is_to_be_cancelled=cancels > 0 and not is_first)
 
 
 def _time_of(row: Mapping[str, Any]) -> datetime:

@@ -7,6 +7,7 @@ are carried out elsewhere (`dcp.lake.run.backfills`).
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
@@ -68,7 +69,10 @@ class Requests:
             FencedError: another driver committed a round during a resync; the request stays open.
         """
         for action in self._control.actions():
-            if action.is_open and action.action != BACKFILL:
+            if not action.is_open and action.is_to_be_cancelled:
+                late = f"cancel: found the request {action.state}, expected an open one"
+                self._control.write(replace(action, action=CANCEL), ActionState.REFUSED, None, late)
+            elif action.is_open and action.action != BACKFILL:
                 self._carry_out(action)
         return pause_of(self._control.actions())
 

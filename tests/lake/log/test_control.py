@@ -53,6 +53,14 @@ def rows(*states: tuple[str, str | None]) -> list[dict[str, Any]]:
             11,
             True,
         ),
+        ([("backfill", None), ("backfill", "done"), ("cancel", None)], "done", 0, True),
+        (
+            [("backfill", None), ("cancel", "refused"), ("backfill", "done"), ("cancel", None)],
+            "done",
+            0,
+            False,
+        ),
+        ([("backfill", None), ("cancel", None), ("backfill", "cancelled")], "cancelled", 0, False),
         (
             [("backfill", None), ("backfill", "done"), ("backfill", "incomplete")],
             "done",
@@ -80,6 +88,8 @@ def test_rows_without_an_id_are_no_request(no_id: str | None) -> None:
 def test_a_cancel_of_nothing_is_a_request_to_be_refused() -> None:
     [action] = actions_of(rows(("cancel", None)))
     assert (action.action, action.is_open, action.is_to_be_cancelled) == ("cancel", True, False)
+    [action] = actions_of(rows(("cancel", None), ("cancel", "refused"), ("cancel", None)))
+    assert (action.state, action.is_to_be_cancelled) == (ActionState.REFUSED, True)
 
 
 def test_who_did_not_tell_their_name_is_nobody_else() -> None:

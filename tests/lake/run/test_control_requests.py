@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dcp.errors import FencedError
-from dcp.lake.log.control import Action, ActionState, Control
+from dcp.lake.log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, Requests, pause_of
-from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
+from dcp.lake.tables.tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 
@@ -56,3 +56,18 @@ def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
     assert pause_of([pause, replace(resume, is_to_be_cancelled=True)]) is pause
     done = replace(pause, state=ActionState.DONE, is_to_be_cancelled=True)
     assert pause_of([done]) is done, "the cancel came too late"
+
+
+def test_each_cancel_of_an_ended_request_is_refused_once() -> None:
+    _, lake, _, control = lake_with_request()
+    requests = Requests(lake, control, "writer", ())
+    requests.carry_out()
+    [action] = control.actions()
+    for _ in range(2):
+        control.write(replace(action, action=CANCEL), ActionState.REQUESTED)
+    for _ in range(3):
+        requests.carry_out()
+    answers = lake.table(CONTROL_TABLE).rows("state, detail", f"action = '{CANCEL}'")
+    late = {"state": "refused", "detail": "cancel: found the request done, expected an open one"}
+    assert answers[2:] == [late, late]
+    assert control.actions()[0].state is ActionState.DONE
