@@ -12,6 +12,7 @@ from dcp.server.vbucket.documents import StoredDocument
 from tests.lake.watched_lake import Row, Version, WatchedLake
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.faults import Counts
+from tests.simulation.source import Published
 
 Documents = dict[bytes, tuple[int, int, bytes]]
 """Key -> seqno, cas, value."""
@@ -26,7 +27,7 @@ class Oracle:
         """(vbucket, epoch, seqno) of every row that the log ever got."""
         self._starts: dict[int, tuple[int, int]] = {}
         """Where vbuckets started of which the lake has nothing of before: seqno and branch."""
-        self.published: dict[int, int] = {}
+        self.published: dict[int, Published] = {}
         self.largest_frame_bytes = 0
         self.persist_to = 0
         tables.on_round = self.check_round
@@ -99,7 +100,9 @@ class Oracle:
                 f"expected {_brief(expected)}"
             )
             self._require_on_disk(vbucket, state)
-            self.published[vbucket] = 0 if state is None else state.complete_seqno
+            seqno = 0 if state is None else state.complete_seqno
+            log = None if state is None else state.failover_log
+            self.published[vbucket] = Published(seqno, 0 if log is None else log.uuid_at(seqno))
 
     def _require_on_disk(self, vbucket: int, state: VbucketProgress | None) -> None:
         """``policy.persist_to``: what is published is on the disk of its branch's node."""
@@ -183,8 +186,9 @@ class Oracle:
             if self.documents(state) != expected:
                 return f"vbucket {vbucket}: on a dead branch at {high}"
             # A flush of what was never published leaves nothing to publish.
-            if self.published.get(vbucket) != high and self._published(vbucket) != expected:
-                return f"vbucket {vbucket}: {high} is read, {self.published.get(vbucket)} published"
+            published, _ = self.published.get(vbucket, Published(0, 0))
+            if published != high and self._published(vbucket) != expected:
+                return f"vbucket {vbucket}: {high} is read, {published} published"
         return ""
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from random import Random
+from typing import NamedTuple
 
 from dcp.errors import DcplakeError
 from dcp.producer.cluster import ProducerCluster
@@ -10,6 +11,13 @@ from dcp.server.model.manifest import ManifestError
 from dcp.server.vbucket.documents import DocumentError
 from tests.simulation.faults import Counts, Options
 from tests.simulation.virtual_loop import EPOCH_SECONDS, Incident, VirtualLoop
+
+
+class Published(NamedTuple):
+    """Up to which seqno, on which branch, the lake has published a vbucket."""
+
+    seqno: int
+    uuid: int
 
 
 class Source:
@@ -33,7 +41,7 @@ class Source:
             )
         )
         self._keys = [b"key-%d" % number for number in range(options.keys)]
-        self.complete_seqnos: dict[int, int] = {}
+        self.published: dict[int, Published] = {}
         """What the lake has published, by vbucket: to tell whether a fault took any of it back."""
 
     def _clock(self) -> float:
@@ -77,25 +85,31 @@ class Source:
     def _node(self) -> int:
         return self._random.randrange(self._options.nodes)
 
-    def _high_seqnos(self) -> dict[int, int]:
-        return {vbucket: self.cluster.high_seqno(vbucket) for vbucket in self.vbuckets}
+    def _seqnos(self) -> list[tuple[int, int]]:
+        """Return for each vbucket its high seqno, and up to which the cluster has what is
+        published: 0 if an earlier fault took that back.
+        """
+        found = []
+        for vbucket in self.vbuckets:
+            seqno, uuid = self.published.get(vbucket, Published(0, 0))
+            is_there = self.cluster.failover_log(vbucket).uuid_at(seqno) == uuid
+            found.append((self.cluster.high_seqno(vbucket), seqno if is_there else 0))
+        return found
 
-    def _note_losses(self, what: str, before: dict[int, int]) -> bool:
+    def _note_losses(self, what: str, before: list[tuple[int, int]]) -> bool:
         """Count what a fault lost; return whether published rows were among it."""
-        after = self._high_seqnos()
-        lost = sum(max(0, before[vb] - after[vb]) for vb in self.vbuckets)
+        after = [high for high, _ in self._seqnos()]
         self._counts.add(what)
-        if lost:
+        if any(now < high for now, (high, _) in zip(after, before, strict=True)):
             self._counts.add(f"{what} that lost writes")
-        published = self.complete_seqnos
-        taken_back = any(after[vb] < min(before[vb], published.get(vb, 0)) for vb in self.vbuckets)
+        taken_back = any(now < published for now, (_, published) in zip(after, before, strict=True))
         if taken_back:
             self._counts.add("published writes were lost")
         return taken_back
 
     def crash(self) -> None:
         """A node is killed and comes back at once, without what was not on its disk."""
-        before = self._high_seqnos()
+        before = self._seqnos()
         lost = self._random.choice((None, None, 1, 2, 4))
         with suppress(ValueError):
             self.cluster.crash_restart(self._node(), lost)
@@ -106,14 +120,14 @@ class Source:
 
     def disk_loss(self) -> None:
         """A node comes back with an empty disk."""
-        before = self._high_seqnos()
+        before = self._seqnos()
         with suppress(ValueError):
             self.cluster.crash_restart(self._node(), 10**9)
             self._note_losses("node lost its disk", before)
 
     def failover(self) -> None:
         """A node is lost, its vbuckets go to their copies; it is back empty, for a share."""
-        node, before = self._node(), self._high_seqnos()
+        node, before = self._node(), self._seqnos()
         with suppress(ValueError):
             self.cluster.failover(node)
             self._note_losses("failover", before)

@@ -103,7 +103,7 @@ class Simulation:
         cluster.start()
         self.lake = WatchedLake(options.vbuckets, self._now)
         self.oracle = Oracle(self.lake, cluster, self.counts)
-        self.source.complete_seqnos = self.oracle.published
+        self.source.published = self.oracle.published
         self.oracle.largest_frame_bytes = options.value_bytes + 400
         self.oracle.persist_to = options.persist_to
         settings = self._settings(tuple(cluster.seeds))
