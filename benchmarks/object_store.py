@@ -1,16 +1,16 @@
 """Measures a lake in an S3 server beside one in a folder: CPU seconds of commands, and requests.
 
-    make bench BENCH=object_store ARGS="--documents 1000000 --bytes 1000 --repetitions 3"
+    make bench BENCH=object_store ARGS="--documents 1000000 --bytes 1000 --loads 2"
 
 A producer and two lakes of it: one in a folder, one in an S3 server, whose CPU does not count. It
 is moto's, which closes the connection after each answer; ``--server versitygw`` keeps connections,
 as real stores do, and its requests are not counted (`make interop-setup` builds it). Each command
 runs for both, as a process from start to exit; which one goes first changes from repetition to
-repetition, and what runs once has the folder first: the first load; then ``status``, ``plan``,
-``run --once`` with nothing to do, and after some changes. Beside the load stands a plain Spark
+repetition: ``--loads`` first loads, each into new lakes; in the last ones ``status``, ``plan``,
+``run --once`` with nothing to do, and after some changes. Beside each load stands a plain Spark
 session that reads the load's rows of ``changes`` and appends them to a new table. Last come rounds
-with their applies in a Spark session that goes on, from the third on. CPU is that of the whole tree
-of processes.
+with their applies in a Spark session that goes on, from the third on, and maintenance, once, of the
+folder first. CPU is that of the whole tree of processes.
 """
 
 import argparse
@@ -59,18 +59,23 @@ class Bench:
         self._asked, self._turns, self._seed = Counter[str](), Counter[str](), 0
         self._counting = Lock()
         self.found: dict[str, Measured] = defaultdict(Measured)
+        self._options, self._lake = options, ""
         (folder / "password").write_text(PASSWORD)
+
+    def go_on_with(self, lake: str) -> None:
+        """Let all that follows work on lakes of that name."""
+        self._lake = lake
         lines = [
             "[source]",
-            f"seeds = {list(source.seeds)}",
+            f"seeds = {list(self._source.seeds)}",
             f"username = '{USER}'",
-            f"password_file = '{folder / 'password'}'",
+            f"password_file = '{self._folder / 'password'}'",
             "[lake]",
         ]
-        told = ", ".join(f"{key} = '{value}'" for key, value in options.items())
-        on_s3 = [f"root = 's3://{BUCKET}/lake'", f"storage_options = {{{told}}}"]
-        (folder / "folder.toml").write_text("\n".join([*lines, "root = 'lake'"]))
-        (folder / "store.toml").write_text("\n".join([*lines, *on_s3]))
+        told = ", ".join(f"{key} = '{value}'" for key, value in self._options.items())
+        on_s3 = [f"root = 's3://{BUCKET}/{lake}'", f"storage_options = {{{told}}}"]
+        Path(self.config("folder")).write_text("\n".join([*lines, f"root = '{lake}'"]))
+        Path(self.config("store")).write_text("\n".join([*lines, *on_s3]))
 
     def change(self, count: int) -> None:
         """Let the producer overwrite so many documents."""
@@ -87,7 +92,7 @@ class Bench:
         """Measure a Spark session that appends the rows of ``changes`` elsewhere."""
         for place in self._turn("plain Spark append"):
             words = [sys.executable, "-m", "benchmarks.object_store", "--append"]
-            rows = str(self._folder / "lake" / "changes")
+            rows = str(self._folder / self._lake / "changes")
             self._measure("plain Spark append", place, [*words, self.config(place), rows])
 
     def warm_rounds(self, changes: int, repetitions: int) -> None:
@@ -180,6 +185,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=50_000)
     parser.add_argument("--bytes", type=int, default=500)
     parser.add_argument("--changes", type=int, default=1_000)
+    parser.add_argument("--loads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--server", choices=("moto", "versitygw"), default="moto")
     parser.add_argument("--drive", help=argparse.SUPPRESS)
@@ -204,9 +210,11 @@ def main() -> None:
         else:
             server = servers.enter_context(versitygw(Path(name) / "server"))
             bench = Bench(Path(name), source, server.options)
-        bench.command("first load into changes", "run", "--once", "--set", "apply.when=never")
-        bench.plain_append()
-        bench.command("first apply", "apply")
+        for number in range(arguments.loads):
+            bench.go_on_with(f"lake-{number}")
+            bench.command("first load into changes", "run", "--once", "--set", "apply.when=never")
+            bench.plain_append()
+            bench.command("first apply", "apply")
         for _ in range(arguments.repetitions):
             for title in _COMMANDS:
                 bench.command(title, *title.partition(",")[0].split())
