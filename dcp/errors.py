@@ -3,6 +3,7 @@
     DcplakeError
       SetupError              something this machine lacks (Java, room on a disk, a right to write)
         StoreUnavailableError   an object store cannot be reached, or says that it cannot answer
+        StoreRefusedError       an object store refuses our keys, or there are none
       ConfigError             a setting that is unknown, missing or of the wrong type
         FlowSpecError           a text that is no flow control parameter (fc=)
         SecretError             a file of a secret or certificate that cannot be used
@@ -48,6 +49,12 @@ class SetupError(DcplakeError):
 
 class StoreUnavailableError(SetupError):
     """An object store cannot be reached, or says that it cannot answer: that may pass."""
+
+
+class StoreRefusedError(SetupError):
+    """An object store refuses our keys, or there are none. Files of keys may be replaced at any
+    time, one after the other.
+    """
 
 
 class ConfigError(DcplakeError):

@@ -20,6 +20,7 @@ from dcp.errors import (
     SecretError,
     SourceError,
     StoppedError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from dcp.lake.apply.applier import Applier
@@ -47,7 +48,7 @@ from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log
 from dcp.lake.run.round import run_round
-from dcp.lake.spark.failures import outage_of
+from dcp.lake.spark.failures import known_error
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import (
     Collections,
@@ -73,7 +74,8 @@ _REFUSED_SECONDS: Final = 300.0
 """How long a run that has begun may be refused, or find a secret half written, until that ends it.
 
 A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
-minute or two to bring a new secret to each pod; the cluster has it at once.
+minute or two to bring a new secret to each pod; the cluster has it at once. Of two files of keys
+one may be new and the other old for a moment, and whoever has read both keeps them a while.
 """
 
 
@@ -89,15 +91,17 @@ class _Patience(NamedTuple):
 _REFUSALS: Final = (
     _Patience("the file of a secret to be replaced", (SecretError,)),
     _Patience("the cluster to take user, password and bucket", (AuthenticationError, BucketError)),
+    _Patience("the object store to take the keys", (StoreRefusedError,)),
 )
 _STORE: Final = _Patience("the object store", (StoreUnavailableError,))
 _BOUNDED: Final = (*_REFUSALS, _STORE)
-_STORE_ENDLESS: Final = _STORE._replace(is_endless=True)
 _ENDLESS: Final = (
     *_REFUSALS,
-    _STORE_ENDLESS,
+    _STORE._replace(is_endless=True),
     _Patience("the cluster", (SourceError, RemoteProtocolError), is_endless=True),
 )
+_RECEIVE: Final = "receive"
+_APPLY: Final = "apply"
 _STOPPED: Final = (
     "the run was asked to stop before it had read all that the cluster held at its start; what it "
     "has read is committed, the next run goes on from there"
@@ -154,7 +158,8 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
-        self._failing_since: float | None = None
+        self._failing_since: dict[str, float] = {}
+        """By step: each thread has its own."""
         self._is_cut_short = False
         """True if the store failed since the tables were read, perhaps after an apply's commit."""
 
@@ -171,8 +176,8 @@ class Driver:
         rounds and ends.
 
         The cluster accepted the login before ``cluster`` was read. If a node refuses it later, an
-        executor lacks a secret's file, or the lake's store does not answer, the run tries again for
-        five minutes.
+        executor lacks a secret's file, or the lake's store refuses us or does not answer, the run
+        tries again for five minutes.
 
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
@@ -180,7 +185,8 @@ class Driver:
             StoppedError: ``stop`` or a pause of the lake came first; all received rows are
                 committed.
             QualityError: ``quality.gate`` holds an apply back; all received rows are committed.
-            AuthenticationError, BucketError, SecretError: refused for five minutes.
+            AuthenticationError, BucketError, SecretError, StoreRefusedError: refused for five
+                minutes.
             StoreUnavailableError: the store did not answer for five minutes.
         """
         self._persistence.heed(stop)
@@ -233,7 +239,7 @@ class Driver:
             bounds.learn(plan, report)
             self.apply(report.round, force=False)
         found = query_cluster(self._access, self._remembered)
-        self._failing_since = None
+        self._failing_since.clear()
         bounds.update(found)
         return found
 
@@ -243,11 +249,12 @@ class Driver:
         Another thread applies the rounds that it gets, and this one does not wait for it. When
         ``stop`` is set, the running round ends, and is applied if that is due.
 
-        A cluster or a store that does not answer is asked again. A cluster that refuses us may be
+        A cluster or a store that does not answer is asked again. One that refuses us may be
         starting, or have new secrets before we do: it ends the run only after five minutes.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
+            StoreRefusedError: the store refuses the keys.
             SecretError: a file of a secret could not be used for five minutes.
         """
         self._persistence.heed(stop)
@@ -278,7 +285,8 @@ class Driver:
         reason to wait before the next pass.
 
         Raises:
-            AuthenticationError, BucketError, SecretError: refused for five minutes.
+            AuthenticationError, BucketError, SecretError, StoreRefusedError: refused for five
+                minutes.
         """
         try:
             with self.lake.look():
@@ -305,21 +313,23 @@ class Driver:
             report = self.round(plan)
             self._empty_rounds.learn(report.vbuckets, monotonic())
             newest = report.round
-        self._failing_since = None
+        self._failing_since.pop(_RECEIVE, None)
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
         return newest
 
-    def _outlast(self, failure: Exception, patience: Iterable[_Patience]) -> str:
+    def _outlast(
+        self, failure: Exception, patience: Iterable[_Patience], step: str = _RECEIVE
+    ) -> str:
         """Return what to wait for; raise a failure for which no patience is left."""
-        error = outage_of(failure) or failure
-        if isinstance(error, StoreUnavailableError):  # no |=: the thread of applies sets it, too
-            self._is_cut_short = True
+        error = failure if isinstance(failure, DcplakeError) else known_error(failure)
+        if isinstance(error, StoreUnavailableError | StoreRefusedError):
+            self._is_cut_short = True  # no |=: the thread of applies sets it, too
         for each in patience:
             if isinstance(error, each.kinds):
                 if not each.is_endless:
-                    self._failing_since = self._failing_since or monotonic()
-                    if monotonic() - self._failing_since >= _REFUSED_SECONDS:
+                    since = self._failing_since.setdefault(step, monotonic())
+                    if monotonic() - since >= _REFUSED_SECONDS:
                         raise error
                 return f"{each.awaited}: {error}"
         raise failure
@@ -327,12 +337,14 @@ class Driver:
     def apply_newest(self, to_round: int) -> None:
         """Apply the pending changes up to ``to_round`` if it is due; for a run without end.
 
-        If the store does not answer, the next round that is handed over is applied instead.
+        If the store refuses us or does not answer, the next round that is handed over is applied
+        instead.
         """
         try:
             self.apply(to_round, force=False)
+            self._failing_since.pop(_APPLY, None)
         except Exception as failure:  # Spark's own class, where the store fails
-            self._observer.waiting(0.0, self._outlast(failure, [_STORE_ENDLESS]))
+            self._observer.waiting(0.0, self._outlast(failure, _ENDLESS, _APPLY))
         self._report.applied = self._report.applied[-1:]
 
     def plan(

@@ -24,6 +24,7 @@ from dcp.errors import (
     SecretError,
     SetupError,
     StoppedError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from dcp.lake.spark.leftovers import kept_log
@@ -110,7 +111,7 @@ _CAUSES: Final = (
             r"|NoAwsCredentialsException|NoAuthWithAWSException"
             rf"|{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
         ),
-        SetupError,
+        StoreRefusedError,
         "found no credentials for the object store",
         "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the driver "
         "and of executors, by a profile, by the machine's role, or by a file that "
@@ -121,7 +122,7 @@ _CAUSES: Final = (
             r"<Code>(?:ExpiredToken|ExpiredTokenException|TokenRefreshRequired)</Code>"
             r"|The provided token has expired"
         ),
-        SetupError,
+        StoreRefusedError,
         "the credentials of the object store have ended",
         "renew them and run again: nothing that is committed is lost. Files that "
         "lake.storage_options names are read again while a round goes on, the environment is not",
@@ -131,7 +132,7 @@ _CAUSES: Final = (
             r"\(Service: S3, Status Code: 40[13]\b"
             rf"|{_BY_OBSTORE} [^\n]* status code: 40[13]\b"
         ),
-        SetupError,
+        StoreRefusedError,
         "the object store refused the credentials, or what was done with them",
         "see that the key and its secret are right, and that it may read, write, list and delete "
         "below lake.root",
@@ -161,7 +162,7 @@ _CAUSES: Final = (
             r"\(Service: S3, (Status Code: 4(?!04|12)\d\d)\b"
             rf"|{_BY_OBSTORE} [^\n]* status code: 4(?!04)\d\d\b(?:{_ITS_CODE}(\w+))?"
         ),
-        SetupError,
+        StoreRefusedError,
         "the object store refused what it was asked",
         "see that the credentials, the region and the endpoint are right "
         "(docs/object-stores.md), and run again: nothing that is committed is lost",
@@ -296,7 +297,7 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     original error.
     """
     told = _told(failure)
-    if (error := original_error(told) or _named_cause(told, what)) is not None:
+    if (error := original_error(told) or _carried(told) or _named_cause(told, what)) is not None:
         return error
     named = f"{what}: " if what else ""
     if (code := _ended_jvm(failure)) is None:
@@ -323,17 +324,16 @@ def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     if isinstance(failure, SetupError | SecretError):
         return failure
     told = _TREE.sub(": ", f"{type(failure).__name__}: {failure}")
-    if (carried := _CARRIED.search(told)) is not None:
-        return SecretError(carried[1])
+    if (carried := _carried(told)) is not None:
+        return carried
     if not re.search(_BY_STORE, told) or _KNOWN_TO_SPARK.search(told):
         return None
     return _named_cause(told, what)
 
 
-def outage_of(failure: BaseException) -> StoreUnavailableError | None:
-    """Return the error of an object store that does not answer; None for any other failure."""
-    error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-    return error if isinstance(error, StoreUnavailableError) else None
+def _carried(told: str) -> SecretError | None:
+    match = _CARRIED.search(told)
+    return None if match is None else SecretError(match[1])
 
 
 def _named_cause(told: str, what: str) -> DcplakeError | None:

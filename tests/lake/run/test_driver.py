@@ -24,6 +24,7 @@ from dcp.errors import (
     SecretError,
     SourceError,
     StoppedError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -450,7 +451,9 @@ def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
     assert driver.rounds == []
 
 
-@pytest.mark.parametrize("refusal", [AuthenticationError("no"), BucketError("none")])
+@pytest.mark.parametrize(
+    "refusal", [AuthenticationError("no"), BucketError("none"), StoreRefusedError("wrong keys")]
+)
 def test_a_run_that_goes_on_may_be_refused_for_a_while(
     looks: list[ClusterView | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
@@ -461,7 +464,8 @@ def test_a_run_that_goes_on_may_be_refused_for_a_while(
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
-    assert driver.handed_over == 3, "what was received before is applied meanwhile"
+    if not isinstance(refusal, StoreRefusedError):
+        assert driver.handed_over == 3, "what was received before is applied meanwhile"
     monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.1)
     looks[:] = [refusal, NodeUnavailableError("gone for a moment")] * 50 + [refusal]
     began = monotonic()
@@ -487,12 +491,20 @@ def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
 
 
 @pytest.mark.parametrize("part", ["plan", "round"])
-@pytest.mark.parametrize("refusal", [AuthenticationError("no"), SecretError("the file is empty")])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        AuthenticationError("no"),
+        SecretError("the file is empty"),
+        StoreRefusedError("wrong keys"),
+        OSError("Generic S3 error: Error performing GET http://s in 1s - status code: 403 No: no"),
+    ],
+)
 def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
     looks: list[ClusterView | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     part: str,
-    refusal: DcplakeError,
+    refusal: Exception,
 ) -> None:
     """The cluster was looked at before, so the node may have restarted meanwhile."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
@@ -516,8 +528,38 @@ def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
 
     refusals = [refusal] * 10_000
     monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.01)
-    with pytest.raises(type(refusal)):
+    ends = type(refusal) if isinstance(refusal, DcplakeError) else StoreRefusedError
+    with pytest.raises(ends):
         driver.once(view(20), threading.Event())
+
+
+@pytest.mark.parametrize("refusal", [SecretError("it is empty"), StoreRefusedError("wrong keys")])
+def test_applies_that_a_store_refuses_are_outlasted_for_a_while_beside_rounds_that_go_on(
+    looks: list[ClusterView | DcplakeError],
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: DcplakeError,
+) -> None:
+    monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
+    looks += [view(seqno) for seqno in range(1, 10_000)]
+    stop, asked = threading.Event(), [0]
+
+    def apply(to_round: int, *, force: bool) -> list[AppliedVersion]:
+        asked[0] += 1
+        if asked[0] <= 3:
+            raise refusal
+        stop.set()
+        return []
+
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    monkeypatch.setattr(driver, "apply", apply)
+    driver.continuously(stop)
+    assert asked[0] >= 4
+
+    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.1)
+    asked[0] = -1_000_000
+    with pytest.raises(type(refusal)):
+        driver.continuously(threading.Event())
+    assert len(driver.rounds) > 1, "rounds went on"
 
 
 def test_a_bounded_run_that_is_refused_ends_when_it_is_asked_to_stop() -> None:

@@ -16,6 +16,7 @@ from dcp.errors import (
     LakeError,
     SetupError,
     StoppedError,
+    StoreRefusedError,
     StoreUnavailableError,
     VerifyError,
 )
@@ -117,14 +118,14 @@ CASES = [
         "credentials: java.nio.file.AccessDeniedException: /: org.apache.hadoop.fs.s3a.auth."
         "NoAwsCredentialsException: Session credentials in Hadoop configuration: No AWS "
         "Credentials",
-        SetupError,
+        StoreRefusedError,
         "found no credentials for the object store; give them as AWS_ACCESS_KEY_ID",
     ),
     (
         "java.nio.file.AccessDeniedException: s3a://b/lake/_delta_log: getFileStatus on "
         "s3a://b/lake/_delta_log: software.amazon.awssdk.services.s3.model.S3Exception: Forbidden "
         "(Service: S3, Status Code: 403, Request ID: null):null",
-        SetupError,
+        StoreRefusedError,
         "the object store refused the credentials, or what was done with them; ",
     ),
     (
@@ -165,13 +166,13 @@ CASES = [
     (
         "Error performing PUT http://127.0.0.1:9/b/a in 9ms - Server returned non-2xx status code: "
         "409 Conflict: <Error><Code>BlobImmutableDueToPolicy</Code>",
-        SetupError,
+        StoreRefusedError,
         "BlobImmutableDueToPolicy: the object store refused what it was asked",
     ),
     (
         "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
         "400, Request ID: null) (SDK Attempt Count: 1)",
-        SetupError,
+        StoreRefusedError,
         "Status Code: 400: the object store refused what it was asked",
     ),
 ]

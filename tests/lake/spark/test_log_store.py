@@ -13,9 +13,9 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 
-from dcp.errors import LakeError
+from dcp.errors import LakeError, StoreUnavailableError
 from dcp.lake.config.storage_options import s3a_settings
-from dcp.lake.spark.failures import known_error, outage_of
+from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
 from tests.client.drained import wait_for
 from tests.lake.object_store import (
@@ -133,8 +133,10 @@ def test_a_store_that_always_meets_another_request_is_an_outage(
     store.answer = ConflictAtFirst(times=100)
     with pytest.raises(Py4JJavaError) as refused:
         commit(jvm, configuration_of(jvm, store), "first")
-    error = outage_of(refused.value)
-    assert error is not None and "409" in str(error) and "\n" not in str(error)
+    error = known_error(refused.value)
+    assert (
+        isinstance(error, StoreUnavailableError) and "409" in str(error) and "\n" not in str(error)
+    )
     assert store.names("lake") == []
 
 
