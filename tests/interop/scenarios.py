@@ -135,11 +135,22 @@ def live_writes_and_a_moved_vbucket(cluster: ProducerCluster, start: StartDriver
     assert driver.told("rollback") == {}
 
 
-def rollback_of_a_lost_tail(cluster: ProducerCluster, start: StartDriver) -> None:
-    """A failover loses what the client was told last: it rolls back there and goes on.
+def write_tail(cluster: ProducerCluster) -> None:
+    """Write what a failover is to lose: new documents, versions of known ones, a deletion."""
+    for number in range(60):
+        cluster.set(b"lost-%d" % number, b"{}")
+        cluster.set(b"doc-%d" % number, b'"lost"')
+    cluster.delete(b"doc-61")
 
-    The tail are new documents, versions of known ones, and deletions: all of them must go again.
-    """
+
+def write_after_failover(cluster: ProducerCluster) -> None:
+    """Write other documents than ``write_tail``."""
+    for number in range(60):
+        cluster.set(b"doc-%d" % (number + 100), b'"after"')
+
+
+def rollback_of_a_lost_tail(cluster: ProducerCluster, start: StartDriver) -> None:
+    """A failover loses what the client was told last: it rolls back there and goes on."""
     fill(cluster)
     gone = [v for v in range(VBUCKETS) if cluster.vbucket_owner(v) == 1]
     with start(cluster, to="infinity") as driver:
@@ -147,18 +158,14 @@ def rollback_of_a_lost_tail(cluster: ProducerCluster, start: StartDriver) -> Non
         driver.report_at(goals(cluster))
         cluster.wait_until_replicated()
         cluster.pause_replication()
-        for number in range(60):
-            cluster.set(b"lost-%d" % number, b"{}")
-            cluster.set(b"doc-%d" % number, b'"lost"')
-        cluster.delete(b"doc-61")
+        write_tail(cluster)
         before = driver.report_at(goals(cluster))
         assert_same_content(cluster, before)
 
         cut = {vbucket: cluster.replica_seqno(vbucket) for vbucket in gone}
         assert all(before[vbucket].seqno > seqno for vbucket, seqno in cut.items())
         cluster.failover(1)
-        for number in range(60):
-            cluster.set(b"doc-%d" % (number + 100), b'"after"')
+        write_after_failover(cluster)
 
         assert_same_content(cluster, driver.report_at(goals(cluster)))
         rollbacks = {v: line["seqno"] for v, line in driver.told("rollback").items()}

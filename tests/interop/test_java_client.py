@@ -3,6 +3,7 @@
 Over plain TCP it signs in with SCRAM, over TLS with PLAIN: the client leaves no choice.
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,13 +12,14 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from tests.interop import scenarios
-from tests.interop.driver import Driver
+from tests.interop.driver import PATIENCE_SECONDS, Driver, VbucketReport
 from tests.producer.tls import TLS_FILES
 
 pytestmark = pytest.mark.interop
 
 MakeCluster = Callable[..., ProducerCluster]
-MITIGATED = ("--mitigate-millis", "20")
+MITIGATE_MILLIS = 20
+MITIGATED = ("--mitigate-millis", str(MITIGATE_MILLIS))
 UNAWARE = ("--collections", "false")
 
 
@@ -51,6 +53,11 @@ def test_live_writes_and_a_moved_vbucket(
     scenarios.live_writes_and_a_moved_vbucket(cluster, start)
 
 
+def test_rollback_of_a_lost_tail(make_cluster: MakeCluster, start: scenarios.StartDriver) -> None:
+    """With rollback mitigation the client would tell nothing of the tail: the copies lack it."""
+    scenarios.rollback_of_a_lost_tail(make_cluster(replicas=1), partial(start, more=()))
+
+
 def test_rollback_after_a_crash(cluster: ProducerCluster, start: scenarios.StartDriver) -> None:
     scenarios.rollback_after_a_crash(cluster, start)
 
@@ -74,6 +81,60 @@ def test_mitigation_withholds_what_is_not_persisted(
         told = driver.report_at(scenarios.goals(cluster, persisted))
         scenarios.assert_same_content(cluster, told, persisted)
         driver.finish()
+
+
+def test_mitigation_withholds_what_copies_lack(
+    make_cluster: MakeCluster, start: scenarios.StartDriver
+) -> None:
+    """The client tells nothing of a tail that copies lack, so its loss rolls nothing back.
+
+    A copy that went with its node withholds nothing; any other does until it follows again.
+    """
+    cluster = make_cluster(replicas=1)
+    scenarios.fill(cluster)
+    owners = {v: cluster.vbucket_owner(v) for v in range(scenarios.VBUCKETS)}
+    with start(cluster, to="infinity") as driver:
+        driver.until("streaming")
+        before = driver.report_at(scenarios.goals(cluster))
+        cluster.wait_until_replicated()
+        cluster.pause_replication()
+        kept = {v: cluster.high_seqno(v) for v in owners}
+        _send_tail(cluster)
+        told = driver.report_at(scenarios.goals(cluster, kept))
+        scenarios.assert_same_content(cluster, told, kept)
+
+        cluster.failover(1)
+        scenarios.write_after_failover(cluster)
+        lagging = {v: kept[v] for v, owner in owners.items() if owner == 2}
+        told = driver.report_at(scenarios.goals(cluster, lagging))
+        scenarios.assert_same_content(cluster, told, lagging)
+
+        cluster.resume_replication()
+        told = driver.report_at(scenarios.goals(cluster))
+        scenarios.assert_same_content(cluster, told)
+        events = {v: _events(told[v]) - _events(before[v]) for v in owners}
+        assert events == {v: cluster.high_seqno(v) - kept[v] for v in owners}, "no lost one"
+        driver.finish()
+    assert driver.told("rollback") == {}
+
+
+def _events(report: VbucketReport) -> int:
+    return report.mutations + report.deletions
+
+
+def _send_tail(cluster: ProducerCluster) -> None:
+    """Return when the client holds the tail and has asked often how far it is on disk."""
+    scenarios.write_tail(cluster)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not _all_sent(cluster):
+        assert time.monotonic() < deadline, "the tail was not sent to the client"
+        time.sleep(0.01)
+    time.sleep(20 * MITIGATE_MILLIS / 1000)
+
+
+def _all_sent(cluster: ProducerCluster) -> bool:
+    sent = cluster.counters().seqnos_sent
+    return all(sent[v][-1] == cluster.high_seqno(v) for v in range(scenarios.VBUCKETS))
 
 
 def _write_small(cluster: ProducerCluster, prefix: bytes) -> None:
