@@ -148,12 +148,16 @@ class PersistenceGate:
                 _LOG.warning(NO_DISKS)
                 return []
             found = persisted_seqnos(cluster, branches, connection, credentials)
+            after = query_map(self._access, self._remembered)
         except (SourceError, RemoteProtocolError, SecretError) as error:
             self._why = str(error)
             return sorted(branches)
         self._why = ""
         for vbucket, seqnos in found.items():
-            if self._is_persisted(states[vbucket], cluster.owner(vbucket), seqnos):
+            owner = cluster.owner(vbucket)
+            # The old node of a vbucket that moved meanwhile spoke for a copy.
+            is_active = owner == after.owner(vbucket)
+            if is_active and self._is_persisted(states[vbucket], owner, seqnos):
                 self._persisted[vbucket] = states[vbucket]
         return sorted(vbucket for vbucket in branches if self._must_ask(states[vbucket]))
 

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, IncompleteRunError
 from dcp.lake.rounds.observer import Observer
+from dcp.lake.run import persistence_gate
 from dcp.lake.run.persistence_gate import NO_DISKS
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import apply_pending, run
@@ -59,6 +62,30 @@ def test_nothing_is_published_that_a_failover_takes_back(tmp_path: Path) -> None
             preview(three)
         with pytest.raises(ConfigError, match=refused):
             run(three, once=True)
+
+
+def test_a_node_that_was_active_when_the_map_was_read_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = ClusterSettings(nodes=2, vbuckets=1, replicas=1, unpersisted_seqnos=2, seed=7)
+    with ProducerCluster(bucket) as cluster:
+        settings = settings_for(
+            cluster, tmp_path, policy={"persist_to": 1}, round={"node_deadline_seconds": 0.5}
+        )
+        write(cluster, 0)
+        cluster.wait_until_replicated()
+        ask = persistence_gate.persisted_seqnos
+
+        def ask_after_a_move(*asked: Any) -> dict[int, dict[NodeAddress, int]]:
+            monkeypatch.undo()
+            cluster.move_vbucket(0, 1 - cluster.vbucket_owner(0))
+            cluster.wait_until_replicated()
+            return ask(*asked)
+
+        monkeypatch.setattr(persistence_gate, "persisted_seqnos", ask_after_a_move)
+        assert cluster.persisted_seqno(0) < cluster.high_seqno(0)
+        with pytest.raises(IncompleteRunError, match="vbuckets 0 are not on the active node's"):
+            run(settings, once=True)
 
 
 def test_an_ephemeral_bucket_has_no_disk_and_is_published_at_once(
