@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.persistence import persisted_seqnos
 from dcp.errors import ConfigError, IncompleteRunError
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run import persistence_gate
@@ -74,13 +75,11 @@ def test_a_node_that_was_active_when_the_map_was_read_does_not_count(
         )
         write(cluster, 0)
         cluster.wait_until_replicated()
-        ask = persistence_gate.persisted_seqnos
-
         def ask_after_a_move(*asked: Any) -> dict[int, dict[NodeAddress, int]]:
             monkeypatch.undo()
             cluster.move_vbucket(0, 1 - cluster.vbucket_owner(0))
             cluster.wait_until_replicated()
-            return ask(*asked)
+            return persisted_seqnos(*asked)
 
         monkeypatch.setattr(persistence_gate, "persisted_seqnos", ask_after_a_move)
         assert cluster.persisted_seqno(0) < cluster.high_seqno(0)
