@@ -90,7 +90,7 @@ def day_of(text: str) -> date:
     Raises:
         ValueError: it names no day of the calendar.
     """
-    return date.fromisoformat(_match(DATE, text)[0])
+    return date.fromisoformat(whole_match(DATE, text)[0])
 
 
 def micros_of(text: str) -> int:
@@ -99,7 +99,7 @@ def micros_of(text: str) -> int:
     Raises:
         ValueError: it names no time of the calendar and clock, or one that no column holds.
     """
-    found = _match(TIMESTAMP, text)
+    found = whole_match(TIMESTAMP, text)
     hour, minute, second, zone_hour, zone_minute = (
         int(found[group] or 0) for group in (2, 3, 4, 7, 8)
     )
@@ -112,7 +112,8 @@ def micros_of(text: str) -> int:
     return seconds * 1_000_000 + int((found[5] or "").ljust(6, "0")[:6])
 
 
-def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+def whole_match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    """Raise ValueError if the pattern does not match the whole text."""
     found = pattern.fullmatch(text)
     if found is None:
         raise ValueError("another text")

@@ -74,8 +74,10 @@ class QuietTables:
         seen = self._seen.get(replica.name)
         if seen is None:
             return False
-        if replica in self._asked and _newest_version(lake, replica) != seen.version:
-            return False
+        if replica in self._asked:
+            newest = history(lake.table(replica.name), 1)[0]
+            if newest.version != seen.version:
+                return False
         if to_round == seen.round:
             return True
         touched = self._touched
@@ -86,10 +88,6 @@ class QuietTables:
             return False
         self._seen[replica.name] = _Seen(seen.version, to_round)  # the next look asks for less
         return True
-
-
-def _newest_version(lake: LakeTables, replica: ReplicaTable) -> int:
-    return history(lake.table(replica.name), 1)[0].version
 
 
 def _touched(lake: LakeTables, after_round: int, to_round: int) -> _Touched:

@@ -3,8 +3,9 @@
 The rules are in `dcp.lake.apply.slice_rules`. Only a read shows that a version is there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from dcp.lake.log.applied import ReplicaStatus
 from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import touched_keys
+from dcp.lake.store.table import Table
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 
@@ -42,14 +44,14 @@ def readable_slice(
 
     Only the keys tell which old rows it needs; each failure rules a version out.
     """
-    facts = LakeFacts(lake, replica, status)
+    facts, table = LakeFacts(lake, replica, status), lake.table(replica.name)
     while True:
         log_slice = slice_to_publish(lake, replica, status, to_round, facts)
         if log_slice is None:
             return None
         known = [_keys(lake, replica, status.version, log_version, log_slice, budget.rows)]
         revived = {vb: log_slice.restored[vb] for vb in log_slice.revived}
-        if not facts.try_to_read(revived, _held_keys_reader(lake, replica, known, budget.rows)):
+        if not facts.try_to_read(revived, partial(_read_held_keys, table, known, budget.rows)):
             continue
         keys = known[-1]
         if keys is None:
@@ -59,8 +61,7 @@ def readable_slice(
         olds: list[pa.Table | None] = []
         needed = {each.vbucket for each in keys.lost}
         restored = {vb: version for vb, version in log_slice.restored.items() if vb in needed}
-        reader = _old_rows_reader(lake, replica, keys, olds, budget.bytes)
-        if facts.try_to_read(restored, reader):
+        if facts.try_to_read(restored, partial(_read_old_rows, table, keys, olds, budget.bytes)):
             return ReadableSlice(log_slice, keys, olds)
 
 
@@ -83,29 +84,23 @@ def _keys(
     return with_held_keys(keys, table, version, log_slice.emptied, most)
 
 
-def _held_keys_reader(
-    lake: LakeTables, replica: ReplicaTable, known: list[Keys | None], most: int
-) -> Callable[[int, Sequence[int]], None]:
-    def read(version: int, vbuckets: Sequence[int]) -> None:
-        if (keys := known[-1]) is not None:
-            table = lake.table(replica.name)
-            known.append(with_held_keys(keys, table, version, vbuckets, most))
-
-    return read
+def _read_held_keys(
+    table: Table, known: list[Keys | None], most: int, version: int, vbuckets: Sequence[int]
+) -> None:
+    if (keys := known[-1]) is not None:
+        known.append(with_held_keys(keys, table, version, vbuckets, most))
 
 
-def _old_rows_reader(
-    lake: LakeTables,
-    replica: ReplicaTable,
+def _read_old_rows(
+    table: Table,
     keys: Keys,
     olds: list[pa.Table | None],
     most_bytes: int,
-) -> Callable[[int, Sequence[int]], None]:
-    def read(version: int, vbuckets: Sequence[int]) -> None:
-        names = [each.key for each in keys.lost if each.vbucket in vbuckets]
-        olds.append(old_rows(lake.table(replica.name), version, vbuckets, names, most_bytes))
-
-    return read
+    version: int,
+    vbuckets: Sequence[int],
+) -> None:
+    names = [each.key for each in keys.lost if each.vbucket in vbuckets]
+    olds.append(old_rows(table, version, vbuckets, names, most_bytes))
 
 
 def slice_to_publish(

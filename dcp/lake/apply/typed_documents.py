@@ -30,6 +30,7 @@ from dcp.lake.apply.json_documents import (
     micros_of,
     parse_object,
     text_of,
+    whole_match,
 )
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.config.contracts import FieldName, Step, Wildcard
@@ -49,7 +50,6 @@ _ONE_BY_ONE: Final = 16
 """So few documents are read one by one if they do not all fit."""
 _PARTS: Final = 4
 
-"""The years 1 to 9999: few readers of the tables take others."""
 _LARGEST: Final = sys.float_info.max
 
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -396,15 +396,8 @@ def _within(least: float, value: _Number, most: float) -> _Number:
     return value
 
 
-def _match(pattern: re.Pattern[str], value: Any) -> re.Match[str]:
-    found = pattern.fullmatch(_a(str, value))
-    if found is None:
-        raise ValueError("another text")
-    return found
-
-
 def _decimal_text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else _match(_DECIMAL, value)[0]
+    return value.decode() if isinstance(value, bytes) else whole_match(_DECIMAL, _a(str, value))[0]
 
 
 def _micros(value: Any) -> int:

@@ -8,7 +8,7 @@ options stay as they are: relative to the current folder of each process that us
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -90,28 +90,21 @@ def _path_of_file(name: str, written: str, file: Path) -> _Given:
 def _take_environment(environment: Mapping[str, str], given: dict[str, dict[str, _Given]]) -> None:
     of_passwords = given["source"].get("password_env")
     for name, text in environment.items():
-        section = _section_of_variable(name)
+        if not name.startswith(PREFIX):
+            continue
+        rest = name.removeprefix(PREFIX).lower()
+        section = next((each for each in SECTIONS if rest.startswith(f"{each}_")), None)
         if section is None:
             if of_passwords is None or name != of_passwords.value:
-                _refuse_misspelt_section(name)
+                _refuse_misspelt_section(name, rest.split("_"))
             continue
-        key = name[len(PREFIX) + len(section) + 1 :].lower()
+        key = rest.removeprefix(f"{section}_")
         _require_known(section, key, f"environment variable {name}")
         given[section][key] = _Given(text, f"environment variable {name}", is_text=True)
 
 
-def _section_of_variable(name: str) -> str | None:
-    if not name.startswith(PREFIX):
-        return None
-    rest = name[len(PREFIX) :].lower()
-    return next((section for section in SECTIONS if rest.startswith(section + "_")), None)
-
-
-def _refuse_misspelt_section(name: str) -> None:
-    """Raise ConfigError for a variable that seems to mean a section."""
-    if not name.startswith(PREFIX):
-        return
-    words = name[len(PREFIX) :].lower().split("_")
+def _refuse_misspelt_section(name: str, words: Sequence[str]) -> None:
+    """Raise ConfigError for a variable whose words seem to mean a section."""
     if words[0] in SECTIONS:
         raise ConfigError(
             f"environment variable {name}: found a section without a key, expected "

@@ -13,7 +13,7 @@ What finds versions and branches stays for ever: ``complete``, ``rollback``, ``a
 ``position`` and ``status`` rows stay from the oldest round that such a version still reads on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -113,8 +113,9 @@ def _applied_at(
     return older[-1] if older else None
 
 
-def rounds_to_judge(versions: Iterable[Sequence[AppliedVersion]]) -> set[int]:
-    return {number for each in versions for number in (each[0].to_round, _oldest(each))}
+def rounds_to_judge(versions: Collection[Sequence[AppliedVersion]]) -> set[int]:
+    oldest = {min(each.to_round for each in of_table) for of_table in versions}
+    return oldest | {of_table[0].to_round for of_table in versions}
 
 
 def plan_cleaning(
@@ -145,7 +146,3 @@ def plan_cleaning(
     ]
     log_from = min(each.log_from_round for applied in versions.values() for each in applied)
     return CleaningPlan(to_round, min(log_from, to_round), tuple(bounds), tuple(versions))
-
-
-def _oldest(versions: Sequence[AppliedVersion]) -> int:
-    return min(each.to_round for each in versions)

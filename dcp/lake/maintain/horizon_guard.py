@@ -50,15 +50,7 @@ class HorizonGuard:
         """
         if not self._newest:
             self._first_look()
-        return self._beat(self._lake, None)
-
-    def look_at(self, replica: ReplicaTable, lake: LakeTables) -> bool:
-        """Keep the horizon of a replica; return whether it got a beat.
-
-        The thread that applies to the replica calls this in its session: a beat names the rows'
-        apply.
-        """
-        return self._beat(lake, replica)
+        return self.look_at(None, self._lake)
 
     def _first_look(self) -> None:
         lake, now, replicas = self._lake, datetime.now(UTC), replicas_in(self._lake)
@@ -73,8 +65,12 @@ class HorizonGuard:
                 _LOG.warning("%s: %s", lake.location, vacuum)
         keep_retention(lake, replicas, self._horizon)
 
-    def _beat(self, lake: LakeTables, replica: ReplicaTable | None) -> bool:
-        """Make a heartbeat if the newest version is old; ask for its age only if it may be."""
+    def look_at(self, replica: ReplicaTable | None, lake: LakeTables) -> bool:
+        """Keep the horizon of a replica, or of ``changes`` for None; return whether it got a beat.
+
+        The thread that applies to a replica calls this in its session: a beat names the rows'
+        apply. The newest version's age is asked for only if it may be old.
+        """
         table = "changes" if replica is None else replica.name
         begin = datetime.now(UTC) - timedelta(seconds=self._horizon.heartbeat_seconds)
         if table in self._newest and self._newest[table] > begin:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from dcp.lake.tables.history import WHOLE, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.records import SPREAD, UNSTORED, Record
 from dcp.lake.tables.tables import LEDGERS, LakeTables, ReplicaTable
 from dcp.lake.tables.transaction import is_conflict
 
@@ -46,20 +47,16 @@ def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(Record):
     """The report of one step on one table: done, planned, or why nothing was done."""
 
     step: str
     table: str
-    summary: str
+    summary: Annotated[str, "told"]
     done: bool = False
-    is_left: bool = False
+    is_left: Annotated[bool, UNSTORED] = False
     """True: a driver committed in the same moment, so that the step was not done."""
-    figures: Mapping[str, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        named = {"step": self.step, "table": self.table, "done": self.done, "told": self.summary}
-        return named | dict(self.figures)
+    figures: Annotated[Mapping[str, int], SPREAD] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.step} {self.table}: {self.summary}"

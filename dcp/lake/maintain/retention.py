@@ -1,7 +1,7 @@
 """Compares the table properties that hold the horizon with the setting, and corrects them."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from dcp.lake.tables.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
@@ -33,7 +33,7 @@ def wrong_properties(
 ) -> dict[str, dict[str, str]]:
     found = {}
     for table in ("changes", *(replica.name for replica in replicas)):
-        properties = _properties(lake, table)
+        properties = lake.table(table).properties()
         wrong = {name: properties.get(name, "") for name in horizon.differing(properties)}
         if table == "changes" and properties.get(RECORDED) != horizon.recorded:
             wrong[RECORDED] = properties.get(RECORDED, "")
@@ -44,11 +44,7 @@ def wrong_properties(
 
 def recorded_horizon(lake: LakeTables) -> Horizon:
     """Return the horizon that the newest run kept, whatever the table properties say."""
-    properties = _properties(lake, "changes")
+    properties = lake.changes.properties()
     if (seconds := properties.get(RECORDED)) is not None:
         return Horizon(float(seconds))
     return Horizon(interval_seconds(properties.get(FILE_RETENTION, "")) or 7 * 86400)
-
-
-def _properties(lake: LakeTables, table: str) -> Mapping[str, str]:
-    return lake.table(table).properties()

@@ -7,7 +7,7 @@ on reads again only what has changed, so that it may be asked every few seconds.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.log.changes import newest_round, round_time
@@ -18,6 +18,7 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import WINDOW, TableCommit, history
+from dcp.lake.tables.records import SPREAD, UNSTORED
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -30,7 +31,7 @@ ROUNDS_SHOWN: Final = 30
 class TableFigures:
     table: str
     version: int
-    size: TableSize
+    size: Annotated[TableSize, SPREAD]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ class ReplicaFigures:
     """The round of its last apply."""
     applied_at: datetime | None
     """None before the first apply, or if the history no longer tells."""
-    reached: Mapping[int, int]
+    reached: Annotated[Mapping[int, int], UNSTORED]
     """By vbucket, the seqno up to which it lacks nothing; rounds without rows for it count."""
-    behind_since: datetime | None
+    behind_since: Annotated[datetime | None, UNSTORED]
     """The time when the lake received, or first knew of, the oldest change that it lacks; None if
     it lacks none.
     """
@@ -50,6 +51,10 @@ class ReplicaFigures:
 
     def lag_seqnos(self, highs: Mapping[int, int]) -> int:
         return sum(max(0, high - self.reached.get(vb, 0)) for vb, high in highs.items())
+
+    def lag_seconds(self, at: datetime) -> float:
+        since = self.behind_since
+        return 0.0 if since is None else max(0.0, (at - since).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,12 @@ class RoundFigures:
 @dataclass(frozen=True, slots=True)
 class LakeFigures:
     bucket: str
-    lake_id: str
+    lake_id: Annotated[str, "lake"]
     vbuckets: int
     round: int
     rounds: tuple[RoundFigures, ...]
     """The newest ones, newest first."""
-    highs: Mapping[int, int]
+    highs: Annotated[Mapping[int, int], UNSTORED]
     """By vbucket, the newest seqno that the lake knows of."""
     replicas: tuple[ReplicaFigures, ...]
     tables: tuple[TableFigures, ...]

@@ -70,10 +70,8 @@ def _samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
             yield Sample("dcplake_round_window_full_ratio", {"stage": stage or "unknown"}, share)
     for replica in lake.replicas:
         table = {"table": replica.table}
-        since = replica.behind_since
-        lag_seconds = 0.0 if since is None else max(0.0, (at - since).total_seconds())
         yield Sample("dcplake_lag_seqnos", table, replica.lag_seqnos(lake.highs))
-        yield Sample("dcplake_lag_seconds", table, lag_seconds)
+        yield Sample("dcplake_lag_seconds", table, replica.lag_seconds(at))
         yield Sample("dcplake_table_round", table, replica.round)
         yield from _time("dcplake_last_apply_timestamp_seconds", table, replica.applied_at)
         yield Sample("dcplake_stale_vbuckets", table, len(replica.stale))

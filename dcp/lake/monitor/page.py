@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dcp.lake.monitor.figures import LakeFigures
 from dcp.lake.monitor.run_watch import Health
+from dcp.lake.tables.records import plain
 
 _PAGE: Final = "page.html"
 
@@ -17,51 +18,17 @@ _PAGE: Final = "page.html"
 def figures_json(lake: LakeFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
     """Return the page's figures as a JSON object; times are ISO 8601, in UTC."""
     return {
+        **plain(lake),
         "at": at.isoformat(),
-        "bucket": lake.bucket,
-        "lake": lake.lake_id,
-        "vbuckets": lake.vbuckets,
-        "round": lake.round,
         "health": None if health is None else health.to_json(),
-        "rollbacks": lake.rollbacks,
-        "waiting": lake.waiting,
-        "stuck": [
-            {"vbucket": each.vbucket, "reason": each.reason, "detail": each.detail}
-            for each in lake.stuck
-        ],
         "replicas": [
             {
-                "table": each.table,
-                "round": each.round,
+                **plain(each),
                 "lag_seqnos": each.lag_seqnos(lake.highs),
-                "lag_seconds": 0.0
-                if each.behind_since is None
-                else max(0.0, (at - each.behind_since).total_seconds()),
-                "applied_at": each.applied_at and each.applied_at.isoformat(),
+                "lag_seconds": each.lag_seconds(at),
                 "stale": len(each.stale),
             }
             for each in lake.replicas
-        ],
-        "tables": [
-            {
-                "table": each.table,
-                "version": each.version,
-                "bytes": each.size.bytes,
-                "files": each.size.files,
-            }
-            for each in lake.tables
-        ],
-        "rounds": [
-            {
-                "round": each.round,
-                "time": each.time and each.time.isoformat(),
-                "rows": each.rows,
-                "bytes": each.bytes,
-                "vbuckets": each.vbuckets,
-                "rollbacks": each.rollbacks,
-                "window_full": dict(each.window_full),
-            }
-            for each in lake.rounds
         ],
     }
 

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
-from dcp.lake.quality.quality_report import ExpectationResult
+from dcp.errors import SetupError
+from dcp.lake.quality.quality_report import ExpectationResult, QualityReport
 from dcp.lake.quality.quality_suite import (
     ExpectationSpec,
     QualitySuite,
@@ -94,13 +96,27 @@ def _with_utc(rows: DataFrame) -> DataFrame:
     )
 
 
-def data_docs_page(validation: Any) -> str:
+def write_data_docs(report: QualityReport, folder: Path) -> Path:
+    """Write a check's page of Data Docs, ``<table>-<version>.html``, and return its path.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
 
     view: Any = DefaultJinjaPageView()  # its methods have no types
-    with _quiet():
-        return str(view.render(ValidationResultsPageRenderer().render(validation)))
+    page = folder / f"{report.table}-{report.version}.html"
+    try:
+        with _quiet():
+            text = str(view.render(ValidationResultsPageRenderer().render(report.validation)))
+        folder.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, "utf-8")
+    except OSError as error:
+        raise SetupError(
+            f"--data-docs: cannot write {page}: {error.strerror}; name a folder that can be written"
+        ) from None
+    return page
 
 
 def _one_row(facts: Mapping[str, Any]) -> Any:

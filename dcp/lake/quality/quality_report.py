@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from dcp.lake.quality.quality_suite import Severity
+from dcp.lake.tables.records import UNSTORED, plain
 
 
 class CheckScope(StrEnum):
@@ -33,7 +34,7 @@ class ExpectationResult:
     seen: str = ""
     """The finding of an expectation about the table."""
     severity: Severity = Severity.ERROR
-    columns: tuple[str, ...] = ()
+    columns: Annotated[tuple[str, ...], UNSTORED] = ()
 
     def __post_init__(self) -> None:
         if [self.violations is not None, bool(self.problem), bool(self.seen)].count(True) != 1:
@@ -44,6 +45,11 @@ class ExpectationResult:
     @property
     def passed(self) -> bool:
         return self.violations == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it without ``problem`` and ``seen`` if they are empty."""
+        told = {**plain(self), "passed": self.passed}
+        return {name: told[name] for name in told if told[name] != "" or name == "says"}
 
     def __str__(self) -> str:
         if self.passed:
@@ -64,21 +70,21 @@ class ExpectationResult:
 @dataclass(frozen=True, slots=True)
 class QualityReport:
     run: str
-    checked_at: datetime
+    checked_at: Annotated[datetime, UNSTORED]
     table: str
     suite: str
-    suite_digest: str
+    suite_digest: Annotated[str, UNSTORED]
     version: int
     applied_round: int
     scope: CheckScope
     rows: int
     """Checked rows."""
-    results: tuple[ExpectationResult, ...]
+    results: Annotated[tuple[ExpectationResult, ...], "expectations"]
     table_rows: int | None = None
     """All rows of the version."""
     since_version: int | None = None
     """A check of changed rows goes on from this version."""
-    validation: Any = field(default=None, repr=False, compare=False)
+    validation: Annotated[Any, UNSTORED] = field(default=None, repr=False, compare=False)
     """Great Expectations' own result, for Data Docs."""
 
     @property
@@ -96,31 +102,8 @@ class QualityReport:
 
     def to_json(self) -> dict[str, Any]:
         """Seqnos are exact integers."""
-        return {
-            "run": self.run,
-            "table": self.table,
-            "suite": self.suite,
-            "version": self.version,
-            "applied_round": self.applied_round,
-            "scope": str(self.scope),
-            "since_version": self.since_version,
-            "rows": self.rows,
-            "table_rows": self.table_rows,
-            "passed": not self.failed,
-            "expectations": [
-                {
-                    "name": result.name,
-                    "says": result.says,
-                    "severity": result.severity,
-                    "passed": result.passed,
-                    "violations": result.violations,
-                    "samples": [dict(sample) for sample in result.samples],
-                    **({"problem": result.problem} if result.problem else {}),
-                    **({"seen": result.seen} if result.seen else {}),
-                }
-                for result in self.results
-            ],
-        }
+        results = [each.to_json() for each in self.results]
+        return {**plain(self), "passed": not self.failed, "expectations": results}
 
     def _summary(self) -> str:
         held = len(self.results) - len(self.broken)

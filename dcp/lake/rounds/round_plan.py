@@ -132,10 +132,46 @@ class RoundPlan(Shown):
         return replace(self, tasks=tuple(tasks))
 
     def to_json(self) -> dict[str, Any]:
-        return plan_json(self)
+        return {
+            "lake": self.lake_id,
+            "round": self.round,
+            "target_bytes": self.target_bytes,
+            "target_seconds": self.target_seconds,
+            "tasks": [
+                {
+                    "index": task.index,
+                    "nodes": [str(node) for node in task.nodes],
+                    "carried": len(task.carried),
+                    "window_bytes": task.windows.window_bytes,
+                    "backfill": plain(task.backfill),
+                    "streams": [
+                        {
+                            "vbucket": stream.vbucket,
+                            "node": str(stream.node),
+                            "epoch": stream.state.epoch,
+                            **plain(stream.state.position),
+                            "vb_uuid": f"{stream.state.position.vb_uuid:016x}",
+                            "target_seqno": stream.target_seqno,
+                            "begins_epoch": stream.begins_epoch,
+                        }
+                        for stream in task.streams
+                    ],
+                }
+                for task in self.tasks
+            ],
+            "left_out": plain(self.left_out),
+            **_outlook_json(self.outlook),
+        }
 
     def __str__(self) -> str:
-        return plan_text(self)
+        head = (
+            f"round {self.round}: {len(self.streams)} vbuckets, {self.backlog:,} seqnos behind, "
+            f"{len(self.tasks)} tasks of at most {self.target_bytes:,} bytes "
+            f"and {self.target_seconds:g} s each"
+        )
+        windows = dict.fromkeys(f"  {task.windows}" for task in self.tasks)
+        lines = [head, *windows, *map(_task_text, self.tasks), *_epoch_lines(self.streams)]
+        return "\n".join([*lines, *left_out_lines(self.left_out), *_outlook_lines(self.outlook)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +198,15 @@ class Idle(Shown):
         }
 
     def __str__(self) -> str:
-        return idle_text(self)
-
-
-def plan_text(plan: RoundPlan) -> str:
-    streams = plan.streams
-    backlog = sum(stream.backlog for stream in streams)
-    head = (
-        f"round {plan.round}: {len(streams)} vbuckets, {backlog:,} seqnos behind, "
-        f"{len(plan.tasks)} tasks of at most {plan.target_bytes:,} bytes "
-        f"and {plan.target_seconds:g} s each"
-    )
-    windows = dict.fromkeys(f"  {task.windows}" for task in plan.tasks)
-    lines = [head, *windows, *map(_task_text, plan.tasks), *_epoch_lines(plan.streams)]
-    return "\n".join([*lines, *left_out_lines(plan.left_out), *_outlook_lines(plan.outlook)])
+        lines = [f"no round: after round {self.latest_round} "]
+        if self.waiting:
+            lines[0] += "no vbucket needs one yet"
+            vbuckets = number_ranges(self.waiting)
+            lines.append(f"  waiting: vbuckets {vbuckets}: their last rounds brought no rows")
+        else:
+            lines[0] += "nothing can be streamed" if self.left_out else "no vbucket is behind"
+        lines += [*left_out_lines(self.left_out), *_outlook_lines(self.outlook)]
+        return "\n".join([*lines, *pause_lines(self.paused)])
 
 
 def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
@@ -187,18 +218,6 @@ def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
             text += f" (branch {position.vb_uuid:016x})" if position.seqno else ""
             begins.setdefault(text, []).append(stream.vbucket)
     return [f"  vbuckets {number_ranges(each)}: {text}" for text, each in begins.items()]
-
-
-def idle_text(idle: Idle) -> str:
-    lines = [f"no round: after round {idle.latest_round} "]
-    if idle.waiting:
-        lines[0] += "no vbucket needs one yet"
-        vbuckets = number_ranges(idle.waiting)
-        lines.append(f"  waiting: vbuckets {vbuckets}: their last rounds brought no rows")
-    else:
-        lines[0] += "nothing can be streamed" if idle.left_out else "no vbucket is behind"
-    lines += [*left_out_lines(idle.left_out), *_outlook_lines(idle.outlook)]
-    return "\n".join([*lines, *pause_lines(idle.paused)])
 
 
 def pause_lines(paused: str) -> list[str]:
@@ -232,46 +251,13 @@ def _source_text(source: BackfillSource) -> str:
     return f"{told}, at most {source.bytes_per_second / 1e6:,.3g} MB/s"
 
 
-def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+def left_out_lines(left_out: tuple[LeftOut, ...], what: str = "left out") -> list[str]:
     by_reason: dict[tuple[str, str], list[int]] = {}
     for left in left_out:
         by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)
     lines = [
-        f"  left out: vbuckets {number_ranges(vbuckets)}: {reason} ({printable(detail)})"
+        f"  {what}: vbuckets {number_ranges(vbuckets)}: {reason} ({printable(detail)})"
         for (reason, detail), vbuckets in by_reason.items()
     ]
     more = len(lines) - _LISTED
     return [*lines[:_LISTED], f"  … and {more} more reasons"] if more > 0 else lines
-
-
-def plan_json(plan: RoundPlan) -> dict[str, Any]:
-    return {
-        "lake": plan.lake_id,
-        "round": plan.round,
-        "target_bytes": plan.target_bytes,
-        "target_seconds": plan.target_seconds,
-        "tasks": [
-            {
-                "index": task.index,
-                "nodes": [str(node) for node in task.nodes],
-                "carried": len(task.carried),
-                "window_bytes": task.windows.window_bytes,
-                "backfill": plain(task.backfill),
-                "streams": [
-                    {
-                        "vbucket": stream.vbucket,
-                        "node": str(stream.node),
-                        "epoch": stream.state.epoch,
-                        **plain(stream.state.position),
-                        "vb_uuid": f"{stream.state.position.vb_uuid:016x}",
-                        "target_seqno": stream.target_seqno,
-                        "begins_epoch": stream.begins_epoch,
-                    }
-                    for stream in task.streams
-                ],
-            }
-            for task in plan.tasks
-        ],
-        "left_out": plain(plan.left_out),
-        **_outlook_json(plan.outlook),
-    }

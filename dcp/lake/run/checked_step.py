@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
 from dcp.errors import DcplakeError
+from dcp.lake.tables.records import SPREAD, plain
 
 
 class StepState(StrEnum):
@@ -22,22 +23,16 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedStep:
-    name: str
+    name: Annotated[str, "step"]
     state: StepState
     seconds: float
     found: str
     """The finding in words."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Annotated[Mapping[str, Any], SPREAD] = field(default_factory=dict)
     """The finding for machines."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "step": self.name,
-            "state": str(self.state),
-            "seconds": round(self.seconds, 3),
-            "found": self.found,
-            **self.facts,
-        }
+        return {**plain(self), "seconds": round(self.seconds, 3)}
 
 
 @dataclass(slots=True)

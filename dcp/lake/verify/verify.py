@@ -27,6 +27,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import require_same_bucket
 from dcp.lake.rounds.planning import LakePosition
 from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
@@ -40,15 +41,11 @@ from dcp.lake.tables.tables import (
 )
 from dcp.lake.verify.verify_frames import replica_digests, replica_rows, source_digests
 from dcp.lake.verify.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
-from dcp.lake.verify.verify_pins import (
-    Pin,
-    chosen_vbuckets,
-    pin_replicas,
-    unpinned_vbuckets,
-)
+from dcp.lake.verify.verify_pins import Pin, pin_replicas, unpinned_vbuckets
 from dcp.lake.verify.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
 from dcp.lake.verify.verify_source import SourceReader, VerifyObserver
 from dcp.lake.verify.verify_stream import StreamEnding, metadata_access
+from dcp.printable import number_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +81,8 @@ def verify(
         cluster = look()
         lake = open_lake(store)
         require_same_bucket(lake, cluster, settings.source.bucket)
-        chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)
+        ranges = None if vbuckets is None else number_ranges(vbuckets)
+        chosen = vbuckets_of(ranges, lake.identity.vbucket_count)
         in_bucket = set(replicas_of(cluster.manifest))
         if latest_round(lake):
             refuse_lost_replica(lake, in_bucket)

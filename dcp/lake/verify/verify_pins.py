@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dcp.errors import ConfigError
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.arrow_columns import integer_column, u64_column
@@ -18,7 +17,6 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.printable import number_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +98,6 @@ def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:
         for pin in pins
         for vbucket in pin.unpinned
     ]
-
-
-def chosen_vbuckets(wanted: Collection[int] | None, vbucket_count: int) -> frozenset[int]:
-    """Return the vbuckets to compare; all of them if ``wanted`` is None."""
-    every = frozenset(range(vbucket_count))
-    if wanted is None:
-        return every
-    if unknown := sorted(set(wanted) - every):
-        raise ConfigError(
-            f"vbuckets: found {number_ranges(unknown)}, expected numbers from 0 to "
-            f"{vbucket_count - 1}"
-        )
-    return frozenset(wanted)
 
 
 def pins_table(pins: Sequence[Pin]) -> pa.Table:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
-from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.lake.tables.records import Record, plain
 from dcp.printable import Shown, number_ranges
 
@@ -130,15 +130,5 @@ class VerifyReport(Shown):
         lines += [str(each) for each in self.keys]
         if (more := self.differing - len(self.keys)) > 0:
             lines.append(f"  … and {more:,} more keys")
-        lines += _not_compared_lines(self.not_compared)
+        lines += left_out_lines(self.not_compared, "not compared")
         return "\n".join([*lines, self.result])
-
-
-def _not_compared_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
-    by_reason: dict[tuple[str, str], list[int]] = {}
-    for left in left_out:
-        by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)
-    return [
-        f"  not compared: vbuckets {number_ranges(vbuckets)}: {reason} ({detail})"
-        for (reason, detail), vbuckets in by_reason.items()
-    ]

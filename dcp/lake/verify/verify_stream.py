@@ -8,16 +8,16 @@ stream told of it at lower seqnos is gone.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.lake.receive.arrow_memory import return_freed_memory
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.receive import TaskReceiver
+from dcp.lake.receive.round_tasks import TaskFunction, task_function
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.rounds.progress import RoundProgress
@@ -79,22 +79,14 @@ def read_function(
     tasks: Sequence[TaskPlan],
     access: SourceAccess,
     progress: RoundProgress | None = None,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
+) -> TaskFunction:
+    name = f"dcplake-verify-{lake_id[:8]}"
+    return task_function(tasks, _NO_ROUND, UNLIMITED, access, name, _rows_of, progress)
 
-    def read(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return_freed_memory()
-        for batch in indices:
-            for index in batch.column(0).to_pylist():
-                name = f"dcplake-verify-{lake_id[:8]}-t{index}"
-                receiver = TaskReceiver(tasks[index], _NO_ROUND, UNLIMITED, access, name)
-                for rows in receiver.stream():
-                    yield narrow_rows(rows)
-                    if progress is not None:
-                        progress.note(index, receiver.done)
-                yield ending_rows([StreamEnding.of(each) for each in receiver.results.values()])
 
-    return read
+def _rows_of(receiver: TaskReceiver) -> Iterator[pa.RecordBatch]:
+    yield from map(narrow_rows, receiver.stream())
+    yield ending_rows([StreamEnding.of(each) for each in receiver.results.values()])
 
 
 def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:

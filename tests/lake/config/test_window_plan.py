@@ -13,7 +13,7 @@ from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES, worker_bytes
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.rounds.planning import plan_round
-from dcp.lake.rounds.round_plan import RoundPlan, plan_json, plan_text
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.protocol.window_policies import WindowPolicies
 from tests.lake.memory_bound import memory_bound
 from tests.lake.rounds.test_planning import cluster, lake
@@ -109,8 +109,8 @@ def test_a_round_counts_the_connections_of_all_its_tasks(tasks: int, connections
     windows = WindowPlan.of(flow, connections)
     assert {task.windows for task in plan.tasks} == {windows}
     told = f"windows of {windows.window_bytes:,} bytes for at most {connections} connections"
-    assert f"  {told} (aggressive)" in plan_text(plan).splitlines()
-    [found] = {task["window_bytes"] for task in json.loads(json.dumps(plan_json(plan)))["tasks"]}
+    assert f"  {told} (aggressive)" in str(plan).splitlines()
+    [found] = {task["window_bytes"] for task in json.loads(json.dumps(plan.to_json()))["tasks"]}
     assert found == windows.window_bytes
 
 

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from dcp.cli.options.values import vbucket_ranges
-from dcp.errors import ConfigError, IncompleteRunError, VerifyError
+from dcp.errors import IncompleteRunError, VerifyError
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
@@ -20,7 +20,7 @@ from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digest, differing_vbuckets
 from dcp.lake.verify.verify_frames import DIFFERS, IN_REPLICA_ONLY
 from dcp.lake.verify.verify_keys import undecidable
-from dcp.lake.verify.verify_pins import Pin, chosen_vbuckets, pins_table, unpinned_vbuckets
+from dcp.lake.verify.verify_pins import Pin, pins_table, unpinned_vbuckets
 from dcp.lake.verify.verify_report import Difference, KeyState, TableCompared, VerifyReport
 from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
@@ -170,13 +170,6 @@ def test_a_missing_key_proves_nothing_where_its_deletion_may_be_forgotten() -> N
     assert undecidable([(0, 1), (8, 1)], endings, PINS) == []
     assert undecidable(everywhere, [StreamEnding(0, purge_seqno=10)], PINS[:1]) == []
     assert undecidable(everywhere, [], PINS) == []
-
-
-def test_vbuckets_to_compare() -> None:
-    assert chosen_vbuckets(None, 3) == {0, 1, 2}
-    assert chosen_vbuckets([2, 0], 3) == {0, 2}
-    with pytest.raises(ConfigError, match="found 3-4, 9, expected numbers from 0 to 2"):
-        chosen_vbuckets([1, 3, 4, 9], 3)
 
 
 def test_ranges_of_vbuckets() -> None:
