@@ -99,7 +99,7 @@ def _round(driver: Driver, access: SourceAccess, meter: Meter) -> list[Step]:
     timed(lambda: driver.apply(newest, force=True))
 
     def idle() -> None:
-        driver.plan(query_cluster(access))
+        driver.prepare_round(query_cluster(access))
         driver.apply(newest, force=False)
 
     timed(idle)
@@ -108,7 +108,7 @@ def _round(driver: Driver, access: SourceAccess, meter: Meter) -> list[Step]:
 
 def _receive(driver: Driver, access: SourceAccess, do: Callable[[Callable[[], Any]], Any]) -> int:
     """Plan and run one round, each step by ``do``; return its number."""
-    plan = do(lambda: driver.plan(query_cluster(access)))
+    plan = do(lambda: driver.prepare_round(query_cluster(access)))
     if not isinstance(plan, RoundPlan):
         raise AssertionError(f"found {plan}, expected a round")
     number: int = do(lambda: driver.round(plan)).round

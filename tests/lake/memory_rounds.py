@@ -33,7 +33,7 @@ class MemoryRounds:
 
     def look(self) -> RoundPlan | Idle:
         """Plan what comes next."""
-        return self.driver.plan(query_cluster(self.access))
+        return self.driver.prepare_round(query_cluster(self.access))
 
     def plan(self) -> RoundPlan | None:
         """Plan a round; None where there is nothing to do."""

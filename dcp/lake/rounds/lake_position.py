@@ -85,19 +85,18 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
     return slots
 
 
-def refuse_late_start(lake: LakeTables, document_filter: DocumentFilter) -> None:
-    """Refuse a filter that lets a lake start now if the lake has begun at seqno 0.
+def filtered_position(lake: LakeTables, document_filter: DocumentFilter) -> LakePosition:
+    """Return a lake's position without beginnings of vbuckets, for one that may start by a filter.
 
     Raises:
-        ConfigError: it is such a lake.
+        ConfigError: as of `LakePosition.refuse_late_start`.
     """
-    if document_filter.rules.starts_now:
-        newest = latest_round(lake)
-        states = positions_at(lake, newest)
-        position = LakePosition(
-            lake.identity.lake_id, newest, states, document_filter=document_filter
-        )
-        position.refuse_late_start()
+    newest = latest_round(lake)
+    states = positions_at(lake, newest)
+    lake_id = lake.identity.lake_id
+    position = LakePosition(lake_id, newest, states, document_filter=document_filter)
+    position.refuse_late_start()
+    return position
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

@@ -30,7 +30,7 @@ from dcp.lake.receive.source_access import (
     ask_node,
     source_access,
 )
-from dcp.lake.rounds.lake_position import refuse_late_start, require_same_bucket
+from dcp.lake.rounds.lake_position import filtered_position, require_same_bucket
 from dcp.lake.run.checked_step import Finding, Tell, attempts, checking
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.run.preview import refuse_unknown_names
@@ -292,7 +292,7 @@ def _look_at_lake(
             return
         require_same_bucket(lake, cluster, settings.source.bucket)
         refuse_unknown_names(settings, cluster, lake)
-        refuse_late_start(lake, filter_of(lake, settings.filter, cluster.manifest))
+        filtered_position(lake, filter_of(lake, settings.filter, cluster.manifest))
     except NeedsSparkError:
         finding.say(f"{location}: not looked at, which takes Spark: `dcplake status` does")
         return

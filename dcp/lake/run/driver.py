@@ -213,7 +213,7 @@ class Driver:
     ) -> ClusterView | None:
         """Do one round of `once`; return the cluster's new state, None if all is done."""
         pause = self._requests.carry_out()
-        plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
+        plan = self.prepare_round(cluster, targets=bounds.goals, skip=bounds.given_up)
         if is_enough():
             self.apply_received()
             return None
@@ -303,7 +303,7 @@ class Driver:
         return NEXT_ROUND
 
     def _receive(self, stop: threading.Event) -> int:
-        plan = self.plan(query_cluster(self._access, self._remembered))
+        plan = self.prepare_round(query_cluster(self._access, self._remembered))
         if isinstance(plan, Idle):
             self._observer.idle(plan)
             newest = plan.latest_round
@@ -347,13 +347,15 @@ class Driver:
             self._observer.waiting(0.0, self._outlast(failure, _ENDLESS, _APPLY))
         self._report.applied = self._report.applied[-1:]
 
-    def plan(
+    def prepare_round(
         self,
         cluster: ClusterView,
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
-        """Return the next round's plan, by the lake and the cluster.
+        """Return the next round's plan; commits what the lake lacks for it.
+
+        That may be new tables, heartbeats, properties, and the audit that a dead driver left out.
 
         Raises:
             LakeError: the cluster's bucket is not the lake's, or somebody changed the log.

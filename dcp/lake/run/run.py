@@ -14,17 +14,24 @@ from uuid import uuid4
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import RoundSettings, Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.remembered_nodes import remembered_nodes, remembered_text
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
-from dcp.lake.run.large_load import is_large_load
 from dcp.lake.run.stop_after_round import stop_on_signals
+from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.opening import opened_lake, opened_store
+from dcp.lake.tables.opening import (
+    NeedsSparkError,
+    opened_lake,
+    opened_store,
+    store_without_spark,
+)
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.tables import LakeTables, create_lake
+from dcp.lake.tables.tables import LakeTables, create_lake, find_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,6 +78,24 @@ def run(
         driving(settings, "dcplake run", observer, stopped, spark, is_long) as (driver, cluster),
     ):
         return driver.once(cluster, stopped) if once else driver.continuously(stopped)
+
+
+def is_large_load(settings: Settings, high_seqnos: Mapping[int, int]) -> bool:
+    """Return whether the log lacks so many changes that Java's best code pays (`jvm_options`).
+
+    It is asked before Spark starts: of a lake that Spark alone can read it is not known by then.
+    ``high_seqnos`` are the cluster's, by vbucket.
+    """
+    if sum(high_seqnos.values()) < MANY_CHANGES:
+        return False  # without requests to a store
+    try:
+        lake = find_lake(store_without_spark(settings))
+        held = {} if lake is None else positions_at(lake, latest_round(lake))
+    except NeedsSparkError:
+        return False
+    seqnos = {vbucket: state.position.seqno for vbucket, state in held.items()}
+    missing = (max(0, high - seqnos.get(vbucket, 0)) for vbucket, high in high_seqnos.items())
+    return sum(missing) >= MANY_CHANGES
 
 
 @contextmanager

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.collection_log import kept_vbuckets
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.lake_position import require_same_bucket
+from dcp.lake.rounds.lake_position import filtered_position, require_same_bucket
 from dcp.lake.rounds.planning import LakePosition
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.run.control_requests import vbuckets_of
@@ -90,14 +89,7 @@ def verify(
         dropped = tuple(each for each in replicas if each not in in_bucket)
         kept = kept_vbuckets(lake) if dropped else {}
         document_filter = filter_of(lake, settings.filter, cluster.manifest)
-        newest = latest_round(lake)
-        position = LakePosition(
-            lake.identity.lake_id,
-            newest,
-            positions_at(lake, newest),
-            document_filter=document_filter,
-        )
-        position.refuse_late_start()
+        position = filtered_position(lake, document_filter)
         reader = SourceReader(lake, settings, access, look, position, observer or VerifyObserver())
         reader.leave_out(_ordered_back(position))
         tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)

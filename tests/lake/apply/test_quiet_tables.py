@@ -57,7 +57,7 @@ class Scene:
             self.cluster.set(b"key-%d" % number, value, collection=self.ids[table])
 
     def receive(self) -> None:
-        plan = self.driver.plan(query_cluster(self._access))
+        plan = self.driver.prepare_round(query_cluster(self._access))
         assert isinstance(plan, RoundPlan)
         self.round = self.driver.round(plan).round
 

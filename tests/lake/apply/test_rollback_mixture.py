@@ -117,7 +117,7 @@ class Mixture:
     def round(self, *, small: bool = False) -> bool:
         """Make one round; return whether there was one to make."""
         driver = self._small_driver if small else self._driver
-        plan = driver.plan(query_cluster(self._access))
+        plan = driver.prepare_round(query_cluster(self._access))
         if isinstance(plan, RoundPlan):
             driver.round(plan)
         return isinstance(plan, RoundPlan)

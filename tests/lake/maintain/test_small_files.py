@@ -59,7 +59,7 @@ class Source:
         self.rounds += 1
         for number in range(KEYS):
             self._cluster.set(b"key-%d" % number, b"%d" % self.rounds)
-        plan = driver.plan(query_cluster(self._access))
+        plan = driver.prepare_round(query_cluster(self._access))
         assert isinstance(plan, RoundPlan)
         [version] = driver.apply(driver.round(plan).round, force=False)
         self.shown[version.version] = self.rounds

@@ -67,7 +67,7 @@ class Scene:
             self.cluster.set(b"key-%d" % number, b'{"n": 1}', collection=collection)
 
     def receive(self) -> int:
-        plan = self.driver.plan(query_cluster(self._access))
+        plan = self.driver.prepare_round(query_cluster(self._access))
         assert isinstance(plan, RoundPlan)
         return self.driver.round(plan).round
 

@@ -464,7 +464,7 @@ def test_a_bucket_that_is_made_anew_behind_a_plan_is_not_read(
     lake = open_or_create(store_without_spark(settings), settings, view)
     cluster.set(b"key", b"1")
     with closing(Driver(lake, settings, access, Observer())) as driver:
-        plan = driver.plan(query_cluster(access))
+        plan = driver.prepare_round(query_cluster(access))
     assert isinstance(plan, RoundPlan)
     another = replace(lake, identity=replace(lake.identity, bucket_uuid="f" * 32))
     with pytest.raises(BucketError, match=r"made anew meanwhile, and nothing of it was read"):

@@ -60,7 +60,7 @@ class WarmDriver:
         return found, self._jobs() - jobs, self._versions() - versions
 
     def plan(self) -> RoundPlan | Idle:
-        return self.driver.plan(query_cluster(source_access(self.settings)))
+        return self.driver.prepare_round(query_cluster(source_access(self.settings)))
 
     def round(self) -> RoundReport:
         plan = self.plan()

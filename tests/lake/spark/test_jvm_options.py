@@ -9,10 +9,9 @@ import pytest
 
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.run import large_load
+from dcp.lake.run import run as running
 from dcp.lake.run.backfill import BackfillWish
-from dcp.lake.run.large_load import is_large_load
-from dcp.lake.run.run import run
+from dcp.lake.run.run import is_large_load, run
 from dcp.lake.spark import jvm_options as options
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -94,7 +93,7 @@ def test_the_first_load_of_a_lake_in_a_store_is_large() -> None:
 def test_what_a_lake_holds_already_does_not_count(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_load, "MANY_CHANGES", 30)
+    monkeypatch.setattr(running, "MANY_CHANGES", 30)
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=1)) as cluster:
         settings = settings_for(cluster, tmp_path)
 
