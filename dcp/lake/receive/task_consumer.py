@@ -26,7 +26,7 @@ def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
         window_bytes = min(window_bytes, max(_LEAST_WINDOW_BYTES, int(rate)))
     connection = replace(settings.connection, window_bytes=window_bytes)
     return Consumer(
-        [_stream_start(stream) for stream in plan.streams],
+        [stream_start(stream) for stream in plan.streams],
         [str(node) for node in plan.seeds],
         replace(
             settings,
@@ -38,7 +38,7 @@ def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
     )
 
 
-def _stream_start(stream: StreamPlan) -> StreamStart:
+def stream_start(stream: StreamPlan) -> StreamStart:
     return StreamStart(
         stream.vbucket,
         stream.node,

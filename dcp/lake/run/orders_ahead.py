@@ -14,8 +14,8 @@ from typing import Final
 
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import VbucketStopped
-from dcp.client.vbucket_track import StreamStart
 from dcp.lake.receive.source_access import SourceAccess
+from dcp.lake.receive.task_consumer import stream_start
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.printable import number_ranges
@@ -32,14 +32,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
     """
     starts = [
-        StreamStart(
-            stream.vbucket,
-            stream.node,
-            stream.state.position,
-            stream.state.failover_log,
-            end_seqno=stream.state.position.seqno,
-            purge_seqno=stream.state.purge_seqno,
-        )
+        replace(stream_start(stream), end_seqno=stream.state.position.seqno)
         for stream in plan.streams
         if stream.state.position.seqno and not stream.begins_epoch
     ]
