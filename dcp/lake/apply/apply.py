@@ -1,6 +1,6 @@
 """Brings a replica table from the round it stands at to a later one, in one commit: a MERGE.
 
-(The first one, into an empty table, inserts: `dcp.lake.apply.first_apply`. Where all rows get other
+(The first one, into an empty table, inserts: `first_rows`. Where all rows get other
 typed columns, the table is written anew.)
 
 The fence is a Delta transaction id, (lake and table, the version that put the table where it stands
@@ -18,15 +18,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from dcp.errors import FencedError, LakeError
 from dcp.lake.apply.apply_plan import (
     ApplyPlan,
 )
-from dcp.lake.apply.apply_sql import merge_sql, written_sql
-from dcp.lake.apply.first_apply import first_rows
+from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
 from dcp.lake.apply.merge_source import plan_source, typed_source
 from dcp.lake.apply.typed_plan import ColumnChange
-from dcp.lake.apply.typed_rows import typed_sql, typed_table
+from dcp.lake.apply.typed_rows import typed_batch, typed_sql, typed_table
 from dcp.lake.config.memory import arrow_settings
 from dcp.lake.log.applied import (
     applied_of,
@@ -38,7 +39,8 @@ from dcp.lake.store.table import Transaction
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.records import plain
-from dcp.lake.tables.schema import REPLICA_CLUSTERING
+from dcp.lake.tables.schema import REPLICA, REPLICA_CLUSTERING
+from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import (
     MICROSECOND_TIMESTAMPS,
     LakeTables,
@@ -86,6 +88,31 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
         f"{plan}: the table was rewritten in the moment of each of {_ATTEMPTS} attempts "
         "(maintenance?), nothing was applied; run it again when that has ended"
     ) from failure
+
+
+def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
+    """Return the rows of a plan for its empty table; None if they must be merged.
+
+    Spark chooses them, as for any apply, and its tasks write the table's data files themselves.
+    Rows that the driver holds are few: they are merged.
+    """
+    if not plan.is_first or plan.rows is not None or plan.typed.rewrites:
+        return None
+    columns = plan.typed.columns
+    source = source_sql(lake.table_sql(plan.held.table), lake.changes_sql, plan)
+    names = ", ".join(map(quoted, REPLICA.names))
+
+    def as_in_files(batch: pa.RecordBatch) -> pa.RecordBatch:
+        known = batch.cast(REPLICA)  # elements of arrays have other names
+        return known if columns is None else typed_batch(known, columns)
+
+    return lake.store.first_rows(
+        plan.held.table,
+        f"SELECT {names} FROM {source} WHERE NOT deleted",
+        as_in_files,
+        REPLICA if columns is None else columns.replica_schema,
+        arrow_settings(plan.largest_bytes),
+    )
 
 
 def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:

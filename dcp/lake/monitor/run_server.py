@@ -6,7 +6,7 @@ The lake is read beside the run, from its tables, without Spark; so nothing here
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -30,6 +30,7 @@ _KEPT_SECONDS: Final = 1.0
 """Whoever asks more often gets the same figures."""
 
 _LOCAL: Final = "127.0.0.1"
+_JSON: Final = "application/json"
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[\w.-]+))?:)?(?P<port>[0-9]{1,5})", re.ASCII
 )
@@ -74,7 +75,7 @@ class RunServer:
         Raises:
             SetupError: the address is taken, or not of this machine.
         """
-        answers = _Answers(RunFigures(store, watch), watch)
+        answers = _answers(RunFigures(store, watch), watch)
         try:
             self._server = _Server((address.host, address.port), partial(_Handler, answers))
         except OSError as error:
@@ -112,34 +113,29 @@ def http_address(text: str) -> NodeAddress:
     return NodeAddress(found["ipv6"] or found["host"] or _LOCAL, int(found["port"]))
 
 
-class _Answers:
-    """The content type and the body of each path; also a status, unless it is 200."""
+_Answers = Mapping[str, Callable[[], tuple[int, str, str]]]
+"""By path, a function that gives status, content type and body."""
 
-    def __init__(self, figures: RunFigures, watch: RunWatch) -> None:
-        self._figures = figures
-        self._watch = watch
-        self.of_path: dict[str, Callable[[], tuple[int, str, str]]] = {
-            "/": self._page,
-            "/figures.json": self._json,
-            "/metrics": self._metrics,
-            "/health": self._health,
-        }
 
-    def _page(self) -> tuple[int, str, str]:
-        return 200, "text/html; charset=utf-8", page_html()
+def _answers(figures: RunFigures, watch: RunWatch) -> _Answers:
+    def of_figures() -> tuple[int, str, str]:
+        told = figures_json(figures.read(), datetime.now(UTC), watch.health())
+        return 200, _JSON, json.dumps(told)
 
-    def _json(self) -> tuple[int, str, str]:
-        told = figures_json(self._figures.read(), datetime.now(UTC), self._watch.health())
-        return 200, "application/json", json.dumps(told)
-
-    def _metrics(self) -> tuple[int, str, str]:
-        samples = lake_samples(self._figures.read(), datetime.now(UTC))
-        text = exposition_of(samples, LAKE_METRICS)
+    def metrics() -> tuple[int, str, str]:
+        text = exposition_of(lake_samples(figures.read(), datetime.now(UTC)), LAKE_METRICS)
         return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
-    def _health(self) -> tuple[int, str, str]:
-        health = self._watch.health()
-        return 200 if health.is_well else 503, "application/json", json.dumps(health.to_json())
+    def health() -> tuple[int, str, str]:
+        found = watch.health()
+        return 200 if found.is_well else 503, _JSON, json.dumps(found.to_json())
+
+    return {
+        "/": lambda: (200, "text/html; charset=utf-8", page_html()),
+        "/figures.json": of_figures,
+        "/metrics": metrics,
+        "/health": health,
+    }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -151,15 +147,15 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)  # type: ignore[arg-type]  # the server's own three
 
     def do_GET(self) -> None:
-        answer = self._answers.of_path.get(self.path.partition("?")[0])
+        answer = self._answers.get(self.path.partition("?")[0])
         if answer is None:
-            known = ", ".join(self._answers.of_path)
-            told = (404, "application/json", json.dumps({"reason": f"expected one of {known}"}))
+            known = ", ".join(self._answers)
+            told = (404, _JSON, json.dumps({"reason": f"expected one of {known}"}))
         else:
             try:
                 told = answer()
             except Exception as error:  # a file that maintenance took away meanwhile, for instance
-                told = (503, "application/json", json.dumps({"reason": str(error)}))
+                told = (503, _JSON, json.dumps({"reason": str(error)}))
         status, content_type, text = told
         body = text.encode()
         with suppress(OSError):  # the client is gone
