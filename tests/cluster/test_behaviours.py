@@ -311,7 +311,7 @@ def test_an_unknown_branch_is_ordered_back_to_the_beginning(bucket: Bucket) -> N
 
 @ENCRYPTED_TOO
 def test_a_wrong_password_and_a_wrong_bucket_are_named(bucket: Bucket) -> None:
-    seeds, credentials = bucket.access.seeds, bucket.credentials
+    seeds, credentials = bucket.access.source.seeds, bucket.credentials
     with pytest.raises(AuthenticationError, match=credentials.username):
         probe_cluster(seeds, bucket.connection, replace(credentials, password=Secret("wrong")))
     with pytest.raises(BucketError, match="dcplake-no-bucket"):

@@ -184,7 +184,8 @@ class Simulation:
     def _access(self, direct: SourceAccess) -> Callable[[], SourceAccess]:
         if self.relay is None:
             return lambda: direct
-        behind = replace(direct, seeds=tuple(self.relay.seeds))
+        source = replace(direct.source, seeds=tuple(self.relay.seeds))
+        behind = replace(direct, source=source)
         return lambda: behind
 
     def _gate(self, lets_pass: Callable[..., bool]) -> Callable[..., bool]:

@@ -52,7 +52,7 @@ def list_buckets(settings: Settings, credentials: Credentials) -> list[str]:
         ) as node:
             return node.buckets()
 
-    return first_answer(find_seeds(access.seeds, connection, credentials), ask, SEEDS)
+    return first_answer(find_seeds(access.source.seeds, connection, credentials), ask, SEEDS)
 
 
 def look_at_bucket(settings: Settings, credentials: Credentials) -> BucketLook:
@@ -66,7 +66,7 @@ def look_at_bucket(settings: Settings, credentials: Credentials) -> BucketLook:
     """
     access = source_access(settings)
     connection = access.consumer.connection
-    cluster = probe_cluster(access.seeds, connection, credentials, named=SEEDS)
+    cluster = probe_cluster(access.source.seeds, connection, credentials, named=SEEDS)
     documents: int | None = 0
     offers_tls = False
     for address in cluster.map.addresses:

@@ -40,10 +40,9 @@ class SourceAccess:
     data.
     """
 
-    seeds: tuple[str, ...]
-    """As the settings have them: the driver finds nodes by them, tasks by their plan."""
     consumer: ConsumerSettings
     source: SourceSettings
+    """The driver finds nodes by its seeds, tasks by their plan."""
     flow_control: FlowControlSettings
     quiet_seconds: float
     dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
@@ -60,7 +59,6 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
     """``change_streams`` asks for all versions."""
     source = settings.source
     return SourceAccess(
-        seeds=source.seeds,
         consumer=ConsumerSettings(
             connection=replace(
                 connection_settings(source, settings.flow_control),
@@ -159,7 +157,7 @@ def ask_cluster(
         return first_answer(nodes, lambda node: ask(node, how, credentials, known), named)
 
     try:
-        return first(access.seeds, settings, None, SEEDS)
+        return first(access.source.seeds, settings, None, SEEDS)
     except (SourceError, RemoteProtocolError) as failure:
         known = remembered()
         theirs = None if known is None else known.connection_settings(settings)

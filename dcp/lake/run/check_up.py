@@ -74,7 +74,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
         if connection.tls is not None:
             connection.tls.context()
         finding.say(
-            f"bucket {source.bucket!r} at {', '.join(access.seeds)}, {credentials.who}"
+            f"bucket {source.bucket!r} at {', '.join(source.seeds)}, {credentials.who}"
             f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"
         )
     remembered = remembered_nodes(store_without_spark(settings), source.bucket)
