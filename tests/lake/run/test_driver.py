@@ -91,7 +91,7 @@ class Scripted(Driver):
         self.idle: list[tuple[LeftOut, ...]] = []
         self.on_plan: Callable[[], None] = lambda: None
 
-    def plan(
+    def prepare_round(
         self,
         cluster: ClusterView,
         targets: Mapping[int, int] | None = None,
