@@ -191,6 +191,7 @@ STORES_LAKES = ("dcp/lake/store/", "dcp/lake/tables/")
 MAY_NAME_DELTA: dict[str, str] = {
     "dcp/lake/spark/session.py": "settings of a session are Delta's, too",
     "dcp/lake/config/required_spark.py": "settings of a session are Delta's, too",
+    "dcp/lake/config/storage_options.py": "the setting of a log store is Delta's",
     "dcp/lake/spark/jars.py": "downloads jars, which are no files of a lake",
     "dcp/lake/spark/failures.py": "messages of Spark name files of the log",
     "dcp/lake/config/path_settings.py": "tells a folder with a lake, which nobody has opened yet",

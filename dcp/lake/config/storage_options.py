@@ -6,7 +6,7 @@ says (``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for those two.
 
 import configparser
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -42,6 +42,10 @@ _PROVIDERS: Final = (
 """Keys of users' own lines first; then those of our options, or the usual chain: environment, web
 identity, profile, role. Our class (dcp/lake/spark/log_store) reads files again.
 """
+
+LOG_STORE: Final = "dcplake.S3LogStore"
+"""Our class, by which Delta commits on S3."""
+LOG_STORE_OF_ALL: Final = "spark.delta.logStore.class"
 
 _CONNECTOR: Final = tuple(f"spark.hadoop.fs.{scheme}." for scheme in S3_SCHEMES)
 _WAY: Final = (
@@ -138,7 +142,8 @@ def options_of_delta_rs(
     """Return options that lead delta-rs and obstore to the store, without secrets.
 
     They may travel to tasks; whoever opens the store takes them `with_secrets`. None if only Spark
-    knows the way: by its connector's settings, or an AWS profile without keys.
+    knows the way: by its connector's settings, or an AWS profile without keys. None, too, if the
+    user chose another log store: it may keep the newest commits elsewhere, or overwrite ours.
 
     Raises:
         ConfigError: as `checked_options`.
@@ -146,6 +151,8 @@ def options_of_delta_rs(
     """
     around = os.environ if environment is None else environment
     if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
+        return None
+    if log_store_in(spark.get, root) not in (None, LOG_STORE):
         return None
     options = _with_environment(given, around)
     if not _names_keys(options, around) and _profile_keys(around) is None:
@@ -159,6 +166,12 @@ def options_of_delta_rs(
     if scheme == "http":  # of an option it was allowed; of the environment S3A takes it, too
         options["allow_http"] = "true"
     return {**PATIENCE, **options}
+
+
+def log_store_in(settings: Callable[[str], str | None], place: str) -> str | None:
+    """Return the class by which Delta commits to a place on S3, as settings of Spark say it."""
+    scheme = urlsplit(place).scheme
+    return settings(f"spark.delta.logStore.{scheme}.impl") or settings(LOG_STORE_OF_ALL)
 
 
 def with_secrets(

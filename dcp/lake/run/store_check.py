@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.run.checked_step import Tell, checking
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
+from dcp.lake.spark.session import log_store_of, try_conditional_writes
 from dcp.lake.store.object_place import ObjectPlace
 
 if TYPE_CHECKING:

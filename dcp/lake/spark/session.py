@@ -31,6 +31,7 @@ from dcp.lake.config.lake_root import S3_SCHEMES
 from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
+from dcp.lake.config.storage_options import LOG_STORE, LOG_STORE_OF_ALL, log_store_in
 from dcp.lake.spark.beside import is_connect, is_same, make_active, session_beside
 from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
 from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
@@ -57,15 +58,12 @@ if TYPE_CHECKING:
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
-LOG_STORE: Final = "dcplake.S3LogStore"
-
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
 _S3_PACKAGE: Final = "org.apache.hadoop:hadoop-aws:"
 _S3_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-_LOG_STORE_OF_ALL: Final = "spark.delta.logStore.class"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _PYTHON: Final = "spark.pyspark.python"
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
@@ -279,7 +277,7 @@ def log_store_settings(given: Callable[[str], str | None]) -> dict[str, str]:
     ``given`` returns the user's settings. The user may have chosen a log store, and Delta refuses
     two.
     """
-    if given(_LOG_STORE_OF_ALL):
+    if given(LOG_STORE_OF_ALL):
         return {}
     keys = (f"spark.delta.logStore.{scheme}.impl" for scheme in S3_SCHEMES)
     return {key: given(key) or LOG_STORE for key in keys}
@@ -291,9 +289,9 @@ def log_store_of(spark: SparkSession, place: str) -> str:
     Raises:
         ConfigError: it is Delta's own, which may overwrite others' commits.
     """
-    key = f"spark.delta.logStore.{urlsplit(place).scheme}.impl"
-    if chosen := spark.conf.get(key, None) or spark.conf.get(_LOG_STORE_OF_ALL, None):
+    if chosen := log_store_in(lambda key: spark.conf.get(key, None), place):
         return chosen
+    key = f"spark.delta.logStore.{urlsplit(place).scheme}.impl"
     raise ConfigError(
         f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
         "two drivers could commit the same version. Who starts the session sets it, and adds the "

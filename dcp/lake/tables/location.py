@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from dcp.errors import SetupError, StoreUnavailableError
 from dcp.lake.config.lake_root import is_on_s3, local_root
+from dcp.lake.config.storage_options import LOG_STORE
+from dcp.lake.spark.session import log_store_of
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import Located, TablePlace
@@ -105,19 +107,23 @@ class LakeLocation:
         if (location := table.location_in(schema, name)) is None:
             return None
         scheme, _, path = location.partition(":")
+        found = None
         try:
             place = self._place(Path(path) if scheme == "file" else location)
             if place is not None and table.files_at(place).exists():
-                return Located(location, place)
-            _LOG.debug("%s: only Spark reads %s", table.where, location)
+                found = place
         except Exception as failure:  # of many classes, not all of them documented
             try:
                 leave_to_spark(failure, table.where)
             except StoreUnavailableError:  # what is there is not known then
                 raise
             except SetupError as refusal:  # a catalog may lend Spark other credentials
-                _LOG.debug("%s: only Spark reads %s: %s", table.where, location, refusal)
-        return Located(location, None)
+                _LOG.debug("%s: %s", table.where, refusal)
+        if found is not None and is_on_s3(location):
+            found = found if log_store_of(table.start_spark(), location) == LOG_STORE else None
+        if found is None:
+            _LOG.debug("%s: only Spark reads %s", table.where, location)
+        return Located(location, found)
 
     def _place(self, where: str | Path) -> TablePlace | None:
         """Return the place for delta-rs; None if only Spark finds the table."""

@@ -16,7 +16,7 @@ from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
-from dcp.lake.config.storage_options import options_of_delta_rs, s3a_settings
+from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs, s3a_settings
 from dcp.lake.spark.beside import note_settings
 from dcp.lake.spark.jvm_environment import refuse_language
 from dcp.lake.spark.jvm_options import jvm_options
@@ -86,8 +86,8 @@ def opened_store(
     Raises:
         LakeLockedError: another process is the writer; names the process.
         SetupError: the lock file cannot be made.
-        ConfigError: ``spark`` would hand the password to strangers, write other file names, or
-            overwrite others' commits on S3.
+        ConfigError: ``spark`` would hand the password to strangers, write other file names,
+            overwrite others' commits on S3, or has a log store there that settings do not name.
     """
     location = lake_location(settings)
     has_lock = bool(writer) and settings.lake.lock and location.root is not None
@@ -122,7 +122,7 @@ def spark_of(
         root = None if lake.schema else local_root(lake.root)
         refuse_language(session, jvm_of(session), root)
         if lake.on_s3 and not lake.schema:
-            log_store_of(session, lake.root)
+            _refuse_unknown_log_store(session, lake_location(settings))
 
     if spark is not None:
         check(spark)
@@ -143,6 +143,18 @@ def spark_of(
             return start()
 
     return start_once
+
+
+def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -> None:
+    """Else Spark would commit by it, and this process without it: see `options_of_delta_rs`."""
+    chosen = log_store_of(session, str(location))
+    if chosen != LOG_STORE and location.table("changes", refuse_to_start).place is not None:
+        raise ConfigError(
+            f"{location}: found the log store {chosen} in this Spark session, but not in "
+            f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "
+            "(--conf, spark-defaults.conf, who started the session), or write it into [spark.conf],"
+            " too: Spark alone reads and commits then (docs/object-stores.md)"
+        )
 
 
 class NeedsSparkError(LakeError):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import pyarrow as pa
 
 from dcp.errors import SetupError
-from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
-from dcp.lake.spark.session import LOG_STORE, in_pool, log_store_of, session_slots
+from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files
@@ -115,10 +114,7 @@ class SparkStore:
                 raise
             _LOG.info("%s: %s; Spark writes to it", there.where, failure)
             return None
-        # Another log store may keep the newest commits elsewhere, or overwrite ours.
-        at = found.location
-        is_ours = not is_on_s3(at) or log_store_of(self.spark, at) == LOG_STORE
-        return found.place if is_ours else None
+        return found.place
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
         """Lets tasks write files of the log if they can.

@@ -16,8 +16,9 @@ import pyarrow as pa
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
 from dcp.lake.config.lake_root import is_on_s3
+from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.session import LOG_STORE, log_store_of, try_conditional_writes
+from dcp.lake.spark.session import log_store_of, try_conditional_writes
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.new_table import DELETION_VECTORS
 from dcp.lake.store.table import Table

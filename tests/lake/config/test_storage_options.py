@@ -13,6 +13,7 @@ from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.config.storage_options import (
+    LOG_STORE,
     checked_options,
     options_of_delta_rs,
     s3a_settings,
@@ -119,6 +120,10 @@ HTTP = {"endpoint": "http://h:9000", "allow_http": "true", "region": "us-east-1"
         ({}, {"spark.hadoop.fs.s3a.endpoint": "h"}, AROUND, None),
         ({}, {"spark.hadoop.fs.s3a.bucket.b.access.key": "k"}, AROUND, None),
         ({}, {"spark.hadoop.fs.s3a.aws.credentials.provider": "P"}, AROUND, None),
+        ({}, {"spark.delta.logStore.s3.impl": "theirs.LogStore"}, AROUND, None),
+        ({}, {"spark.delta.logStore.class": "theirs.LogStore"}, AROUND, None),
+        ({}, {"spark.delta.logStore.s3a.impl": "theirs"}, AROUND, {"region": "us-east-1", **KEYS}),
+        ({}, {"spark.delta.logStore.s3.impl": LOG_STORE}, AROUND, {"region": "us-east-1", **KEYS}),
     ],
 )
 def test_delta_rs_gets_the_same_way_unless_only_spark_knows_it(

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
 
 from dcp.errors import LakeError
-from dcp.lake.config.storage_options import options_of_delta_rs
+from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.tables.lake_table import LakeTable
@@ -182,9 +183,13 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
 
         location = LakeLocation(schema="main.travel", way=way)
         monkeypatch.setattr(SparkTable, "location_in", lambda *_: f"s3a://{place}")
-        table = location.table("docs", at.start_spark)
+        conf = {"spark.delta.logStore.s3a.impl": LOG_STORE}
+        session: Any = SimpleNamespace(conf=conf)
+        table = location.table("docs", lambda: session)
         assert table.properties()["dcplake.a"] == "1"
         assert asked == [f"s3a://{BUCKET}"]
         assert SECRET_KEY not in repr(table) + repr(table.found)
         unknown = LakeLocation(schema="main.travel")
         assert unknown.table("docs", at.start_spark).place is None
+        conf["spark.delta.logStore.s3a.impl"] = "io.delta.storage.S3DynamoDBLogStore"
+        assert location.table("docs", lambda: session).place is None, "it knows the newest commits"

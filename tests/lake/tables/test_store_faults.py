@@ -18,6 +18,7 @@ from obstore.exceptions import AlreadyExistsError
 
 from dcp.errors import DcplakeError, SecretError, SetupError, StoreUnavailableError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
+from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.spark.failures import known_error, store_error
 from dcp.lake.store import bucket_store, put_if_absent
 from dcp.lake.store.data_file import DataFile, DataFileWriter
@@ -27,6 +28,7 @@ from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.schema import CHANGES
 from tests.lake.object_store import (
     ACCESS_KEY,
@@ -395,6 +397,25 @@ def test_a_task_whose_secret_cannot_be_read_says_which(table: Table, tmp_path: P
             place.commit(1, b"")
     finally:
         secret.write_text(content)
+
+
+@pytest.mark.parametrize("key", ["s3.impl", "class"])
+def test_spark_alone_commits_where_the_user_chose_another_log_store(table: Table, key: str) -> None:
+    lake = LakeSettings(root=f"s3://{BUCKET}", storage_options=table.store.options)
+    conf = SparkSettings(conf={f"spark.delta.logStore.{key}": "theirs.LogStore"})
+    location = lake_location(Settings(SourceSettings(), lake=lake, spark=conf))
+    names = (table.prefix, uuid4().hex)
+    there, new = (location.table(name, no_spark) for name in names)
+    commits: list[Callable[[], object]] = [
+        lambda: new.create(CHANGES, (), {}),
+        lambda: there.append(CHANGES.empty_table(), {}),
+        lambda: there.set_properties({"a": "1"}),
+        lambda: there.unset_properties(["a"]),
+    ]
+    for commit in commits:
+        with pytest.raises(AssertionError, match="Spark was started"):
+            commit()
+    assert [len(table.store.names(name)) for name in names] == [1, 0]
 
 
 SPECIAL = "#? +ü日&=:;@!*()[]{}<>|^`~\"'$,-_.\u00a0"

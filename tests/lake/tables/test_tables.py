@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError, LakeError
+from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
+from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.log.changes import append_round, latest_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
-from dcp.lake.spark.session import LOG_STORE, log_store_of
+from dcp.lake.spark.session import log_store_of
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.collections import collections_in
@@ -25,6 +27,7 @@ from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.opening import spark_of
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.spark_store import SparkRows, SparkStore
 from dcp.lake.tables.sql import string
@@ -145,7 +148,7 @@ def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
 def test_a_session_of_others_that_may_overwrite_commits_on_s3_is_refused(
     spark: "SparkSession",
 ) -> None:
-    """Ours has the log store of dcplake; one that its owner chose is taken."""
+    """Ours has the log store of dcplake; its owner may choose another that settings name."""
     location = LakeLocation(root="s3a://bucket/lake")
     key = "spark.delta.logStore.s3a.impl"
     assert log_store_of(spark, "s3a://bucket/lake") == LOG_STORE
@@ -153,8 +156,15 @@ def test_a_session_of_others_that_may_overwrite_commits_on_s3_is_refused(
     theirs.conf.unset(key)
     with pytest.raises(ConfigError, match=r"found no setting spark\.delta\.logStore\.s3a\.impl"):
         create_lake(SparkStore(lambda: theirs, location), IDENTITY)
-    theirs.conf.set(key, "io.delta.storage.S3SingleDriverLogStore")
-    assert log_store_of(theirs, "s3a://bucket/lake").endswith("S3SingleDriverLogStore")
+    chosen = "io.delta.storage.S3SingleDriverLogStore"
+    theirs.conf.set(key, chosen)
+    assert log_store_of(theirs, "s3a://bucket/lake") == chosen
+    keys = {"access_key_id": "k", "secret_access_key_file": "/nowhere"}
+    lake = LakeSettings(root="s3a://bucket/lake", storage_options=keys)
+    with pytest.raises(ConfigError, match=r"io\S+ in this .*, but not in \[spark\.conf\]"):
+        spark_of(Settings(SourceSettings(), lake=lake), theirs)
+    named = SparkSettings(conf={key: chosen})
+    spark_of(Settings(SourceSettings(), lake=lake, spark=named), theirs)
 
 
 def test_every_collection_has_a_table_name_of_its_own() -> None:
