@@ -12,7 +12,6 @@ from deltalake import Schema
 
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.store.file_commit import commit_files
-from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 
@@ -37,7 +36,7 @@ def make_table(
     place.commit(0, (_FIRST_COMMIT % told).encode())
 
 
-def write_file(place: ObjectPlace, row_bytes: int = 100) -> DataFile:
+def write_file(place: TablePlace, row_bytes: int = 100) -> DataFile:
     """Write four rows of so many random bytes."""
     rows = [{"round": 1, "vbucket": 1, "kind": "mutation", "value": os.urandom(row_bytes)}]
     with DataFileWriter(place, CONTENTS) as writer:
@@ -48,6 +47,6 @@ def write_file(place: ObjectPlace, row_bytes: int = 100) -> DataFile:
     return file
 
 
-def commit_file(place: ObjectPlace, file: DataFile, version: int = 0) -> None:
+def commit_file(place: TablePlace, file: DataFile, version: int = 0) -> None:
     """Commit it as the round after a version."""
     commit_files(place, [file], version, ("app", version + 1), "")

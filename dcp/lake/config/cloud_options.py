@@ -6,19 +6,19 @@ connectors have jars and settings of their own, which are lines of ``[spark.conf
 
 import os
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
+from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.store_options import CLOUDS
 
 
 def is_in_cloud(root: str) -> bool:
-    return urlsplit(root).scheme in CLOUDS
+    return parts_of(root).scheme in CLOUDS
 
 
 def checked_cloud_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return options by their plain names; raises as `StoreOptions.checked`."""
-    return CLOUDS[urlsplit(root).scheme].checked(given)
+    return CLOUDS[parts_of(root).scheme].checked(given)
 
 
 def cloud_way(
@@ -36,7 +36,7 @@ def cloud_way(
         ConfigError: as `checked_cloud_options`.
     """
     around = os.environ if environment is None else environment
-    options = CLOUDS[urlsplit(root).scheme]
+    options = CLOUDS[parts_of(root).scheme]
     by_connector = any(key.startswith(options.connector) for key in spark)
     if not given and (by_connector or not options.are_in(around)):
         return None

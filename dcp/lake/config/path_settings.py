@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.lake_root import local_root
+from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS
 
 PATHS: Final = frozenset(
@@ -25,11 +25,10 @@ PATHS: Final = frozenset(
 
 def placed(name: str, value: str, folder: Path) -> str:
     """Return a setting's value, placed in ``folder`` if it is a relative path."""
-    path = local_root(value)
     is_suite = name == "quality.gate" and value == INSTALLED_SUITE
-    if path is None or not value or is_suite or value.startswith("file:"):
+    if parts_of(value).scheme or not value or is_suite:
         return value
-    return str(folder / path)
+    return str(folder / Path(value).expanduser())
 
 
 def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, object]:

@@ -19,7 +19,7 @@ from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.lake_root import is_on_s3, local_root
+from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
@@ -285,6 +285,8 @@ class LakeSettings(Section):
     def __post_init__(self) -> None:
         """Check that there is a place, that it can be a folder, and the way to it."""
         Section.__post_init__(self)
+        if not self.schema and self.root:
+            checked_root(self.root)
         if self.schema or not is_in_cloud(self.root):
             checked_options(self.storage_options)
         else:

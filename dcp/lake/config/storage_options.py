@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import is_in_cloud
-from dcp.lake.config.lake_root import S3_SCHEMES
+from dcp.lake.config.lake_root import S3_SCHEMES, parts_of
 from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.secret_files import read_secret
 from dcp.lake.config.store_options import IN_FILES, S3
@@ -126,7 +126,7 @@ def s3a_settings(
         is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
         endpoint = options["endpoint"]
         if is_by_host:  # delta-rs has the bucket in it then, S3A puts it there
-            endpoint = endpoint.replace(f"://{urlsplit(root).netloc}.", "://", 1)
+            endpoint = endpoint.replace(f"://{parts_of(root).bucket}.", "://", 1)
         settings[f"{_S3A}endpoint"] = endpoint
         settings[f"{_S3A}path.style.access"] = str(not is_by_host).lower()
         settings.setdefault(f"{_S3A}endpoint.region", _REGION_ELSEWHERE)
@@ -159,7 +159,7 @@ def options_of_delta_rs(
         return None
     options.setdefault("region", _REGION_ELSEWHERE)
     scheme, _, host = options.get("endpoint", "").partition("://")
-    bucket = urlsplit(root).netloc
+    bucket = parts_of(root).bucket
     is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
     if host and is_by_host and not host.startswith(f"{bucket}."):
         options["endpoint"] = f"{scheme}://{bucket}.{host}"
@@ -170,7 +170,7 @@ def options_of_delta_rs(
 
 def log_store_in(settings: Callable[[str], str | None], place: str) -> str | None:
     """Return the class by which Delta commits to a place on S3, as settings of Spark say it."""
-    scheme = urlsplit(place).scheme
+    scheme = parts_of(place).scheme
     return settings(f"spark.delta.logStore.{scheme}.impl") or settings(LOG_STORE_OF_ALL)
 
 

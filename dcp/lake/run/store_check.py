@@ -1,8 +1,8 @@
 """Tries an object store as a lake uses it; by Spark only where nothing else knows the way to it."""
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.run.checked_step import Tell, checking
 from dcp.lake.spark.failures import spark_errors
@@ -31,7 +31,7 @@ def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, 
 
 def _found_by_spark(spark: "SparkSession", root: str) -> str:
     """Write a file below a root on S3, try to overwrite it, and remove it; return the finding."""
-    bucket, chosen = urlsplit(root).netloc, log_store_of(spark, root)
+    bucket, chosen = parts_of(root).bucket, log_store_of(spark, root)
     if chosen != LOG_STORE:
         return f"{bucket}: not tried, the log store is {chosen}"
     with spark_errors(root):

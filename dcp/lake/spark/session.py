@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
-from dcp.lake.config.lake_root import S3_SCHEMES
+from dcp.lake.config.lake_root import S3_SCHEMES, parts_of
 from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
@@ -291,7 +290,7 @@ def log_store_of(spark: SparkSession, place: str) -> str:
     """
     if chosen := log_store_in(lambda key: spark.conf.get(key, None), place):
         return chosen
-    key = f"spark.delta.logStore.{urlsplit(place).scheme}.impl"
+    key = f"spark.delta.logStore.{parts_of(place).scheme}.impl"
     raise ConfigError(
         f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
         "two drivers could commit the same version. Who starts the session sets it, and adds the "

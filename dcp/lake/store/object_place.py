@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.storage_options import with_secrets
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.bucket_store import bucket_store
@@ -37,8 +38,8 @@ class ObjectPlace(TablePlace):
     @property
     def uri(self) -> str:
         """Return the URL for delta-rs, which would take ``#`` and ``?`` for the end of the path."""
-        scheme, bucket, prefix = self._parts
-        return f"{scheme}://{bucket}/{quote(prefix)}"
+        scheme, bucket, path = parts_of(self.url)
+        return f"{scheme}://{bucket}/{quote(path)}"
 
     def __str__(self) -> str:
         return self.url
@@ -58,17 +59,11 @@ class ObjectPlace(TablePlace):
 
     @property
     def _store(self) -> "ObjectStore":
-        scheme, bucket, _ = self._parts
+        scheme, bucket, _ = parts_of(self.url)
         return bucket_store(f"{scheme}://{bucket}", self.way)
 
-    @property
-    def _parts(self) -> tuple[str, str, str]:
-        scheme, _, rest = self.url.partition("://")
-        bucket, _, prefix = rest.partition("/")
-        return scheme, bucket, prefix
-
     def _path(self, *names: str) -> str:
-        return "/".join((self._parts[2], *names))
+        return "/".join((parts_of(self.url).path, *names))
 
     def _commit_path(self, version: int) -> str:
         return self._path(LOG, commit_name(version))
@@ -134,7 +129,7 @@ class ObjectPlace(TablePlace):
         return True
 
     def trial(self) -> StoreTrial:
-        scheme, bucket, _ = self._parts
+        scheme, bucket, _ = parts_of(self.url)
         where = f"{scheme}://{bucket}"
         if "endpoint" in self.way:
             where += f" at {self.way['endpoint']}"

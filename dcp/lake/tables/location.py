@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from dcp.errors import SetupError, StoreUnavailableError
-from dcp.lake.config.lake_root import is_on_s3, local_root
+from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root, parts_of
 from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.spark.session import log_store_of
 from dcp.lake.store.folder_place import FolderPlace
@@ -51,9 +50,10 @@ class LakeLocation:
                 f"lake location: found root {self.root!r} and schema {self.schema!r}, "
                 "expected exactly one of them"
             )
-        folder = None if self.root is None else local_root(self.root)
-        if folder is not None and not str(self.root).startswith("file:"):
-            object.__setattr__(self, "root", str(folder.absolute()))
+        if self.root is not None:
+            folder = local_root(self.root)
+            root = checked_root(self.root) if folder is None else str(folder.absolute())
+            object.__setattr__(self, "root", root)
 
     def __str__(self) -> str:
         return self.root if self.root is not None else f"schema {self.schema}"
@@ -100,8 +100,8 @@ class LakeLocation:
         if self.schema is not None:
             return self._look_up_in_catalog(self.schema, name, table)
         path = self.path(name)
-        folder = local_root(path)
-        return Located(self.spark_path(name), self._place(path if folder is None else folder))
+        place = self._place(Path(path) if path.startswith("/") else path)
+        return Located(self.spark_path(name), place)
 
     def _look_up_in_catalog(self, schema: str, name: str, table: LakeTable) -> Located | None:
         if (location := table.location_in(schema, name)) is None:
@@ -131,9 +131,7 @@ class LakeLocation:
             return None  # delta-rs would take it for the name of another folder
         if isinstance(where, Path):
             return FolderPlace(where)
-        scheme, bucket = urlsplit(where)[:2]
-        on_s3 = is_on_s3(where)
-        way = self.way(f"{scheme}://{bucket}")
-        if way is None:
+        scheme, bucket, path = parts_of(where)
+        if (way := self.way(f"{scheme}://{bucket}")) is None:
             return None
-        return ObjectPlace(f"s3://{where.partition('://')[2]}" if on_s3 else where, way)
+        return ObjectPlace(f"s3://{bucket}/{path}" if is_on_s3(where) else where, way)
