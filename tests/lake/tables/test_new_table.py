@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -131,3 +132,19 @@ def test_a_table_that_gets_a_feature_meanwhile_is_left_to_spark(tmp_path: Path) 
     place.commit(1, json.dumps(protocol).encode())
     assert not commit_properties(place, {"dcplake.a": "1"})
     assert place.open().version() == 1
+
+
+def test_properties_are_set_while_others_commit_again_and_again(tmp_path: Path) -> None:
+    until = monotonic() + 0.5
+
+    class BusyPlace(FolderPlace):
+        def commit(self, version: int, content: bytes) -> None:
+            if monotonic() < until:
+                raise FileExistsError
+            FolderPlace.commit(self, version, content)
+
+    place = FolderPlace(tmp_path)
+    assert place.can_commit()
+    commit_table(place, CHANGES, ("round",), NO_VECTORS)
+    assert commit_properties(BusyPlace(tmp_path), {"dcplake.b": "1"})
+    assert place.open().metadata().configuration == NO_VECTORS | {"dcplake.b": "1"}
