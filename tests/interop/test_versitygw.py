@@ -10,9 +10,8 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.interop.store_servers import versitygw
 from tests.lake.commit_race import require_that_only_ours_loses_nothing
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import settings_for, write_config
 from tests.lake.replicas import source_rows
-from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
 pytestmark = pytest.mark.interop
 
@@ -30,25 +29,7 @@ def test_a_lake_is_loaded_rolled_back_and_maintained(tmp_path: Path) -> None:
         ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=3)) as cluster,
     ):
         source = settings_for(cluster, tmp_path).source
-        options = "\n".join(f'{name} = "{value}"' for name, value in server.options.items())
-        config = tmp_path / "dcplake.toml"
-        config.write_text(
-            f"""
-[source]
-seeds = {list(source.seeds)}
-username = "{source.username}"
-password_file = "{source.password_file}"
-[round]
-quiet_seconds = 0.2
-[lake]
-root = "{server.root}"
-[lake.storage_options]
-{options}
-[spark]
-master = "local[2]"
-"""
-            + spark_conf_toml(QUICK_CONF)
-        )
+        config = write_config(source, server.root, server.options, "local[2]", tmp_path)
 
         def done(*words: str) -> str:
             command = [sys.executable, "-m", "dcp.cli.main", *words, "--config", str(config)]

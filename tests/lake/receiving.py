@@ -30,6 +30,7 @@ from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
+from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +76,32 @@ def settings_of(seeds: Sequence[str], folder: Path, **sections: Mapping[str, Any
         apply=ApplySettings(**sections.get("apply", {})),
         policy=PolicySettings(**sections.get("policy", {})),
     )
+
+
+def write_config(
+    source: SourceSettings, root: str, options: Mapping[str, str], master: str, folder: Path
+) -> Path:
+    """Write the configuration of a lake in an object store, for commands in other processes."""
+    lines = "\n".join(f'{name} = "{value}"' for name, value in options.items())
+    file = folder / "dcplake.toml"
+    file.write_text(
+        f"""
+[source]
+seeds = {list(source.seeds)}
+username = "{source.username}"
+password_file = "{source.password_file}"
+[round]
+quiet_seconds = 0.2
+[lake]
+root = "{root}"
+[lake.storage_options]
+{lines}
+[spark]
+master = "{master}"
+"""
+        + spark_conf_toml(QUICK_CONF)
+    )
+    return file
 
 
 def lake_of(settings: Settings, spark: "SparkSession | None" = None) -> LakeTables:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -16,7 +16,7 @@ from dcp.lake.config.storage_options import with_secrets
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.bucket_store import bucket_store
 from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
-from dcp.lake.store.put_if_absent import content_of, put_if_absent
+from dcp.lake.store.put_if_absent import put_if_absent
 from dcp.lake.store.trial import StoreTrial, require_conditional_writes
 from dcp.lake.store.upload import Upload
 
@@ -138,24 +138,12 @@ class ObjectPlace(TablePlace):
     def commit(self, version: int, content: bytes) -> None:
         """Write the commit's file on condition that none exists: the store itself decides.
 
+        Each commit has an identifier of its own, by which it is known where the answer is lost.
+
         Raises:
             FileExistsError: another commit has that version.
         """
-        path = self._commit_path(version)
-        taken = f"{self.url}/{LOG}/{commit_name(version)}"
-        try:
-            put_if_absent(self._store, path, content)
-        except FileExistsError as refusal:
-            raise FileExistsError(taken) from refusal
-        except Exception as failure:
-            # Each commit has an identifier of its own.
-            found = None
-            with suppress(Exception):  # then it is not known; the caller reads back
-                found = content_of(self._store, path)
-            if found is None:
-                raise
-            if found != content:
-                raise FileExistsError(taken) from failure
+        put_if_absent(self._store, self._commit_path(version), content)
 
     def tidy_log(self) -> None:
         """Asks once for a list, in which these files are first, and once to delete."""

@@ -23,9 +23,8 @@ from dcp.lake.tables.tables import DOCS
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.object_store import BUCKET, ObjectStore
-from tests.lake.receiving import lake_of, settings_for
+from tests.lake.receiving import lake_of, settings_for, write_config
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice, table_rows
-from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,25 +105,8 @@ def test_two_drivers_at_once_that_are_killed_and_stopped_at_random(
 ) -> None:
     chance = random.Random(SEED)
     settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
-    options = "\n".join(f'{name} = "{value}"' for name, value in store.options.items())
-    config = tmp_path / "dcplake.toml"
-    config.write_text(
-        f"""
-[source]
-seeds = {list(settings.source.seeds)}
-username = "{settings.source.username}"
-password_file = "{settings.source.password_file}"
-[round]
-quiet_seconds = 0.2
-[lake]
-root = "s3://{BUCKET}/lake"
-lock = false
-[lake.storage_options]
-{options}
-[spark]
-master = "local[1]"
-"""
-        + spark_conf_toml(QUICK_CONF)
+    config = write_config(
+        settings.source, f"s3://{BUCKET}/lake", store.options, "local[1]", tmp_path
     )
     written = 0
     codes: list[int] = []

@@ -132,7 +132,7 @@ def test_a_store_whose_answer_is_always_409_is_an_outage(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing is, no version is taken."""
-    monkeypatch.setattr(put_if_absent, "_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(put_if_absent, "_ATTEMPTS", 2)
     assert table.place.can_commit()
     table.store.answer = ConflictAtFirst(times=2)
     with pytest.raises(AlreadyExistsError) as told:
