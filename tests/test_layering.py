@@ -85,8 +85,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "lake": (
         "config",
-        "spark",
         "store",
+        "spark",
         "tables",
         "task_monitor",
         "log",

@@ -1,7 +1,8 @@
 """Translates failures of Spark, its JVM and the machine into our errors: one line with a remedy.
 
 Spark wraps a cause many times, in ways that depend on where it came up. So the texts of the whole
-chain are searched, Java's stack and Python's, by a table with one row for each known cause.
+chain are searched, Java's stack and Python's, by a table with one row for each known cause. It has
+those of object stores and disks, which `dcp.lake.store.failures` knows.
 """
 
 import re
@@ -10,190 +11,44 @@ import subprocess
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from dcp.errors import (
-    REREAD_COMMAND,
     DcplakeError,
     FencedError,
     LakeError,
-    SecretError,
     SetupError,
     StoppedError,
-    StoreRefusedError,
-    StoreUnavailableError,
 )
 from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
+from dcp.lake.store.failures import (
+    CAUSES,
+    Cause,
+    is_from_store,
+    named_cause,
+    without_breaks,
+)
 
 _JVM_SECONDS: Final = 10.0
 """A JVM may take this long to end after its connections closed."""
 
-_COPY: Final = "put it back from a copy"
-_REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run makes the table again"
-_AUDIT: Final = f"{_COPY}, or delete the table's folder: only what it told of rollbacks is lost"
-_REMEDIES: Final = {
-    ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
-    ("changes", True): f"{_COPY}, or set lake.root to a new place and read the bucket again there",
-    ("docs", False): _REPLICA,
-    ("docs", True): _REPLICA,
-    ("undone", False): _AUDIT,
-    ("undone", True): _AUDIT,
-}
-"""By table (each replica's name begins with ``docs``), and whether the file is of its Delta log."""
-
-_OVERWRITES: Final = (
-    "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so that "
-    "two drivers could overwrite each other's commits",
-    "keep the lake in a store with conditional writes (docs/object-stores.md has a list), or "
-    "update its server; nothing was committed",
-)
-UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
-"""The finding about a store that overwrites, with its remedy."""
-
-_BY_OBSTORE: Final = r"Error performing [A-Z]+"
-"""Begins the message of obstore and delta-rs for a failed request; the URL follows."""
-_BY_STORE: Final = rf"{_BY_OBSTORE}|^PermissionError|Permission denied \(os error 13\)"
-"""The same, or the user may not read a folder of this machine."""
-_TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
-"""delta-rs breaks a line so, in colours; obstore has a colon there."""
-_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
-_ITS_CODE: Final = r"[^<]*(?:<\?[^<]*)?<Error>\s*<Code>"
-"""Stands before the code of an S3 error."""
-_KNOWN_TO_SPARK: Final = re.compile(
-    rf"redirect without LOCATION|{_ITS_CODE}AuthorizationHeaderMalformed"
-)
-"""The store says that the bucket is in another region, which Spark's connector finds."""
-_CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
-"""obstore wraps an error of ours so, raised when it asked for keys."""
-
 CONFLICT: Final = re.compile(r"\[?(DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)[\w.]*)")
 """Delta's conditions if another commit came first; nothing was written then."""
 
-_IN_PYTHON: Final = (
-    r"(?:OSError|PermissionError): \[Errno \d+\] (?:[^\n]*\. Detail: \[errno \d+\] )?"  # pyarrow's
-)
-_IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
-
-
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    pattern: re.Pattern[str]
-    """Matches the failure's text. A group is the file that it names."""
-    error: type[DcplakeError]
-    found: str
-    what_to_do: str = ""
-    """Without it the remedy follows from the table, and from `is_log`."""
-    is_log: bool = False
-    """True if the file belongs to the table's Delta log."""
-
-
 _CAUSES: Final = (
-    _Cause(  # first: the store may also have refused to remove what was tried with
-        re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
-        LakeError,
-        *_OVERWRITES,
-    ),
-    _Cause(
+    Cause(
         re.compile(r"NoClassDefFoundError: (software/amazon/\S+)"),
         SetupError,
         "found no such class, expected the AWS SDK that hadoop-aws needs",
         "let dcplake bring its jars: leave hadoop-aws out of spark.jars.packages, or name the AWS "
         "SDK there, too (docs/object-stores.md)",
     ),
-    _Cause(
-        re.compile(
-            r"CredentialInitializationException: (lake\.storage_options\.\w+: [\w ]+)"
-            r"|NoAwsCredentialsException|NoAuthWithAWSException"
-            rf"|{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
-        ),
-        StoreRefusedError,
-        "found no credentials for the object store",
-        "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the driver "
-        "and of executors, by a profile, by the machine's role, or by a file that "
-        "lake.storage_options names (docs/object-stores.md); nothing was committed",
-    ),
-    _Cause(
-        re.compile(
-            r"<Code>(?:ExpiredToken|ExpiredTokenException|TokenRefreshRequired)</Code>"
-            r"|The provided token has expired"
-        ),
-        StoreRefusedError,
-        "the credentials of the object store have ended",
-        "renew them and run again: nothing that is committed is lost. Files that "
-        "lake.storage_options names are read again while a round goes on, the environment is not",
-    ),
-    _Cause(
-        re.compile(
-            r"\(Service: S3, Status Code: 40[13]\b"
-            rf"|{_BY_OBSTORE} [^\n]* status code: 40[13]\b"
-        ),
-        StoreRefusedError,
-        "the object store refused the credentials, or what was done with them",
-        "see that the key and its secret are right, and that it may read, write, list and delete "
-        "below lake.root",
-    ),
-    _Cause(
-        re.compile(r"NoSuchBucketException|UnknownStoreException|<Code>NoSuchBucket</Code>"),
-        SetupError,
-        "found no such bucket",
-        "make it (dcplake makes none), or name another in lake.root; see the endpoint in "
-        "lake.storage_options, too",
-    ),
-    _Cause(
-        re.compile(
-            r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
-            r"|\(Service: S3, (Status Code: (?:5\d\d|409))\b"
-            rf"|{_BY_OBSTORE} [^\n]*"
-            r"(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*"
-            rf"|status code: 409\b{_ITS_CODE}(ConditionalRequestConflict|OperationAborted)\b)"
-        ),
-        StoreUnavailableError,
-        "the object store does not answer, or says that it cannot",
-        "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
-        "nothing that is committed is lost",
-    ),
-    _Cause(
-        re.compile(
-            r"\(Service: S3, (Status Code: 4(?!04|12)\d\d)\b"
-            rf"|{_BY_OBSTORE} [^\n]* status code: 4(?!04)\d\d\b(?:{_ITS_CODE}(\w+))?"
-        ),
-        StoreRefusedError,
-        "the object store refused what it was asked",
-        "see that the credentials, the region and the endpoint are right "
-        "(docs/object-stores.md), and run again: nothing that is committed is lost",
-    ),
-    _Cause(
-        re.compile(
-            f"(?:{_IN_PYTHON}|{_IN_JAVA})"
-            "(?:No space left on device|Disk quota exceeded|File too large)"
-        ),
-        SetupError,
-        "a disk is full",
-        "make room where the lake is and where Spark keeps temporary files (spark.local.dir, "
-        "TMPDIR), and run again: nothing that is committed is lost",
-    ),
-    _Cause(
-        re.compile(
-            r"(/\S+) \((?:Permission denied|Read-only file system)\)"
-            r"|AccessDeniedException: (/\S+)|\[DELTA_CANNOT_CREATE_LOG_PATH\] Cannot create (\S+)"
-            r"|Mkdirs failed to create (\S+)"
-            r"|Failed to open local file '([^'\n]*)'\. Detail: \[errno \d+\] "
-            "(?:Permission denied|Read-only file system)"
-            rf"|{_IN_PYTHON}(?:Permission denied|Read-only file system)(?:: '([^'\n]*)')?"
-            rf"|{_IN_JAVA}(?:Permission denied|Read-only file system)"
-            r"|Unable to open file (\S+): Permission denied \(os error 13\)"  # as delta-rs tells it
-        ),
-        SetupError,
-        "this user may not read or write it",
-        "give the user that right (or mount the file system writable) and run again: nothing that "
-        "is committed is lost",
-    ),
-    _Cause(
+    *CAUSES,
+    Cause(
         re.compile(
             r"thrown from the Python worker[.:][\s\S]*?\n(ModuleNotFoundError: [^\n]*)"
             r'|IOException: (Cannot run program "[^"\n]*")'
@@ -203,7 +58,7 @@ _CAUSES: Final = (
         "spark.pyspark.python says which they run in, and dcplake package makes one that travels "
         "with the job (docs/deploy.md)",
     ),
-    _Cause(
+    Cause(
         re.compile(r"ClassNotFoundException: Class (\S+FileSystem) not found"),
         SetupError,
         "found no such class, expected Spark to know the file system of lake.root",
@@ -211,13 +66,13 @@ _CAUSES: Final = (
         "it starts; of another, such as a server of Spark Connect, who starts it "
         "(docs/object-stores.md)",
     ),
-    _Cause(
+    Cause(
         re.compile(r"ClassNotFoundException: (dcplake\.\w+)"),
         SetupError,
         "found no such class, expected the log store of lakes on S3 in this Spark session",
         "who starts the session adds dcplake's jar (docs/object-stores.md)",
     ),
-    _Cause(
+    Cause(
         re.compile(
             r"\[DELTA_(?:VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG|STATE_RECOVER_ERROR|"
             r"LOG_FILE_NOT_FOUND\w*|MISSING_PART_FILES|CREATE_TABLE_WITH_NON_EMPTY_LOCATION)\]"
@@ -229,7 +84,7 @@ _CAUSES: Final = (
         "files of the table's Delta log are damaged or gone",
         is_log=True,
     ),
-    _Cause(
+    Cause(
         re.compile(
             r"\[FAILED_READ_FILE\b[^\n]* reading file (\S+?)\.?\s"
             r"|FileNotFoundException: (?:File )?(\S+\.(?:parquet|bin))\b"
@@ -238,26 +93,26 @@ _CAUSES: Final = (
         LakeError,
         "a file of the table is damaged or gone",
     ),
-    _Cause(
+    Cause(
         re.compile(r"UnknownHostException: ([^\s:]+): [^\n]*\n[^\n]*\.InetAddress\.getLocalHost\("),
         SetupError,
         "this machine's own name does not resolve",
         "add the name to /etc/hosts, or set SPARK_LOCAL_IP to the address of this machine",
     ),
-    _Cause(
+    Cause(
         re.compile(r"invalid null input: name|basedir must be absolute: \?"),
         SetupError,
         "the system has no name for this user, and Java needs one",
         "give the user a line in /etc/passwd, or run as a user who has one (docs/deploy.md)",
     ),
-    _Cause(
+    Cause(
         re.compile(r"UnsatisfiedLinkError: (/\S+?): [^\n]*failed to map segment"),
         SetupError,
         "Java cannot load its native library from there: the folder is mounted noexec",
         "name another folder for temporary files in TMPDIR, or in -Djava.io.tmpdir= of "
         "spark.driver.extraJavaOptions and spark.executor.extraJavaOptions",
     ),
-    _Cause(
+    Cause(
         re.compile(
             r"Failed to create a temp directory \(under ([^)\n]+)\)"
             r"|Failed to create local dir in ([^\n]+?)\.? Ignoring"
@@ -267,13 +122,13 @@ _CAUSES: Final = (
         "name a folder that this user can write to in TMPDIR, or in spark.local.dir and "
         "SPARK_LOCAL_DIRS where they are set",
     ),
-    _Cause(
+    Cause(
         re.compile(r"parquet\.org\.apache\.thrift\.\S*Exception"),  # a checkpoint's footer
         LakeError,
         "files of the table's Delta log are damaged or gone",
         is_log=True,
     ),
-    _Cause(
+    Cause(
         CONFLICT,  # last: what failed while a conflict was handled counts more
         FencedError,
         "another writer committed to the table in the same moment, so that this statement wrote "
@@ -297,8 +152,9 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     original error.
     """
     told = _told(failure)
-    if (error := original_error(told) or _carried(told) or _named_cause(told, what)) is not None:
-        return error
+    known = original_error(told) or named_cause(told, what, _CAUSES)
+    if known is not None:
+        return known
     named = f"{what}: " if what else ""
     if (code := _ended_jvm(failure)) is None:
         return None
@@ -314,39 +170,6 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     )
 
 
-def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return our error for a failure of obstore or delta-rs that the store caused.
-
-    Spark would fail, too. Returns a SetupError or SecretError as it is. None for any other: only
-    Spark can read the table, a file is damaged or gone, or Spark finds a way to the store.
-    ``what``: see `known_error`.
-    """
-    if isinstance(failure, SetupError | SecretError):
-        return failure
-    told = _TREE.sub(": ", f"{type(failure).__name__}: {failure}")
-    if (carried := _carried(told)) is not None:
-        return carried
-    if not re.search(_BY_STORE, told) or _KNOWN_TO_SPARK.search(told):
-        return None
-    return _named_cause(told, what)
-
-
-def _carried(told: str) -> SecretError | None:
-    match = _CARRIED.search(told)
-    return None if match is None else SecretError(match[1])
-
-
-def _named_cause(told: str, what: str) -> DcplakeError | None:
-    named = f"{what}: " if what else ""
-    for cause in _CAUSES:
-        if (match := cause.pattern.search(told)) is not None:
-            file = next(filter(None, match.groups()), "")
-            place = f"{file}: " if file else ""
-            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
-            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
-    return None
-
-
 def start_cause(failure: BaseException, log_file: Path) -> str:
     """Return the JVM's last words on why Spark did not start: Python was told nothing."""
     try:
@@ -354,7 +177,7 @@ def start_cause(failure: BaseException, log_file: Path) -> str:
     except OSError:
         logged = ""
     told = f"{_told(failure)}\n{logged}"
-    known = original_error(told) or _named_cause(told, "")
+    known = original_error(told) or named_cause(told, "", _CAUSES)
     if known is None and "JAVA_GATEWAY_EXITED" in told:
         return _printed_cause(logged) or "its JVM ended, and printed nothing"
     return str(known or known_error(failure) or innermost(failure))
@@ -391,17 +214,6 @@ def spark_errors(what: str) -> Iterator[None]:
         raise error from failure
 
 
-def remedy(file: str, what: str, *, is_log: bool) -> str:
-    """Return the remedy for a damaged file of a table, or of its Delta log.
-
-    The table is the file's. Without a file, ``what`` ends with the table's name.
-    """
-    folder, log, _ = file.partition("/_delta_log")
-    named = folder if log else folder.rpartition("/")[0]
-    table = named.rpartition("/")[2] if file else what.rpartition("table ")[2]
-    return _REMEDIES.get((table.partition("__")[0], is_log), _COPY)
-
-
 def _chain(failure: BaseException | None) -> Iterator[BaseException]:
     while failure is not None:
         yield failure
@@ -413,7 +225,7 @@ def _told(failure: BaseException) -> str:
         getattr(each, "_stackTrace", "") + "".join(traceback.format_exception_only(each))
         for each in _chain(failure)
     )
-    return _TREE.sub(": ", told)
+    return without_breaks(told)
 
 
 def innermost(failure: BaseException) -> str:
@@ -421,17 +233,9 @@ def innermost(failure: BaseException) -> str:
     return causes[-1] if causes else str(failure).strip().partition("\n")[0]
 
 
-def plain_line(failure: BaseException) -> str:
-    """Return a failure's message in one line, without delta-rs's colours or obstore's structs."""
-    message = str(failure).partition("\n\nDebug source:")[0]
-    return " ".join(_COLOUR.sub("", _TREE.sub(": ", message)).split())
-
-
 def _is_from_outside(failure: BaseException) -> bool:
-    """Return whether Spark, a disk, a store or delta-rs (module ``_internal``) failed."""
     module = type(failure).__module__.partition(".")[0]
-    is_theirs = module in ("pyspark", "py4j", "delta", "deltalake", "_internal", "obstore")
-    return is_theirs or isinstance(failure, OSError)
+    return module in ("pyspark", "py4j", "delta") or is_from_store(failure)
 
 
 _jvms: "list[subprocess.Popen[bytes]]" = []

@@ -110,7 +110,7 @@ def _content(wanted: JarSet, path: PurePosixPath, folder: Path) -> bytes:
     from obstore.exceptions import BaseError
     from obstore.store import HTTPStore
 
-    from dcp.lake.spark.failures import plain_line
+    from dcp.lake.store.failures import plain_line
 
     repository = os.environ.get("DEFAULT_ARTIFACT_REPOSITORY", _MAVEN_CENTRAL)
     try:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from dcp.errors import LakeError
-from dcp.lake.spark.failures import plain_line, store_error
 from dcp.lake.store.data_file import DataFile
+from dcp.lake.store.failures import plain_line, store_error
 from dcp.lake.store.place import LOG, TablePlace, commit_name
 from dcp.lake.store.table import Transaction
 

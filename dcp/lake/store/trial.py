@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from dcp.errors import LakeError
-from dcp.lake.spark.failures import UNSAFE_STORE, spark_errors
+from dcp.lake.store.failures import UNSAFE_STORE, store_errors
 from dcp.lake.store.put_if_absent import put_if_absent
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class StoreTrial:
     def list(self) -> str:
         import obstore
 
-        with spark_errors(self._where):
+        with store_errors(self._where):
             found = next(iter(obstore.list(self._store, self._folder, chunk_size=1000)), ())
         more = " or more" if len(found) == 1000 else ""
         return f"{self._where}: listed {self._folder}, files: {len(found)}{more}"
@@ -61,7 +61,7 @@ class StoreTrial:
     def write(self) -> str:
         import obstore
 
-        with spark_errors(self._where):
+        with store_errors(self._where):
             try:
                 put_if_absent(self._store, self._probe, _CONTENT)
             except obstore.exceptions.BaseError as failure:
@@ -73,7 +73,7 @@ class StoreTrial:
     def read(self) -> str:
         import obstore
 
-        with spark_errors(self._where):
+        with store_errors(self._where):
             found = bytes(obstore.get(self._store, self._probe).bytes())
         if found != _CONTENT:
             raise LakeError(
@@ -90,7 +90,7 @@ class StoreTrial:
         """
         import obstore
 
-        with spark_errors(self._where):
+        with store_errors(self._where):
             try:
                 obstore.put(self._store, self._probe, _CHANGED, mode="create")
             except obstore.exceptions.AlreadyExistsError:
@@ -101,7 +101,7 @@ class StoreTrial:
         """Replace the file on condition that it is unchanged. No commit relies on this."""
         import obstore
 
-        with spark_errors(self._where):
+        with store_errors(self._where):
             seen = obstore.head(self._store, self._probe)
             if seen["e_tag"] is None:
                 return _NO_SWAP
@@ -126,7 +126,7 @@ class StoreTrial:
     def delete(self) -> str:
         import obstore
 
-        with spark_errors(self._where):
+        with store_errors(self._where):
             obstore.delete(self._store, self._probe)
         return "removed the file"
 

@@ -14,7 +14,8 @@ from deltalake import DeltaTable as StoredTable  # Spark has a class of that nam
 from deltalake.exceptions import CommitFailedError, SchemaMismatchError, TableNotFoundError
 
 from dcp.errors import DcplakeError, LakeError
-from dcp.lake.spark.failures import innermost, plain_line, store_error
+from dcp.lake.spark.failures import innermost
+from dcp.lake.store.failures import plain_line, store_error
 from dcp.lake.store.file_commit import commits_to, takes_files
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace

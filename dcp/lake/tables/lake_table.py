@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.spark.failures import remedy
+from dcp.lake.store.failures import remedy
 from dcp.lake.store.file_commit import commits_to
 from dcp.lake.store.place import LOG, Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dcp.errors import DcplakeError
-from dcp.lake.spark.failures import store_error
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.store.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
+from dcp.lake.store.failures import store_error
 from dcp.lake.store.file_commit import Operation, commit_files
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.place import TablePlace

@@ -19,9 +19,10 @@ from obstore.exceptions import AlreadyExistsError
 from dcp.errors import DcplakeError, SecretError, SetupError, StoreUnavailableError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
-from dcp.lake.spark.failures import known_error, store_error
+from dcp.lake.spark.failures import known_error
 from dcp.lake.store import bucket_store, put_if_absent
 from dcp.lake.store.data_file import DataFile, DataFileWriter
+from dcp.lake.store.failures import store_error
 from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace

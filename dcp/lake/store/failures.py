@@ -1,0 +1,250 @@
+"""Translates failures of object stores, delta-rs and disks into our errors: one line with a remedy.
+
+A table has one row for each known cause, with the texts of all who meet it: obstore, delta-rs,
+pyarrow and Spark's connector. Spark's other failures are in `dcp.lake.spark.failures`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.errors import (
+    REREAD_COMMAND,
+    DcplakeError,
+    LakeError,
+    SecretError,
+    SetupError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+
+_COPY: Final = "put it back from a copy"
+_REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run makes the table again"
+_AUDIT: Final = f"{_COPY}, or delete the table's folder: only what it told of rollbacks is lost"
+_REMEDIES: Final = {
+    ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
+    ("changes", True): f"{_COPY}, or set lake.root to a new place and read the bucket again there",
+    ("docs", False): _REPLICA,
+    ("docs", True): _REPLICA,
+    ("undone", False): _AUDIT,
+    ("undone", True): _AUDIT,
+}
+"""By table (each replica's name begins with ``docs``), and whether the file is of its Delta log."""
+
+_OVERWRITES: Final = (
+    "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so that "
+    "two drivers could overwrite each other's commits",
+    "keep the lake in a store with conditional writes (docs/object-stores.md has a list), or "
+    "update its server; nothing was committed",
+)
+UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
+"""The finding about a store that overwrites, with its remedy."""
+
+_BY_OBSTORE: Final = r"Error performing [A-Z]+"
+"""Begins the message of obstore and delta-rs for a failed request; the URL follows."""
+_CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
+"""obstore wraps an error of ours so, raised when it asked for keys."""
+_BY_STORE: Final = (
+    rf"{_BY_OBSTORE}|{_CARRIED.pattern}|^PermissionError|Permission denied \(os error 13\)"
+)
+"""Any of these, or the user may not read a folder of this machine."""
+_TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
+"""delta-rs breaks a line so, in colours; obstore has a colon there."""
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+_ITS_CODE: Final = r"[^<]*(?:<\?[^<]*)?<Error>\s*<Code>"
+"""Stands before the code of an S3 error."""
+_KNOWN_TO_SPARK: Final = re.compile(
+    rf"redirect without LOCATION|{_ITS_CODE}AuthorizationHeaderMalformed"
+)
+"""The store says that the bucket is in another region, which Spark's connector finds."""
+
+_IN_PYTHON: Final = (
+    r"(?:OSError|PermissionError): \[Errno \d+\] (?:[^\n]*\. Detail: \[errno \d+\] )?"  # pyarrow's
+)
+_IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    pattern: re.Pattern[str]
+    """Matches the failure's text. A group is the file that it names."""
+    error: type[DcplakeError]
+    found: str
+    what_to_do: str = ""
+    """Without it the remedy follows from the table, and from `is_log`."""
+    is_log: bool = False
+    """True if the file belongs to the table's Delta log."""
+
+
+CAUSES: Final = (
+    Cause(  # first: the store may also have refused to remove what was tried with
+        re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
+        LakeError,
+        *_OVERWRITES,
+    ),
+    Cause(
+        re.compile(
+            r"CredentialInitializationException: (lake\.storage_options\.\w+: [\w ]+)"
+            r"|NoAwsCredentialsException|NoAuthWithAWSException"
+            rf"|{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
+        ),
+        StoreRefusedError,
+        "found no credentials for the object store",
+        "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the driver "
+        "and of executors, by a profile, by the machine's role, or by a file that "
+        "lake.storage_options names (docs/object-stores.md); nothing was committed",
+    ),
+    Cause(
+        re.compile(
+            r"<Code>(?:ExpiredToken|ExpiredTokenException|TokenRefreshRequired)</Code>"
+            r"|The provided token has expired"
+        ),
+        StoreRefusedError,
+        "the credentials of the object store have ended",
+        "renew them and run again: nothing that is committed is lost. Files that "
+        "lake.storage_options names are read again while a round goes on, the environment is not",
+    ),
+    Cause(
+        re.compile(
+            r"\(Service: S3, Status Code: 40[13]\b"
+            rf"|{_BY_OBSTORE} [^\n]* status code: 40[13]\b"
+        ),
+        StoreRefusedError,
+        "the object store refused the credentials, or what was done with them",
+        "see that the key and its secret are right, and that it may read, write, list and delete "
+        "below lake.root",
+    ),
+    Cause(
+        re.compile(r"NoSuchBucketException|UnknownStoreException|<Code>NoSuchBucket</Code>"),
+        SetupError,
+        "found no such bucket",
+        "make it (dcplake makes none), or name another in lake.root; see the endpoint in "
+        "lake.storage_options, too",
+    ),
+    Cause(
+        re.compile(
+            r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
+            r"|\(Service: S3, (Status Code: (?:5\d\d|409))\b"
+            rf"|{_BY_OBSTORE} [^\n]*"
+            r"(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*"
+            rf"|status code: 409\b{_ITS_CODE}(ConditionalRequestConflict|OperationAborted)\b)"
+        ),
+        StoreUnavailableError,
+        "the object store does not answer, or says that it cannot",
+        "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
+        "nothing that is committed is lost",
+    ),
+    Cause(
+        re.compile(
+            r"\(Service: S3, (Status Code: 4(?!04|12)\d\d)\b"
+            rf"|{_BY_OBSTORE} [^\n]* status code: 4(?!04)\d\d\b(?:{_ITS_CODE}(\w+))?"
+        ),
+        StoreRefusedError,
+        "the object store refused what it was asked",
+        "see that the credentials, the region and the endpoint are right "
+        "(docs/object-stores.md), and run again: nothing that is committed is lost",
+    ),
+    Cause(
+        re.compile(
+            f"(?:{_IN_PYTHON}|{_IN_JAVA})"
+            "(?:No space left on device|Disk quota exceeded|File too large)"
+        ),
+        SetupError,
+        "a disk is full",
+        "make room where the lake is and where Spark keeps temporary files (spark.local.dir, "
+        "TMPDIR), and run again: nothing that is committed is lost",
+    ),
+    Cause(
+        re.compile(
+            r"(/\S+) \((?:Permission denied|Read-only file system)\)"
+            r"|AccessDeniedException: (/\S+)|\[DELTA_CANNOT_CREATE_LOG_PATH\] Cannot create (\S+)"
+            r"|Mkdirs failed to create (\S+)"
+            r"|Failed to open local file '([^'\n]*)'\. Detail: \[errno \d+\] "
+            "(?:Permission denied|Read-only file system)"
+            rf"|{_IN_PYTHON}(?:Permission denied|Read-only file system)(?:: '([^'\n]*)')?"
+            rf"|{_IN_JAVA}(?:Permission denied|Read-only file system)"
+            r"|Unable to open file (\S+): Permission denied \(os error 13\)"  # as delta-rs tells it
+        ),
+        SetupError,
+        "this user may not read or write it",
+        "give the user that right (or mount the file system writable) and run again: nothing that "
+        "is committed is lost",
+    ),
+)
+
+
+@contextmanager
+def store_errors(where: str) -> Iterator[None]:
+    """Pass on our errors; turn those of a store into one line that begins with ``where``."""
+    try:
+        yield
+    except DcplakeError:
+        raise
+    except Exception as failure:  # of many classes
+        if not is_from_store(failure):
+            raise
+        error = named_cause(_told(failure), where, CAUSES)
+        raise error or DcplakeError(f"{where}: {plain_line(failure)}") from failure
+
+
+def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
+    """Return our error for a failure of obstore or delta-rs that the store caused.
+
+    Spark would fail, too. Returns a SetupError or SecretError as it is. None for any other: only
+    Spark can read the table, a file is damaged or gone, or Spark finds a way to the store. The line
+    begins with ``what``: the action, or its place.
+    """
+    if isinstance(failure, SetupError | SecretError):
+        return failure
+    told = _told(failure)
+    if not re.search(_BY_STORE, told) or _KNOWN_TO_SPARK.search(told):
+        return None
+    return named_cause(told, what, CAUSES)
+
+
+def is_from_store(failure: BaseException) -> bool:
+    """Return whether a disk, a store or delta-rs (module ``_internal``) failed."""
+    module = type(failure).__module__.partition(".")[0]
+    return module in ("deltalake", "_internal", "obstore") or isinstance(failure, OSError)
+
+
+def named_cause(told: str, what: str, causes: Sequence[Cause]) -> DcplakeError | None:
+    """Return the error of the first cause that a failure's text names; None without one."""
+    if (carried := _CARRIED.search(told)) is not None:
+        return SecretError(carried[1])
+    named = f"{what}: " if what else ""
+    for cause in causes:
+        if (match := cause.pattern.search(told)) is not None:
+            file = next(filter(None, match.groups()), "")
+            place = f"{file}: " if file else ""
+            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
+            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
+    return None
+
+
+def remedy(file: str, what: str, *, is_log: bool) -> str:
+    """Return the remedy for a damaged file of a table, or of its Delta log.
+
+    The table is the file's. Without a file, ``what`` ends with the table's name.
+    """
+    folder, log, _ = file.partition("/_delta_log")
+    named = folder if log else folder.rpartition("/")[0]
+    table = named.rpartition("/")[2] if file else what.rpartition("table ")[2]
+    return _REMEDIES.get((table.partition("__")[0], is_log), _COPY)
+
+
+def plain_line(failure: BaseException) -> str:
+    """Return a failure's message in one line, without delta-rs's colours or obstore's structs."""
+    message = str(failure).partition("\n\nDebug source:")[0]
+    return " ".join(_COLOUR.sub("", without_breaks(message)).split())
+
+
+def without_breaks(told: str) -> str:
+    """Put a colon where delta-rs breaks a line before a cause."""
+    return _TREE.sub(": ", told)
+
+
+def _told(failure: BaseException) -> str:
+    return without_breaks(f"{type(failure).__name__}: {failure}")
