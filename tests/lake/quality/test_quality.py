@@ -78,7 +78,6 @@ JSON = [
     b"12345678901234567890123",
     '"ü€😀"'.encode(),
     b'"\\ud800"',
-    b'{"a":"' + b"x" * 21_000_000 + b'"}',
 ]
 KEYS = [b"plain", b"", b"\x00", b"\xff\xfe", b"\\x41", "schlüssel".encode(), b"k" * 250]
 
@@ -204,7 +203,8 @@ def test_every_planted_violation_is_named_and_no_sound_row_quietly(
     twice = [row(b"twice"), row(b"twice", seqno=Decimal(1))]
     without_key = row(b"without key") | {"key": None}
     rows = [*sound_rows(), *planted, *twice, without_key]
-    report = check_version(spark, version_of(spark, rows), load_suite())
+    small = replace(version_of(spark, rows), row_bytes=1000.0)
+    report = check_version(spark, small, load_suite())
     written = capfd.readouterr()
     assert (written.out, written.err) == ("", "")
     assert report.rows == len(rows)
@@ -232,6 +232,16 @@ def test_every_planted_violation_is_named_and_no_sound_row_quietly(
     assert exact.samples[0]["seqno"] is None
     beyond = json.dumps(report.to_json())
     assert str(COMPLETE_SEQNO + 1) in beyond
+
+
+def test_a_document_of_more_bytes_than_a_json_parser_takes_by_itself_parses(
+    spark: "SparkSession",
+) -> None:
+    suite = load_suite()
+    [parses] = [each for each in suite.expectations if each.name == "document_parses"]
+    large = row(b"large", value=b'{"a":"' + b"x" * 21_000_000 + b'"}')
+    alone = QualitySuite("alone", suite.columns, (parses,))
+    assert not check_version(spark, version_of(spark, [large]), alone).failed
 
 
 def test_expectation_that_cannot_be_computed_never_counts_as_held(spark: "SparkSession") -> None:
