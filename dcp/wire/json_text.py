@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Generator
 from enum import Enum
+from functools import cache
 from typing import Final, NoReturn
 
 from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper
@@ -62,16 +63,17 @@ _SMALL_DEPTH: Final = 3
 _SMALL: Final = _list_or_object(_list_or_object(_list_or_object(_SCALAR, 32), 8), 4)
 _VALUE: Final = rb"(?:" + _SMALL + rb")"
 _SOME_SCALARS: Final = rb"(?:(?:" + _SCALAR + rb")" + _COMMA + rb"){1,128}"
-_SOME_ITEMS: Final = re.compile(_SOME_SCALARS + rb"|(?:" + _VALUE + _COMMA + rb"){1,16}")
-_SOME_MEMBERS: Final = re.compile(rb"(?:" + _SHORT_TEXT + _COLON + _VALUE + _COMMA + rb"){1,16}")
-_ONE_VALUE: Final = re.compile(_VALUE)
-_ONE_SCALAR: Final = re.compile(_SCALAR)
-_OPENING: Final = re.compile(rb"(?:\[" + _SPACE + rb"){1,64}|\{" + _SPACE)
-_CLOSING: Final = re.compile(rb"(?:" + _SPACE + rb"[\]}]){1,64}")
-_TEXT_PART: Final = re.compile(_PLAIN + rb"{0,65536}(?:" + _ESCAPE + _PLAIN + rb"{0,256}){0,64}")
-_BLANK: Final = re.compile(_SPACE)
-_NEXT: Final = re.compile(_COMMA)
-_IS: Final = re.compile(_COLON)
+_SOME_ITEMS: Final = _SOME_SCALARS + rb"|(?:" + _VALUE + _COMMA + rb"){1,16}"
+_SOME_MEMBERS: Final = rb"(?:" + _SHORT_TEXT + _COLON + _VALUE + _COMMA + rb"){1,16}"
+_OPENING: Final = rb"(?:\[" + _SPACE + rb"){1,64}|\{" + _SPACE
+_CLOSING: Final = rb"(?:" + _SPACE + rb"[\]}]){1,64}"
+_TEXT_PART: Final = _PLAIN + rb"{0,65536}(?:" + _ESCAPE + _PLAIN + rb"{0,256}){0,64}"
+
+
+@cache
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """Compile at the first use: all take a tenth of a second, and few processes read long texts."""
+    return re.compile(pattern)
 
 
 class _Expected(Enum):
@@ -146,7 +148,7 @@ class _Reader:
         Raises:
             _NoJsonError: it is no JSON.
         """
-        self._skip(_BLANK)
+        self._skip(_SPACE)
         tokens, begun_at = 0, self._at
         while not self._is_whole():
             tokens += 1
@@ -164,7 +166,7 @@ class _Reader:
                     pass  # and another one must come
                 case _Expected.MEMBER:
                     yield from self._text_steps()
-                    self._require(self._skip(_IS))
+                    self._require(self._skip(_COLON))
                     self._expected = _Expected.VALUE
                 case _Expected.VALUE:
                     yield from self._value_steps()
@@ -172,7 +174,7 @@ class _Reader:
     def _is_whole(self) -> bool:
         if self._expected is not _Expected.MORE or self._open:
             return False
-        self._skip(_BLANK)
+        self._skip(_SPACE)
         self._require(self._at == len(self._text))
         return True
 
@@ -188,7 +190,7 @@ class _Reader:
         is_in_list = bool(self._open) and self._open[-1] == _LIST
         if is_in_list and not self._is_deep and self._skip(_SOME_ITEMS):
             return  # and another one must come
-        if self._skip(_ONE_SCALAR if self._is_deep else _ONE_VALUE):
+        if self._skip(_SCALAR if self._is_deep else _VALUE):
             self._expected = _Expected.MORE
         elif self._open_some():
             self._expected = _Expected.ANY
@@ -209,13 +211,13 @@ class _Reader:
 
     def _go_on(self) -> None:
         """Read what is behind a value that is part of another."""
-        if self._skip(_NEXT):
+        if self._skip(_COMMA):
             self._expected = self._wanted_inside()
         else:
             self._require(self._close())
 
     def _open_some(self) -> bool:
-        found = _OPENING.match(self._text, self._at)
+        found = _compiled(_OPENING).match(self._text, self._at)
         if found is None:
             return False
         self._at = found.end()
@@ -225,7 +227,7 @@ class _Reader:
 
     def _close(self) -> bool:
         """Read ends of what is open, if any is here; the text may end with the last."""
-        found = _CLOSING.match(self._text, self._at)
+        found = _compiled(_CLOSING).match(self._text, self._at)
         if found is None:
             return False
         self._at = found.end()
@@ -233,8 +235,8 @@ class _Reader:
             self._require(bool(self._open) and self._open.pop() == _OPENED_BY[end])
         return True
 
-    def _skip(self, pattern: re.Pattern[bytes]) -> bool:
-        found = pattern.match(self._text, self._at)
+    def _skip(self, pattern: bytes) -> bool:
+        found = _compiled(pattern).match(self._text, self._at)
         if found is not None:
             self._at = found.end()
         return found is not None
