@@ -75,6 +75,7 @@ def test_a_node_that_was_active_when_the_map_was_read_does_not_count(
         )
         write(cluster, 0)
         cluster.wait_until_replicated()
+
         def ask_after_a_move(*asked: Any) -> dict[int, dict[NodeAddress, int]]:
             monkeypatch.undo()
             cluster.move_vbucket(0, 1 - cluster.vbucket_owner(0))
