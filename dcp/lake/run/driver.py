@@ -161,7 +161,10 @@ class Driver:
         self._failing_since: dict[str, float] = {}
         """By step: each thread has its own."""
         self._is_cut_short = False
-        """True if the store failed since the tables were read, perhaps after an apply's commit."""
+        """True if a step failed since the tables were read, perhaps after an apply's commit.
+
+        Failures of the cluster do not count.
+        """
 
     def once(
         self,
@@ -292,6 +295,7 @@ class Driver:
             with self.lake.look():
                 if (pause := self._requests.carry_out()) is not None:
                     hand_over(self.received())
+                    self._failing_since.pop(_RECEIVE, None)
                     return f"{PAUSED}: {_paused(pause)}"
                 try:
                     hand_over(self._receive(stop))
@@ -323,7 +327,7 @@ class Driver:
     ) -> str:
         """Return what to wait for; raise a failure for which no patience is left."""
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-        if isinstance(error, StoreUnavailableError | StoreRefusedError):
+        if not isinstance(error, SourceError | RemoteProtocolError):
             self._is_cut_short = True  # no |=: the thread of applies sets it, too
         for each in patience:
             if isinstance(error, each.kinds):

@@ -349,10 +349,11 @@ def test_a_store_ends_a_bounded_run_after_a_while_and_an_endless_one_never(
         driver.once(view(10), threading.Event())
 
 
+@pytest.mark.parametrize("failure", [OUTAGES[1], SecretError("the file of the key is empty")])
 def test_the_status_of_tables_is_read_anew_after_the_store_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """An apply may have committed what it did not hear of."""
+    """An apply may have committed what it did not hear of; the look at the tables may fail, too."""
     monkeypatch.setattr(Scripted, "apply", Driver.apply)
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     calls: list[str] = []
@@ -360,14 +361,19 @@ def test_the_status_of_tables_is_read_anew_after_the_store_failed(
     def apply(*_: object, **__: object) -> list[AppliedVersion]:
         calls.append("apply")
         if len(calls) == 1:
-            raise OUTAGES[1]
+            raise failure
         return []
 
+    def learn() -> None:
+        calls.append("learn")
+        if calls.count("learn") == 1:
+            raise failure
+
     monkeypatch.setattr(driver._applier, "apply", apply)
-    monkeypatch.setattr(driver._applier, "learn", lambda: calls.append("learn"))
-    for _ in range(3):
+    monkeypatch.setattr(driver._applier, "learn", learn)
+    for _ in range(4):
         driver.apply_newest(1)
-    assert calls == ["apply", "learn", "apply", "apply"]
+    assert calls == ["apply", "learn", "learn", "apply", "apply"]
 
 
 def test_vbuckets_that_move_and_bring_nothing_make_ever_fewer_rounds(
