@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -73,12 +73,11 @@ class ObjectPlace(TablePlace):
         driver tries the store by a dotted one.
         """
         log = self._path(LOG)
-        below = (path.removeprefix(log) for path in self._first_below(log))
+        below = (path.removeprefix(log) for path, _ in self._below(log))
         return any(name and not name.startswith("/.") for name in below)
 
     def has_data(self) -> bool:
-        """Looks at the first page of the listing only."""
-        return any(path.endswith(".parquet") for path in self._first_below(self._path()))
+        return any(path.endswith(".parquet") for path, _ in self._below(self._path()))
 
     def commits_from(self, version: int) -> dict[int, Hashable]:
         import obstore  # not where all is on this machine
@@ -146,14 +145,16 @@ class ObjectPlace(TablePlace):
         put_if_absent(self._store, self._commit_path(version), content)
 
     def tidy_log(self) -> None:
-        """Asks once for a list, in which these files are first, and once to delete."""
+        """Asks for a list up to the first commit, and once to delete; a dot sorts before digits."""
         import obstore
 
         oldest = datetime.now(UTC) - timedelta(seconds=LEFT_OVER_SECONDS)
+        log = self._path(LOG, "")
+        before_commits = takewhile(lambda each: each[0] < f"{log}0", self._below(log))
         left = [
             path
-            for path, written in self._first_below(self._path(LOG)).items()
-            if _TEMPORARY.fullmatch(path.rpartition("/")[2]) and written < oldest
+            for path, written in before_commits
+            if _TEMPORARY.fullmatch(path.removeprefix(log)) and written < oldest
         ]
         if left:
             obstore.delete(self._store, left)
@@ -168,9 +169,10 @@ class ObjectPlace(TablePlace):
         except FileNotFoundError:
             return None
 
-    def _first_below(self, prefix: str) -> dict[str, datetime]:
-        """Return the first page of a listing: when each object was written, by its path."""
+    def _below(self, prefix: str) -> Iterator[tuple[str, datetime]]:
+        """Yield paths in order, and when each object was written; asks for pages of 1,000."""
         import obstore
 
-        first = next(iter(obstore.list(self._store, prefix, chunk_size=1000)), ())
-        return {each["path"]: each["last_modified"] for each in first}
+        for page in obstore.list(self._store, prefix, chunk_size=1000):
+            for each in page:
+                yield each["path"], each["last_modified"]

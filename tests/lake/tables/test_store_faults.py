@@ -310,6 +310,16 @@ def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectS
     trial.delete()
 
 
+def test_data_is_found_behind_many_deletion_vectors(server: ObjectStore) -> None:
+    prefix = uuid4().hex
+    place = server.place(prefix)
+    for number in range(1000):
+        server.write(f"{prefix}/deletion_vector_{number:04}.bin", b"", days_old=0)
+    assert not place.has_data()
+    server.write(f"{prefix}/part-0.parquet", b"PAR1", days_old=0)
+    assert place.has_data()
+
+
 def test_what_killed_processes_left_in_a_log_is_removed_after_a_day(server: ObjectStore) -> None:
     prefix = uuid4().hex
     place = server.place(prefix)
