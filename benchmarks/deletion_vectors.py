@@ -20,6 +20,7 @@ from benchmarks.rounds import Case, Meter
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_store import SparkStore
 
 
 def main() -> None:
@@ -55,7 +56,9 @@ def _measure(
     for repetition in range(arguments.repetitions + 1):
         for case in cases:
             case.measure(spark, meter, arguments.changes, repetition)
-            docs = LakeLocation(root=case.settings.lake.root).table("docs", lambda: spark)
+            docs = SparkStore(lambda: spark, LakeLocation(root=case.settings.lake.root)).table(
+                "docs"
+            )
             added.append(float(history(docs)[0].metrics["numTargetBytesAdded"]) / MIB)
     print(
         f"{arguments.changes:,} of {arguments.documents:,} documents change; medians of "

@@ -111,7 +111,7 @@ def _ours(arguments: argparse.Namespace, source: BenchProducer, folder: Path, ra
 def _first_apply(settings: Settings, process: "subprocess.Popen[bytes]") -> LakeTables:
     """Wait until the table is there and filled; return the lake."""
     location = LakeLocation(root=settings.lake.root)
-    docs = location.table("docs", _no_spark)
+    docs = SparkStore(_no_spark, location).table("docs")
     while process.poll() is None:
         sleep(0.5)
         with suppress(_SparkNeededError):  # delta-rs reads no table that is just being made

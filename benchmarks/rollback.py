@@ -40,6 +40,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import AUDIT_TABLE
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Case:
             self._note(f"{name}, s", cost.seconds)
         for name, cost in found.items():
             self._note(f"{name}, MiB read", cost.read_bytes / MIB)
-        commits = history(location.table("docs", lambda: spark))
+        commits = history(SparkStore(lambda: spark, location).table("docs"))
         metrics = next(each for each in commits if each.version == version.version).metrics
         for name, metric in FILES.items():
             self._note(name, float(metrics.get(metric, 0)))

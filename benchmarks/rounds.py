@@ -152,7 +152,7 @@ class Case:
         version = times.applied_version
         if times.rows != changes or version is None or version.updated != changes:
             raise AssertionError(f"{self.name}: found {times.rows} rows, {version}")
-        docs = LakeLocation(root=self.settings.lake.root).table("docs", lambda: spark)
+        docs = SparkStore(lambda: spark, LakeLocation(root=self.settings.lake.root)).table("docs")
         metrics = history(docs)[0].metrics
         self.scan_ms.append(float(metrics.get("scanTimeMs", 0)))
         self.rewrite_ms.append(float(metrics.get("rewriteTimeMs", 0)))

@@ -18,8 +18,8 @@ import pytest
 
 from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.tables.lake_table import LakeTable
-from dcp.lake.tables.opening import lake_location, refuse_to_start
+from dcp.lake.tables.file_table import FileTable
+from dcp.lake.tables.opening import store_without_spark
 from tests.interop.conftest import FOLDER
 from tests.interop.xml_api import xml_api
 from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
@@ -40,11 +40,13 @@ class StoreServer:
     root: str
     options: Mapping[str, str]
 
-    def table(self, name: str) -> LakeTable:
+    def table(self, name: str) -> FileTable:
         """Return a table of a lake there; it need not be there, and no Spark reads it."""
         lake = LakeSettings(root=self.root, storage_options=dict(self.options))
         settings = Settings(lake=lake)
-        return lake_location(settings).table(name, refuse_to_start)
+        table = store_without_spark(settings).table(name)
+        assert isinstance(table, FileTable)
+        return table
 
     def place(self, name: str) -> ObjectPlace:
         """Return the place of such a table."""

@@ -40,6 +40,7 @@ class MemoryStore:
         self.kept: dict[str, MemoryVersions] = {}
         self.now = now
         self.slots = 1
+        self.is_remote = False
         self.run_task: Callable[[int, BatchFunction], list[pa.RecordBatch]] = run_task
         self.between: Callable[[str], None] = lambda _: None
         """Called with a table's name when a commit to it is made, before it is looked whether
@@ -86,6 +87,9 @@ class MemoryStore:
                 frame.createOrReplaceTempView(name)
                 self._viewed[name] = versions.newest
         return self.viewer
+
+    def prepare(self) -> None:
+        """Do nothing: tables can be made at once."""
 
     def new_id(self) -> str:
         """Return an id that no table has yet."""

@@ -6,23 +6,23 @@ The product's own SQL runs over it by DataFusion, the engine that delta-rs has, 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.errors import LakeError
 from dcp.lake.store.file_commit import VersionTakenError
-from dcp.lake.store.table import Column, Statement, TableSize, Transaction
+from dcp.lake.store.looks import Looks
+from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
 from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.spark_table import committing
 from dcp.lake.tables.sql import standard_string
 
 if TYPE_CHECKING:
     from tests.lake.memory_store import MemoryStore
 
 _Found = TypeVar("_Found")
-_Given = ParamSpec("_Given")
 _PLACE: Final = ("vbucket", "key")
 _KEEPS_FILES: Final = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")
 
@@ -85,26 +85,12 @@ class MemoryVersions:
         return self.versions[-1]
 
 
-def _commits(
-    change: Callable[Concatenate["MemoryTable", _Given], _Found],
-) -> Callable[Concatenate["MemoryTable", _Given], _Found]:
-    """Let what is read behind a change be the newest, whether it committed or not."""
-
-    @wraps(change)
-    def commit(table: "MemoryTable", /, *given: _Given.args, **named: _Given.kwargs) -> _Found:
-        with table.store.looks.committing():
-            return change(table, *given, **named)
-
-    return commit
-
-
 @dataclass(frozen=True)
 class MemoryTable:
     """A table of a store, which need not be there."""
 
     name: str
     store: "MemoryStore"
-    place: None = None
 
     @property
     def sql(self) -> str:
@@ -115,6 +101,11 @@ class MemoryTable:
     def where(self) -> str:
         """The lake and the table, for messages."""
         return f"{self.store.location}: table {self.name}"
+
+    @property
+    def looks(self) -> Looks:
+        """Those of the store."""
+        return self.store.looks
 
     @property
     def kept(self) -> MemoryVersions:
@@ -146,29 +137,16 @@ class MemoryTable:
 
     def size(self) -> TableSize:
         """Return the size of the newest version."""
-        chunks = self._seen.newest.chunks
+        chunks = [chunk for chunk in self._seen.newest.chunks if chunk.num_rows]
         return TableSize(len(chunks), sum(chunk.nbytes for chunk in chunks))
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest version that an application's transactions committed."""
-        return self._seen.newest.transactions.get(app_id) if self.exists() else None
-
-    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        """Raise LakeError unless the table has these columns."""
-        found = [column for column in self.columns() if column.name not in also]
-        if {column.name: column.type for column in found} != {
-            column.name: column.type for column in expected
-        }:
-            raise LakeError(f"{self.where}: found the columns {found}, expected {expected}")
+        return self._seen.newest.transactions.get(app_id)
 
     def columns(self, version: int | None = None) -> pa.Schema:
         """Return the columns of a version, or of the newest one."""
         return self._at(version).columns
-
-    def column(self, name: str) -> Column | None:
-        """Return a column of the newest version."""
-        columns = self._seen.newest.columns
-        return Column(columns.field(name).type, "") if name in columns.names else None
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits, newest first."""
@@ -199,11 +177,12 @@ class MemoryTable:
         statement: Statement,
         schema: pa.Schema,
         version: int | None,
-        most_bytes: int | None,
+        most_bytes: int,
     ) -> pa.Table | None:
         """Return the same; None where it is more than ``most_bytes``."""
         found = self.query(statement, schema, version)
-        return found if most_bytes is None or found.nbytes <= most_bytes else None
+        sizes = (pc.sum(pc.binary_length(found[name])).as_py() for name in sized_columns(schema))
+        return found if sum(size or 0 for size in sizes) <= most_bytes else None
 
     def _run(self, statement: Statement, version: int | None) -> pa.Table:
         read = self._at(version)
@@ -223,7 +202,7 @@ class MemoryTable:
 
     # --- changes
 
-    @_commits
+    @committing
     def create(
         self,
         columns: pa.Schema,
@@ -255,26 +234,24 @@ class MemoryTable:
         """Delete nothing: there are no files."""
         return 0
 
-    @_commits
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set some properties."""
-        self._alter("SET TBLPROPERTIES", {**self.kept.newest.properties, **properties})
+    @committing
+    def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        """Set some properties, and remove those without a value."""
+        before = self.kept.newest.properties
+        changed = {**before, **properties}
+        after = {name: value for name, value in changed.items() if value is not None}
+        if after != before:
+            is_set = any(value is not None for value in properties.values())
+            self._alter(f"{'SET' if is_set else 'UNSET'} TBLPROPERTIES", after)
 
-    @_commits
-    def unset_properties(self, names: Collection[str]) -> None:
-        """Remove properties."""
-        found = self.kept.newest.properties
-        left = {name: value for name, value in found.items() if name not in names}
-        self._alter("UNSET TBLPROPERTIES", left)
-
-    @_commits
+    @committing
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows."""
         newest = self.kept.newest
         made = rows.select(newest.columns.names).cast(newest.columns)
         self._commit_rows("WRITE", (*newest.chunks, *_chunks(made)), metadata)
 
-    @_commits
+    @committing
     def append_on(
         self,
         version: int,
@@ -291,7 +268,7 @@ class MemoryTable:
         chunks = (*read.chunks, *_chunks(rows))
         self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
 
-    @_commits
+    @committing
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         """Commit a version with the rows of the newest one."""
         newest = self.kept.newest
@@ -301,14 +278,16 @@ class MemoryTable:
                 "WRITE", newest.chunks, metadata, metrics, transaction, has_new_rows=False
             )
 
-    @_commits
+    @committing
     def merge(
         self,
         rows: pa.Table | str,
         statement: Callable[[str], str],  # it says the same in Spark's words
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],  # of a session
+        largest_bytes: int,  # memory is not scarce
+        *,
+        is_small: bool = False,  # there are no tasks
     ) -> None:
         """Merge rows into the table by ``vbucket`` and ``key``; those with ``deleted`` go."""
         read = self.kept.newest
@@ -322,11 +301,11 @@ class MemoryTable:
             raise RuntimeError(f"[DELTA_CONCURRENT_WRITE] {self.where}: {since}")
         self._commit_rows("MERGE", chunks, metadata, metrics, transaction)
 
-    @_commits
+    @committing
     def optimize(
         self,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],  # of a session
+        largest_bytes: int,  # memory is not scarce
         *,
         whole: bool,  # there are no files
     ) -> Mapping[str, int]:
@@ -336,14 +315,13 @@ class MemoryTable:
             self._commit_rows("OPTIMIZE", made, metadata)
         return {"numFilesRemoved": len(before) - 1, "numFilesAdded": int(len(before) > 1)}
 
-    @_commits
+    @committing
     def append_found(
         self,
         query: str,
         views: Mapping[str, pa.Table],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],  # of a session
     ) -> None:
         """Append what a query finds in some views."""
         newest = self.kept.newest
@@ -357,7 +335,7 @@ class MemoryTable:
         """Return whether all rows can be read."""
         return True
 
-    @_commits
+    @committing
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
         """Delete the rows for which ``condition`` holds; return how many those were."""
         newest = self.kept.newest

@@ -1,18 +1,40 @@
 """Tables at a place that a test knows, which must be read without Spark."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from dcp.lake.store.place import Located, TablePlace
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.store.file_commit import commit_lock
+from dcp.lake.store.place import TablePlace
+from dcp.lake.store.remembered_table import RememberedTables
+from dcp.lake.store.table import Table
+from dcp.lake.tables.file_table import FileTable
+from dcp.lake.tables.spark_table import SparkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def table_at(place: TablePlace, where: str = "t") -> LakeTable:
+def table_at(place: TablePlace, where: str = "t") -> FileTable:
     """Return the table at a place; ``where`` is what messages call it."""
-    found = Located(place.uri, place)
-    return LakeTable("delta.`t`", where, no_spark, place.uri, lambda _: found)
+    lock = partial(commit_lock, place)
+    by_spark = SparkTable("delta.`t`", where, no_spark, place.uri, RememberedTables(), lock)
+    return FileTable(by_spark, place, lambda: None)
+
+
+def place_of(table: Table) -> TablePlace:
+    """Return the place of a table that is read by its files."""
+    return files_of(table).place
+
+
+def files_of(table: Table) -> FileTable:
+    """Return a table that is read by its files."""
+    assert isinstance(table, FileTable)
+    return table
+
+
+def by_spark(table: Table) -> SparkTable:
+    """Return the same table as Spark alone reads it."""
+    return table if isinstance(table, SparkTable) else files_of(table).by_spark
 
 
 def no_spark() -> "SparkSession":

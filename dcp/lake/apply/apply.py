@@ -28,7 +28,6 @@ from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
 from dcp.lake.apply.merge_source import plan_source, typed_source
 from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.apply.typed_rows import typed_batch, typed_sql, typed_table
-from dcp.lake.config.memory import arrow_settings
 from dcp.lake.log.applied import (
     applied_of,
     settled_lineage,
@@ -47,7 +46,6 @@ from dcp.lake.tables.tables import (
     has_deletion_vectors,
 )
 from dcp.lake.tables.transaction import (
-    FEW_JOBS_TO_JOIN,
     is_conflict,
 )
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
@@ -111,7 +109,7 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
         f"SELECT {names} FROM {source} WHERE NOT deleted",
         as_in_files,
         REPLICA if columns is None else columns.replica_schema,
-        arrow_settings(plan.largest_bytes),
+        plan.largest_bytes,
     )
 
 
@@ -178,13 +176,12 @@ def _merge(
 
     if plan.rows is None:
         with typed_source(lake, plan) as source:
-            table.merge(source, statement, transaction, metadata, {})
+            table.merge(source, statement, transaction, metadata, plan.largest_bytes)
     else:
         rows = plan.rows if columns is None else typed_table(plan.rows, columns)
         # Without deletion vectors it writes whole files anew: then one task is too few.
-        settings = FEW_JOBS_TO_JOIN if has_deletion_vectors(table) else {}
-        settings = arrow_settings(plan.largest_bytes) | settings
-        table.merge(rows, statement, transaction, metadata, settings)
+        is_small, largest = has_deletion_vectors(table), plan.largest_bytes
+        table.merge(rows, statement, transaction, metadata, largest, is_small=is_small)
 
 
 def _rewrite(
@@ -202,7 +199,7 @@ def _rewrite(
             MICROSECOND_TIMESTAMPS,
             transaction,
             metadata,
-            arrow_settings(plan.largest_bytes),
+            plan.largest_bytes,
         )
 
 

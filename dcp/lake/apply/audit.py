@@ -17,7 +17,6 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.apply_plan import ROW_BUDGET
-from dcp.lake.apply.replica_facts import is_missing_version
 from dcp.lake.log.applied import ReplicaStatus
 from dcp.lake.log.round_records import states_left
 from dcp.lake.log.slice_rows import deletions_between
@@ -28,7 +27,7 @@ from dcp.lake.tables.applied_version import REPLACED, AppliedVersion
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_ledger
-from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, FEW_ROWS, is_conflict
+from dcp.lake.tables.transaction import is_conflict, is_missing_version
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
@@ -48,7 +47,8 @@ def write_audit(
     # A table that was dropped and made again counts its versions anew, and is another one.
     table_id = lake.table(applied.table).table_id()
     app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{table_id}"
-    written = lake.table(AUDIT_TABLE).transaction_version(app_id)
+    audit = lake.table(AUDIT_TABLE)
+    written = audit.transaction_version(app_id) if audit.exists() else None
     if written is not None and written >= applied.version:
         return
     table = ensure_ledger(lake, AUDIT_TABLE)
@@ -63,9 +63,8 @@ def write_audit(
         try:
             sources = _sources(lake, audited)
             transaction = app_id, applied.version
-            settings = FEW_JOBS_TO_JOIN | FEW_ROWS if sources.views else {}
             query = audit_sql(sources, audited)
-            table.append_found(query, sources.views, transaction, metadata, settings)
+            table.append_found(query, sources.views, transaction, metadata)
             reached("audit.committed")
         except Exception as error:  # Spark's own class, or the bridge's
             if is_last or not (is_conflict(error) or is_missing_version(error)):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.collection_log import collection_events
@@ -18,6 +17,7 @@ from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
+from dcp.lake.tables.transaction import is_missing_version
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
@@ -123,24 +123,3 @@ def _can(
             return False
         raise
     return True
-
-
-_MISSING: tuple[str, ...] = (
-    "DELTA_VERSION_NOT_FOUND",
-    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
-    "DELTA_LOG_FILE_NOT_FOUND",
-    "DELTA_TRUNCATED_TRANSACTION_LOG",
-    "FAILED_READ_FILE.FILE_NOT_EXIST",
-    "FileNotFoundException",
-    "NoSuchKey",
-)
-
-
-def is_missing_version(error: Exception) -> bool:
-    """Return whether reading an old version failed because its log or its files are gone.
-
-    In tasks, and under Spark Connect, only the text tells.
-    """
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
-    text = f"{condition or ''} {error}"
-    return any(mark in text for mark in _MISSING)

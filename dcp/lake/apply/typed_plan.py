@@ -59,16 +59,18 @@ def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> 
 
     ``is_applied``: the table has had an apply.
     """
-    found = table.column(DOC)
+    columns = table.columns()
+    found = columns.field(DOC) if DOC in columns.names else None
     if contract is None:
         return TypedPlan(None, ColumnChange.REWRITE, is_typed=True) if found else UNTYPED
     wanted = typed_columns(contract)
     if found is None:
         change = ColumnChange.REWRITE if is_applied else ColumnChange.ADD
         return TypedPlan(wanted, change)
-    if found.comment != wanted.fingerprint or has_names_twice(found.kind):
+    comment = (found.metadata or {}).get(b"comment", b"").decode()
+    if comment != wanted.fingerprint or has_names_twice(found.type):
         return TypedPlan(wanted, ColumnChange.REWRITE, is_typed=True)
-    return TypedPlan(replace(wanted, document=found.kind), is_typed=True)
+    return TypedPlan(replace(wanted, document=found.type), is_typed=True)
 
 
 def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedPlan:

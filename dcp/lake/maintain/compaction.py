@@ -4,7 +4,7 @@ VACUUM goes by the table property that holds the horizon, and is not run where t
 the tables that only grow it keeps what Delta keeps by default, a week.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
@@ -61,16 +61,16 @@ def _may_hold_int96(work: MaintenanceWork, table: str) -> bool:
 def optimize_table(
     lake: LakeTables,
     table: str,
-    settings: Mapping[str, str] | None = None,
+    largest_bytes: int = 0,
     *,
     full: bool = False,
 ) -> StepReport:
     """Put the rows of a table's small files into larger ones, sorted for its queries.
 
-    ``settings`` apply to the session for this statement. ``full`` writes all files anew.
+    Memory is kept for documents of ``largest_bytes``. ``full`` writes all files anew.
     """
     metadata = maintenance_metadata(lake, "optimize")
-    metrics = lake.table(table).optimize(metadata, settings or {}, whole=full)
+    metrics = lake.table(table).optimize(metadata, largest_bytes, whole=full)
     added, removed = metrics["numFilesAdded"], metrics["numFilesRemoved"]
     told = f"{removed:,} files became {added:,}" if removed or added else "nothing to do"
     figures = {"files_added": added, "files_removed": removed}

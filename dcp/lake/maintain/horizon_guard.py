@@ -32,8 +32,7 @@ def look_back(lake: LakeTables) -> int:
 
     In an object store each costs a request.
     """
-    place = lake.changes.place
-    return FEW if place is not None and place.folder is None else _LOOK_BACK
+    return FEW if lake.store.is_remote else _LOOK_BACK
 
 
 class HorizonGuard:

@@ -8,7 +8,7 @@ import logging
 from functools import partial
 from typing import Final
 
-from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE, reader_settings
+from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.maintain.compaction import optimize_table
 from dcp.lake.maintain.maintenance_work import unless_driver_writes
 from dcp.lake.tables.history import TableCommit, history
@@ -42,7 +42,7 @@ class SmallFiles:
             due = newest + 1 + COMMITS
             if last is not None or lake.table(table).size().bytes <= MOST_BYTES:
                 # The driver's memory is for documents of any size: docs/memory.md.
-                step = partial(optimize_table, lake, table, reader_settings(DOCUMENT_BYTES))
+                step = partial(optimize_table, lake, table, DOCUMENT_BYTES)
                 _LOG.debug("%s", unless_driver_writes("optimize", table, step))
             else:
                 _LOG.warning(

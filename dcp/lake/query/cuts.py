@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.apply.replica_facts import LakeFacts, is_missing_version
+from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
@@ -32,6 +32,7 @@ from dcp.lake.tables.records import Record
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
+from dcp.lake.tables.transaction import is_missing_version
 from dcp.printable import Shown, number_ranges
 
 _CURE: Final = "`dcplake run --once` brings every table to the newest round"

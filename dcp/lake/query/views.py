@@ -94,7 +94,7 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
 
 
 def _is_typed(lake: LakeTables, replica: ReplicaTable) -> bool:
-    return lake.table(replica.name).column(VIOLATIONS) is not None
+    return VIOLATIONS in lake.table(replica.name).columns().names
 
 
 def rounds(lake: LakeTables) -> DataFrame:

@@ -269,7 +269,7 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
     store = store_without_spark(settings)
     location = store.location
     root = location.root  # a catalog would be asked where the table is
-    place = None if root is None else store.table(CHANGES_TABLE).place
+    place = None if root is None else store.location.place(CHANGES_TABLE)
     with opened_store(settings) as starting:  # which starts Spark where it is asked for its session
         if settings.lake.on_s3 and place is None:
             store = starting

@@ -85,7 +85,7 @@ _commit_locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.L
 
 
 @contextmanager
-def commits_to(place: TablePlace | None) -> Iterator[None]:
+def commit_lock(place: TablePlace | None) -> Iterator[None]:
     """Lock: keeps this process's other threads from committing to the table at ``place``.
 
     For our statements beside Spark's: a lock of Spark's log store keeps its own commits apart.
@@ -179,7 +179,7 @@ def commit_files(
     ]
     version = read_version + 1
     try:
-        with commits_to(place):
+        with commit_lock(place):
             place.commit(version, commit_lines(actions))
     except FileExistsError:
         name = f"{place}/{LOG}/{commit_name(version)}"

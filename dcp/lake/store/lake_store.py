@@ -47,9 +47,21 @@ class LakeStore(Protocol):
         """The number of tasks that run at once; 0 if a cluster decides."""
 
     @property
+    def is_remote(self) -> bool:
+        """True if each commit that is read costs a request to an object store."""
+
+    @property
     def looks(self) -> Looks: ...
 
     def table(self, name: str) -> Table: ...
+
+    def prepare(self) -> None:
+        """Let tables be made here, once before the first one and once behind it.
+
+        Raises:
+            LakeError: the store overwrites.
+            ConfigError: Spark's session may overwrite others' commits.
+        """
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
         """Do something with several tables; where each waits for an object store, with many at
@@ -70,12 +82,12 @@ class LakeStore(Protocol):
         query: str,
         made: Callable[[pa.RecordBatch], pa.RecordBatch],
         columns: pa.Schema,
-        settings: Mapping[str, str],
+        largest_bytes: int,
     ) -> NewRows | None:
         """Return the first rows of an existing replica, which ``made`` makes of a query's rows.
 
-        ``columns`` describe what ``made`` returns; ``settings`` apply to the session meanwhile.
-        None if the rows must be merged.
+        ``columns`` describe what ``made`` returns; memory is kept for documents of
+        ``largest_bytes``. None if the rows must be merged.
 
         Raises:
             LakeError: the table's store overwrites.

@@ -11,7 +11,7 @@ from dcp.lake.store.file_commit import (
     checkpoint_if_due,
     commit_info,
     commit_lines,
-    commits_to,
+    commit_lock,
     unknown_features,
 )
 from dcp.lake.store.place import TablePlace
@@ -49,7 +49,7 @@ def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -
         if after == before:
             return True
         try:
-            with commits_to(place):
+            with commit_lock(place):
                 place.commit(table.version() + 1, commit_lines(_actions(table, properties, after)))
         except FileExistsError:
             time.sleep(_PAUSES.delay_seconds(attempt))
@@ -63,7 +63,7 @@ def _actions(
     table: "StoredTable", given: Mapping[str, str | None], configuration: Mapping[str, str]
 ) -> list[dict[str, object]]:
     metadata = table.metadata()
-    is_removal = None in given.values()
+    is_removal = not any(value is not None for value in given.values())
     told = list(given) if is_removal else dict(given)
     described: dict[str, str | None] = {
         "name": metadata.name,

@@ -6,8 +6,6 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from dcp.lake.store.place import TablePlace
-
 Transaction = tuple[str, int]
 """Application id and version of Delta's transaction identifiers.
 
@@ -21,23 +19,24 @@ Statement = Callable[[str, Callable[[str], str]], str]
 _Found = TypeVar("_Found")
 
 
+def sized_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns whose bytes `Table.bounded_query` counts."""
+    kinds = (pa.types.is_string, pa.types.is_binary)
+    return [each.name for each in schema if any(is_kind(each.type) for is_kind in kinds)]
+
+
 @dataclass(frozen=True, slots=True)
 class TableSize:
     files: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    kind: pa.DataType
-    comment: str
-
-
 class Table(Protocol):
     """A table of a lake, which need not exist.
 
-    The first call that only Spark can answer starts it. More than 20 public methods: one for each
-    thing that anybody asks of a table or does to it.
+    The first call that only Spark can answer starts it. Whatever reads a missing table, but
+    `exists`, raises LakeError. More than 20 public methods: one for each thing that anybody asks of
+    a table or does to it.
     """
 
     @property
@@ -58,17 +57,11 @@ class Table(Protocol):
         None if there is none, or if only Spark can read the table: Spark does not tell.
         """
 
-    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        """Raise LakeError unless the table has exactly these columns, in any order.
-
-        It may also have those of ``also``.
-        """
-
     def columns(self, version: int | None = None) -> pa.Schema:
-        """Return the columns of a version, or of the newest one, in the table's order."""
+        """Return the columns of a version, or of the newest one, in the table's order.
 
-    def column(self, name: str) -> Column | None:
-        """Return a column of the newest version; None if it has none of that name."""
+        A column's comment is its field's metadata.
+        """
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
@@ -85,16 +78,9 @@ class Table(Protocol):
         statement: Statement,
         schema: pa.Schema,
         version: int | None,
-        most_bytes: int | None,
+        most_bytes: int,
     ) -> pa.Table | None:
-        """Return a query's rows in a version, or the newest one, as columns of ``schema``.
-
-        None if their ``value`` columns have more than ``most_bytes``.
-        """
-
-    @property
-    def place(self) -> TablePlace | None:
-        """The place of its files; None if delta-rs cannot open it."""
+        """Return a query's rows; None if their texts and bytes are more than ``most_bytes``."""
 
     def exists(self) -> bool: ...
 
@@ -113,7 +99,7 @@ class Table(Protocol):
     def query(
         self, statement: Statement, schema: pa.Schema, version: int | None = None
     ) -> pa.Table:
-        """Return a query's rows; see `bounded_query`."""
+        """Return a query's rows in a version, or the newest one, as columns of ``schema``."""
 
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
@@ -126,10 +112,8 @@ class Table(Protocol):
         Two processes may do this at once.
         """
 
-    def set_properties(self, properties: Mapping[str, str]) -> None: ...
-
-    def unset_properties(self, names: Collection[str]) -> None:
-        """Remove properties; missing ones are ignored."""
+    def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        """Set properties, or remove those without a value; missing ones are ignored."""
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Append few rows. Each of several concurrent writers gets its own version.
@@ -146,7 +130,6 @@ class Table(Protocol):
         views: Mapping[str, pa.Table],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
     ) -> None:
         """Append a query's rows; ``views`` are tables by their names in the query.
 
@@ -168,7 +151,9 @@ class Table(Protocol):
         statement: Callable[[str], str],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
+        largest_bytes: int,
+        *,
+        is_small: bool = False,
     ) -> None:
         """Merge rows into the table by ``vbucket`` and ``key``; rows marked ``deleted`` go.
 
@@ -178,7 +163,8 @@ class Table(Protocol):
             statement: makes Spark's MERGE from the rows' SQL.
             transaction: fences the commit.
             metadata: the commit's own words (`dcp.lake.tables.history`).
-            settings: of the session, for this statement.
+            largest_bytes: of a document; memory is kept for such.
+            is_small: one task is enough for it.
         """
 
     def rewrite(
@@ -189,7 +175,7 @@ class Table(Protocol):
         properties: Mapping[str, str],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
+        largest_bytes: int,
     ) -> None:
         """Commit a version with exactly a query's rows and columns.
 
@@ -198,11 +184,11 @@ class Table(Protocol):
         """
 
     def optimize(
-        self, metadata: Mapping[str, Any], settings: Mapping[str, str], *, whole: bool
+        self, metadata: Mapping[str, Any], largest_bytes: int, *, whole: bool
     ) -> Mapping[str, int]:
         """Put the rows of small files into larger ones, sorted for the table's queries.
 
-        ``settings`` apply to the session for this statement. ``whole`` writes all files anew.
+        Memory is kept for documents of ``largest_bytes``. ``whole`` writes all files anew.
         Returns Delta's metrics, ``numFilesAdded`` and ``numFilesRemoved``.
         """
 

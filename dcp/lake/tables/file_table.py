@@ -1,35 +1,39 @@
-"""Reads a table by delta-rs: in milliseconds, in this process.
+"""A table whose files this process reads and commits, by delta-rs; Spark does the rest.
 
-It makes tables, appends few rows and changes properties, too.
+delta-rs reads a table in a folder of this machine or in an object store in milliseconds, and this
+process needs no JVM.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
-from deltalake.exceptions import CommitFailedError, SchemaMismatchError, TableNotFoundError
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
 
 from dcp.errors import DcplakeError, LakeError
 from dcp.lake.spark.failures import innermost
 from dcp.lake.store.failures import plain_line, store_error
-from dcp.lake.store.file_commit import commits_to, takes_files
+from dcp.lake.store.file_commit import commit_lock, takes_files
+from dcp.lake.store.looks import Looks
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
-from dcp.lake.store.table import Column, Statement, TableSize
+from dcp.lake.store.table import Statement, TableSize, sized_columns
 from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.spark_table import SparkTable, committing, no_table
 from dcp.lake.tables.sql import standard_string
-
-_NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
-"""Errors of delta-rs before a commit: it lacks a feature of the table, or columns differ.
-
-A failure after a commit, as of a checkpoint, raises others.
-"""
 
 _MOST_FILES: Final = 4
 """An append that reaches so many files puts them into one."""
@@ -49,150 +53,221 @@ _left_to_spark: Final[set[str]] = set()
 """Tables that a line of the log named at INFO."""
 
 _Found = TypeVar("_Found")
+_Asked = TypeVar("_Asked", bound=Callable[..., Any])
+_Given = ParamSpec("_Given")
+
+
+class _OnlySparkError(Exception):
+    """The files are readable, but Spark has to commit to them."""
+
+
+_NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
+"""Errors of delta-rs before a commit: it lacks a feature of the table, or columns differ.
+
+A failure after a commit, as of a checkpoint, raises others.
+"""
+
+_USUAL: Final = (TableNotFoundError, _OnlySparkError, *_NOT_COMMITTED)
+"""What makes us ask Spark without anything being wrong with the table."""
+
+
+def _or_spark(by_files: _Asked) -> _Asked:
+    """Let Spark do what the files do not allow; what it says of damaged ones users look up.
+
+    The catalog, if one has the table, is asked for its place anew.
+
+    Raises:
+        SetupError, SecretError, Exception: see `leave_to_spark`.
+        LakeError: there is no table.
+    """
+
+    @wraps(by_files)
+    def ask(table: "FileTable", /, *asked: Any, **named: Any) -> Any:
+        try:
+            return by_files(table, *asked, **named)
+        except DcplakeError:
+            raise
+        except Exception as failure:  # of many classes, not all of them documented
+            table.forget()
+            leave_to_spark(failure, table.where)
+            _refuse_missing(table, failure)
+        return getattr(table.by_spark, by_files.__name__)(*asked, **named)
+
+    return cast("_Asked", ask)
+
+
+def _refuse_missing(table: "FileTable", failure: Exception) -> None:
+    """Raise LakeError if there is no table, and no catalog that may have it elsewhere."""
+    has_log = True
+    if isinstance(failure, TableNotFoundError) and table.by_spark.path is not None:
+        try:
+            has_log = table.place.has_log()
+        except Exception as refusal:  # of many classes, not all of them documented
+            leave_to_spark(refusal, table.where)
+    if not has_log:
+        raise no_table(table.where, may_have_data=table.place.has_data())
+
+
+def _by_spark(
+    statement: Callable[Concatenate[SparkTable, _Given], _Found],
+) -> Callable[Concatenate["FileTable", _Given], _Found]:
+    def run(table: "FileTable", /, *given: _Given.args, **named: _Given.kwargs) -> _Found:
+        return statement(table.by_spark, *given, **named)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)
 class FileTable:
-    """A table at a place that delta-rs opens.
+    """A table at a place that delta-rs opens."""
 
-    Each method passes on the error of delta-rs or the store if the table cannot be read.
-    """
-
-    sql: str
-    where: str
+    by_spark: SparkTable
     place: TablePlace
-    remembered: RememberedTables = field(repr=False, compare=False)
-    """An open lake shares it, so that an unchanged log is not read again."""
+    forget: Callable[[], object] = field(repr=False, compare=False)
+    """Lets a catalog be asked for the table's place anew."""
 
+    @property
+    def sql(self) -> str:
+        return self.by_spark.sql
+
+    @property
+    def where(self) -> str:
+        return self.by_spark.where
+
+    @property
+    def remembered(self) -> RememberedTables:
+        return self.by_spark.remembered
+
+    @property
+    def looks(self) -> Looks:
+        return self.remembered.looks
+
+    add_columns = _by_spark(SparkTable.add_columns)
+    append_found = _by_spark(SparkTable.append_found)
+    delete = _by_spark(SparkTable.delete)
+    is_readable = _by_spark(SparkTable.is_readable)
+    merge = _by_spark(SparkTable.merge)
+    optimize = _by_spark(SparkTable.optimize)
+    register = _by_spark(SparkTable.register)
+    renew = _by_spark(SparkTable.renew)
+    rewrite = _by_spark(SparkTable.rewrite)
+
+    def vacuum(
+        self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
+    ) -> int:
+        deleted = self.by_spark.vacuum(metadata, hours, dry_run=dry_run)
+        if not dry_run:
+            try:
+                self.place.tidy_log()
+            except Exception as failure:  # of many classes, not all of them documented
+                leave_to_spark(failure, self.where)
+        return deleted
+
+    @_or_spark
     def exists(self) -> bool:
-        """Raises if the table's log is damaged."""
         if self.remembered.is_absent(self.sql):
             return False
-        is_new, begun_at = self.sql not in self.remembered, self.remembered.looks.tick()
-        if is_new and not self.place.has_log():  # one request instead of three
-            self.remembered.note_absent(self.sql, begun_at)
-            return False
-        try:
-            self._newest()
-        except Exception:  # of many classes, not all of them documented
-            if is_new or self.place.has_log():
-                raise
-            self.remembered.note_absent(self.sql, begun_at)
-            return False
-        return True
+        is_new, begun_at = self.sql not in self.remembered, self.looks.tick()
+        if not is_new or self.place.has_log():  # one request instead of three
+            try:
+                self._newest()
+            except Exception:  # of many classes, not all of them documented
+                if is_new or self.place.has_log():
+                    raise
+            else:
+                return True
+        if self.by_spark.path is None:
+            raise TableNotFoundError(self.where)  # a catalog may have it elsewhere by then
+        self.remembered.note_absent(self.sql, begun_at)
+        return False
 
+    @_or_spark
     def properties(self) -> dict[str, str]:
         return dict(self._stored().metadata().configuration)
 
+    @_or_spark
     def table_id(self) -> str:
         return str(self._stored().metadata().id)
 
+    @_or_spark
     def size(self) -> TableSize:
         sizes = pa.table(self._stored().get_add_actions())["size_bytes"].to_pylist()
         return TableSize(len(sizes), sum(sizes))
 
+    @_or_spark
     def transaction_version(self, app_id: str) -> int | None:
         return self._stored().transaction_version(app_id)
 
-    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        if _columns(self.columns(), also) != _columns(expected):
-            raise LakeError(f"{self.where}: found other columns than expected")
-
+    @_or_spark
     def columns(self, version: int | None = None) -> pa.Schema:
         return pa.schema(self._stored(version).schema().to_arrow())
 
-    def column(self, name: str) -> Column | None:
-        schema = self._stored().schema()
-        kinds = _columns(pa.schema(schema.to_arrow()))
-        comments = {each.name: str(each.metadata.get("comment", "")) for each in schema.fields}
-        return Column(kinds[name], comments[name]) if name in kinds else None
-
+    @_or_spark
     def commits(self, limit: int) -> list[dict[str, Any]]:
         return self._newest().commits(self.place, limit)
 
+    def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
+        return self.take_rows(columns, condition, list)
+
+    @_or_spark
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
         found = self._execute(f"SELECT {columns} FROM {_NAME} WHERE {condition}", None)
-        return take(rows_of(found))
+        return take(row for batch in found for row in batch.to_pylist())
 
+    @_or_spark
+    def query(
+        self, statement: Statement, schema: pa.Schema, version: int | None = None
+    ) -> pa.Table:
+        return pa.Table.from_batches(self._batches(statement, schema, version), schema)
+
+    @_or_spark
     def bounded_query(
-        self,
-        statement: Statement,
-        schema: pa.Schema,
-        version: int | None,
-        most_bytes: int | None,
+        self, statement: Statement, schema: pa.Schema, version: int | None, most_bytes: int
     ) -> pa.Table | None:
-        batches, bytes_read = [], 0
-        for batch in self._execute(statement(_NAME, standard_string), version):
-            batches.append(batch.select(schema.names).cast(schema))
-            bytes_read += batches[-1].nbytes
-            if most_bytes is not None and bytes_read > most_bytes:
+        batches, sized, bytes_left = [], sized_columns(schema), most_bytes
+        for batch in self._batches(statement, schema, version):
+            batches.append(batch)
+            for name in sized:
+                bytes_left -= pc.sum(pc.binary_length(batch[name])).as_py() or 0
+            if bytes_left < 0:
                 return None
         return pa.Table.from_batches(batches, schema)
 
+    @_or_spark
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
-    ) -> bool:
-        """Make the table unless it exists; return whether its place takes our commits.
-
-        If there are files of rows, a table has lost its log: makes nothing.
-
-        Raises:
-            SetupError, SecretError: the store does not answer, or refuses us.
-            LakeError: the store overwrites.
-        """
-        try:
+    ) -> None:
+        if self.exists():
+            return
+        with self.looks.committing():
+            # Files of rows are of a table that has lost its log: Spark tells what is there.
             if self.place.has_data() or not self.place.can_commit():
-                return False
+                raise _OnlySparkError
             commit_table(self.place, columns, cluster_by, properties)
-        except DcplakeError:
-            raise
-        except Exception as failure:  # of many classes, not all of them documented
-            leave_to_spark(failure, self.where)
-            return False
-        return True
 
-    def change_properties(self, properties: Mapping[str, str | None]) -> bool:
-        """Set properties, or remove those without a value; return whether it was done.
+    @committing
+    @_or_spark
+    def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        if not (
+            are_plain(properties)
+            and takes_files(self.place, self._stored())
+            and commit_properties(self.place, properties)
+        ):
+            raise _OnlySparkError
 
-        Raises:
-            SetupError, SecretError: the store does not answer, or refuses us.
-            LakeError: the store overwrites.
-        """
-        try:
-            return (
-                are_plain(properties)
-                and takes_files(self.place, self._stored())
-                and commit_properties(self.place, properties)
-            )
-        except DcplakeError:
-            raise
-        except Exception as failure:  # of many classes, not all of them documented
-            leave_to_spark(failure, self.where)
-            return False
-
-    def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bool:
-        """Append rows; return whether it was done.
-
-        Refuses a table that is unreadable or has clustering.
-
-        Raises:
-            LakeError: it failed, perhaps after the commit: a second try may write twice.
-        """
-        try:
-            table = self.place.open()
-        except Exception as failure:  # of many classes, not all of them documented
-            leave_to_spark(failure, self.where)
-            return False
+    @committing
+    @_or_spark
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
+        table = self.place.open()
         properties = CommitProperties(custom_metadata={"userMetadata": metadata_json(metadata)})
         try:
-            with commits_to(self.place):
+            with commit_lock(self.place):
                 write_deltalake(table, rows, mode="append", commit_properties=properties)
                 self._keep_few_files(table)
-        except _NOT_COMMITTED as refusal:
-            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, plain_line(refusal))
-            return False
+        except _NOT_COMMITTED:
+            raise
         except Exception as failure:  # of many classes, not all of them documented
             error = store_error(failure)
             told = error or plain_line(failure)
@@ -200,7 +275,6 @@ class FileTable:
                 f"{self.where}: {told}; the rows may have been written: look whether the table has "
                 "them before you write them again"
             ) from failure
-        return True
 
     def _keep_few_files(self, table: StoredTable) -> None:
         """Put the rows of many appends into one file, and write a checkpoint.
@@ -218,11 +292,18 @@ class FileTable:
                 "%s: delta-rs: %s; its files stay as they are", self.where, plain_line(failure)
             )
 
+    def _batches(
+        self, statement: Statement, schema: pa.Schema, version: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in self._execute(statement(_NAME, standard_string), version):
+            yield batch.select(schema.names).cast(schema)
+
     def _execute(self, statement: str, version: int | None) -> pa.RecordBatchReader:
         found = QueryBuilder().register(_NAME, self._stored(version)).execute(statement)
         return pa.RecordBatchReader.from_stream(found)
 
-    def read_log(self) -> StoredTable:
+    @_or_spark
+    def read_log(self) -> StoredTable | None:
         return self._stored()
 
     def _stored(self, version: int | None = None) -> StoredTable:
@@ -233,7 +314,7 @@ class FileTable:
         protocol = found.stored.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
         if coordinated := features & _COORDINATED:
-            raise LakeError(f"{self.where}: found {', '.join(coordinated)}: a catalog commits")
+            raise DeltaProtocolError(f"found {', '.join(coordinated)}: a catalog commits")
         return found
 
 
@@ -250,18 +331,9 @@ def leave_to_spark(failure: Exception, where: str) -> None:
         raise failure
     if error is not None:
         raise error from failure
-    is_absent = isinstance(failure, TableNotFoundError)
-    level = logging.DEBUG if is_absent or where in _left_to_spark else logging.INFO
-    if not is_absent:
+    is_usual = isinstance(failure, _USUAL)
+    level = logging.DEBUG if is_usual or where in _left_to_spark else logging.INFO
+    if not is_usual:
         _left_to_spark.add(where)
     name = type(failure).__name__
     _LOG.log(level, "%s: %s: %s; Spark is asked", where, name, innermost(failure))
-
-
-def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        yield from batch.to_pylist()
-
-
-def _columns(schema: pa.Schema, also: Collection[str] = ()) -> dict[str, pa.DataType]:
-    return {column.name: column.type for column in schema if column.name not in also}

@@ -1,23 +1,14 @@
 """The place of a lake: a folder or prefix, or a schema of a catalog."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dcp.errors import SetupError, StoreUnavailableError
 from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root, parts_of
-from dcp.lake.config.storage_options import LOG_STORE
-from dcp.lake.spark.session import log_store_of
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.store.place import Located, TablePlace
-from dcp.lake.store.remembered_table import RememberedTables
-from dcp.lake.tables.file_table import leave_to_spark
-from dcp.lake.tables.lake_table import LakeTable
-from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.sql import dotted, quoted
 
 _UNREADABLE: Final = frozenset("%\\")
@@ -25,8 +16,6 @@ _UNREADABLE: Final = frozenset("%\\")
 
 WayToStore = Callable[[str], Mapping[str, str] | None]
 """Returns the options by which delta-rs opens a bucket, by its URL; None if only Spark can."""
-
-_LOG = logging.getLogger(__name__)
 
 
 def _only_spark(_: str) -> None:
@@ -75,58 +64,12 @@ class LakeLocation:
             return f"{dotted(self.schema)}.{quoted(table)}"
         return f"delta.{quoted(self.spark_path(table))}"
 
-    def table(
-        self,
-        name: str,
-        start_spark: StartSpark,
-        remembered: RememberedTables | None = None,
-        located: dict[str, Located] | None = None,
-    ) -> LakeTable:
-        """Return a table of a lake at this place, which need not exist.
+    def place(self, table: str) -> TablePlace | None:
+        """Return the place of a table below the root; None if only Spark finds it."""
+        path = self.path(table)
+        return self.place_at(Path(path) if path.startswith("/") else path)
 
-        ``remembered`` and ``located`` are an open lake's knowledge of its tables (`LakeTable`).
-        """
-        return LakeTable(
-            self.table_sql(name),
-            f"{self}: table {name}",
-            start_spark,
-            None if self.root is None else self.spark_path(name),
-            partial(self._look_up, name),
-            remembered or RememberedTables(),
-            {} if located is None else located,
-        )
-
-    def _look_up(self, name: str, table: LakeTable) -> Located | None:
-        if self.schema is not None:
-            return self._look_up_in_catalog(self.schema, name, table)
-        path = self.path(name)
-        place = self._place(Path(path) if path.startswith("/") else path)
-        return Located(self.spark_path(name), place)
-
-    def _look_up_in_catalog(self, schema: str, name: str, table: LakeTable) -> Located | None:
-        if (location := table.location_in(schema, name)) is None:
-            return None
-        scheme, _, path = location.partition(":")
-        found = None
-        try:
-            place = self._place(Path(path) if scheme == "file" else location)
-            if place is not None and table.files_at(place).exists():
-                found = place
-        except Exception as failure:  # of many classes, not all of them documented
-            try:
-                leave_to_spark(failure, table.where)
-            except StoreUnavailableError:  # what is there is not known then
-                raise
-            except SetupError as refusal:  # a catalog may lend Spark other credentials
-                _LOG.debug("%s: %s", table.where, refusal)
-        if found is not None and is_on_s3(location):
-            found = found if log_store_of(table.start_spark(), location) == LOG_STORE else None
-        if found is None:
-            _LOG.debug("%s: only Spark reads %s", table.where, location)
-        return Located(location, found)
-
-    def _place(self, where: str | Path) -> TablePlace | None:
-        """Return the place for delta-rs; None if only Spark finds the table."""
+    def place_at(self, where: str | Path) -> TablePlace | None:
         if _UNREADABLE & set(str(where)):
             return None  # delta-rs would take it for the name of another folder
         if isinstance(where, Path):

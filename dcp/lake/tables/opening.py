@@ -25,7 +25,7 @@ from dcp.lake.store.lock import locked
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.spark_table import StartSpark
-from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +148,7 @@ def spark_of(
 def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -> None:
     """Else Spark would commit by it, and this process without it: see `options_of_delta_rs`."""
     chosen = log_store_of(session, str(location))
-    if chosen != LOG_STORE and location.table("changes", refuse_to_start).place is not None:
+    if chosen != LOG_STORE and location.place(CHANGES_TABLE) is not None:
         raise ConfigError(
             f"{location}: found the log store {chosen} in this Spark session, but not in "
             f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "

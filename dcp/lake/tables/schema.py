@@ -297,4 +297,4 @@ def spark_type(kind: pa.DataType) -> str:
         return f"ARRAY<{spark_type(kind.value_type)}>"
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
-    return _SPARK_TYPES[kind]
+    return _SPARK_TYPES.get(kind) or str(kind)  # others have types that we write nowhere

@@ -4,23 +4,33 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
-from dcp.errors import SetupError
-from dcp.lake.config.memory import MEBIBYTE
+from dcp.errors import LakeError, SetupError, StoreUnavailableError
+from dcp.lake.config.lake_root import is_on_s3
+from dcp.lake.config.memory import MEBIBYTE, arrow_settings
+from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
-from dcp.lake.spark.session import in_pool, session_slots
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.spark.session import (
+    in_pool,
+    log_store_of,
+    session_slots,
+    try_conditional_writes,
+)
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.data_file import FileContents
-from dcp.lake.store.file_commit import Operation, takes_files
+from dcp.lake.store.file_commit import Operation, commit_lock, takes_files
 from dcp.lake.store.lake_store import BatchFunction, NewRows
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import (
     CHANGES,
@@ -29,9 +39,10 @@ from dcp.lake.tables.schema import (
     REPLICA_STATISTICS,
     spark_ddl,
 )
-from dcp.lake.tables.spark_table import StartSpark
+from dcp.lake.tables.spark_table import SparkTable, StartSpark
+from dcp.lake.tables.sql import dotted
 from dcp.lake.tables.task_files import TaskFiles
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS
+from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, session_settings_for_a_while
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,9 +72,9 @@ class SparkStore:
     remembered: RememberedTables = field(
         default_factory=RememberedTables, repr=False, compare=False
     )
-    """See `FileTable`."""
+    """See `SparkTable`."""
     located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
-    """See `LakeTable`."""
+    """Places of existing tables by name, until their files become unreadable."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -73,13 +84,70 @@ class SparkStore:
     def slots(self) -> int:
         return session_slots(self.spark)
 
-    def table(self, name: str) -> LakeTable:
-        return self.location.table(name, self.start_spark, self.remembered, self.located)
+    def table(self, name: str) -> FileTable | SparkTable:
+        """Return a table by its files, or by Spark if only Spark finds it, or may make it."""
+        located = self._located(name)
+        if located is None or located.place is None:
+            return self._by_spark(name)
+        return self._by_files(name, located.place)
+
+    def _by_files(self, name: str, place: TablePlace) -> FileTable:
+        forget = partial(self.located.pop, name, None)
+        return FileTable(self._by_spark(name, place), place, forget)
+
+    def _by_spark(self, name: str, place: TablePlace | None = None) -> SparkTable:
+        location = self.location
+        return SparkTable(
+            location.table_sql(name),
+            f"{location}: table {name}",
+            self.start_spark,
+            None if location.root is None else location.spark_path(name),
+            self.remembered,
+            partial(commit_lock, place),
+        )
+
+    def _located(self, name: str) -> Located | None:
+        """Return where a table is; None if a catalog has no such table."""
+        if (known := self.located.get(name)) is not None:
+            return known
+        if self.location.root is not None:
+            found = Located(self.location.spark_path(name), self.location.place(name))
+            return self.located.setdefault(name, found)
+        in_sql, begun_at = self.location.table_sql(name), self.looks.tick()
+        if self.remembered.is_absent(in_sql):
+            return None
+        if (looked_up := self._look_up(name)) is None:
+            self.remembered.note_absent(in_sql, begun_at)
+            return None
+        return self.located.setdefault(name, looked_up)
+
+    def _look_up(self, name: str) -> Located | None:
+        assert self.location.schema is not None
+        table = self._by_spark(name)
+        if (at := table.location_in(self.location.schema, name)) is None:
+            return None
+        scheme, _, path = at.partition(":")
+        place = self.location.place_at(Path(path) if scheme == "file" else at)
+        try:
+            is_read = place is not None and self._by_files(name, place).read_log() is not None
+        except StoreUnavailableError:  # what is there is not known then
+            raise
+        except SetupError as refusal:  # a catalog may lend Spark other credentials
+            _LOG.debug("%s: only Spark reads %s: %s", table.where, at, refusal)
+            is_read = False
+        # Another log store may keep the newest commits elsewhere, or overwrite ours.
+        if is_read and is_on_s3(at):
+            is_read = log_store_of(self.spark, at) == LOG_STORE
+        return Located(at, place if is_read else None)
+
+    @property
+    def is_remote(self) -> bool:
+        table = self.table(_CHANGES)
+        return isinstance(table, FileTable) and table.place.folder is None
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
-        has_root = self.location.root is not None  # in a catalog Spark looks up each table
-        place = self.table(_CHANGES).place if has_root else None
-        if place is None or place.folder is not None:
+        # In a catalog Spark looks up each table.
+        if self.location.root is None or not self.is_remote:
             return [do(item) for item in items]
         begun_at = self.looks.begun_at()
 
@@ -89,6 +157,17 @@ class SparkStore:
 
         return at_once(do_in_look, items)
 
+    def prepare(self) -> None:
+        """Make the catalog's schema if it is missing; try a store on S3 where Spark commits."""
+        located, schema = self._located(_CHANGES), self.location.schema
+        if schema is not None and located is None:
+            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(schema)}")
+        if located is None or not is_on_s3(at := located.location):
+            return
+        if (schema or located.place is None) and log_store_of(self.spark, at) == LOG_STORE:
+            with spark_errors(at):
+                try_conditional_writes(self.spark, at)
+
     @property
     def looks(self) -> Looks:
         return self.remembered.looks
@@ -96,25 +175,37 @@ class SparkStore:
     def pool(self, name: str) -> AbstractContextManager[None]:
         return in_pool(self.spark, name)
 
-    def place_of_files(self, table: str) -> TablePlace | None:
+    def place_of_files(self, name: str) -> TablePlace | None:
         """Return the place for tasks' files of an existing table.
 
         None if only Spark can append to it.
         """
-        there = self.table(table)
-        found, read = there.found, there.read_log()
-        if found is None or found.place is None or read is None:
+        table = self.table(name)
+        if not isinstance(table, FileTable) or (read := table.read_log()) is None:
             return None
-        there.require_same_place()
+        if self.location.root is None:
+            self._require_same_place(name, table)
         try:
-            if not takes_files(found.place, read):
+            if not takes_files(table.place, read):
                 return None
         except SetupError as failure:
             if self.location.schema is None:
                 raise
-            _LOG.info("%s: %s; Spark writes to it", there.where, failure)
+            _LOG.info("%s: %s; Spark writes to it", table.where, failure)
             return None
-        return found.place
+        return table.place
+
+    def _require_same_place(self, name: str, table: FileTable) -> None:
+        """Raise LakeError if the catalog has moved a table since it was looked up."""
+        before, now = self.located.pop(name), self._located(name)
+        if now is None or now.location != before.location:
+            self.located.pop(name, None)
+            found = "no such table" if now is None else now.location
+            raise LakeError(
+                f"{table.where}: the catalog has {found}, expected {before.location}: "
+                "somebody dropped or moved it while dcplake worked; "
+                "nothing was committed there; start again with the table that you mean"
+            )
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
         """Lets tasks write files of the log if they can.
@@ -135,7 +226,7 @@ class SparkStore:
         query: str,
         made: Callable[[pa.RecordBatch], pa.RecordBatch],
         columns: pa.Schema,
-        settings: Mapping[str, str],
+        largest_bytes: int,
     ) -> TaskFiles | None:
         if (place := self.place_of_files(table)) is None:
             return None
@@ -144,7 +235,7 @@ class SparkStore:
         def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return map(made, batches)
 
-        found = self.spark.sql(query)
+        found, settings = self.spark.sql(query), arrow_settings(largest_bytes)
         return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
 
     def beside(self) -> Self:
@@ -162,7 +253,7 @@ class SparkRows:
     """Rows of ``changes`` that Spark appends; each attempt makes them anew."""
 
     frame: "DataFrame"
-    table: LakeTable
+    table: FileTable | SparkTable
     settings: Mapping[str, str]
 
     def append(
@@ -173,5 +264,5 @@ class SparkRows:
     ) -> None:
         self.frame.createOrReplaceTempView(_RECEIVED)
         # Delta looks up the newest transaction id, which reads the table's whole state.
-        settings = {**FEW_JOBS, **self.settings}
-        self.table.append_found(f"SELECT * FROM {_RECEIVED}", {}, transaction, metadata, settings)
+        with session_settings_for_a_while(self.frame.sparkSession, {**FEW_JOBS, **self.settings}):
+            self.table.append_found(f"SELECT * FROM {_RECEIVED}", {}, transaction, metadata)

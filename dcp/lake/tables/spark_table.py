@@ -1,4 +1,4 @@
-"""Reads a table by Spark, and changes it by Spark's statements.
+"""The tables that Spark alone finds, and the statements that Spark alone runs, for all tables.
 
 Delta's protocol for changes (clustering, deletion vectors, conflicts with other writers) is
 Spark's. To read is slower by far than by delta-rs, and goes wherever Spark finds a table; what it
@@ -7,28 +7,40 @@ says of a damaged log is what users look up.
 
 import logging
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dcp.errors import LakeError
+from dcp.lake.config.memory import arrow_settings, reader_settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import remove_empty_folder, session_slots
+from dcp.lake.store.failures import remedy
+from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import LOG, commit_name, in_time
-from dcp.lake.store.table import Column, Statement, TableSize, Transaction
-from dcp.lake.tables.file_table import rows_of
+from dcp.lake.store.remembered_table import RememberedTables
+from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
 from dcp.lake.tables.schema import spark_ddl, spark_type
-from dcp.lake.tables.sql import dotted, property_list, quoted, restore_sql, string, string_list
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, described, fenced, memory_view
+from dcp.lake.tables.sql import dotted, property_list, quoted, string, string_list
+from dcp.lake.tables.transaction import (
+    FEW_JOBS,
+    FEW_JOBS_TO_JOIN,
+    FEW_ROWS,
+    described,
+    fenced,
+    memory_view,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 StartSpark = Callable[[], "SparkSession"]
 """Returns a session; the first call starts Spark, if it does not run."""
@@ -68,6 +80,33 @@ _REWRITTEN: Final = "dcplake_rows_of_rewritten_table"
 _MERGED: Final = "dcplake merged rows"
 _APPENDED: Final = "dcplake appended rows"
 _Found = TypeVar("_Found")
+_Change = TypeVar("_Change", bound=Callable[..., Any])
+
+
+def no_table(where: str, *, may_have_data: bool) -> LakeError:
+    """Return the error for a missing table; files of its rows may be there without a log."""
+    found = f"{where}: found no Delta table there, expected one"
+    if not may_have_data:
+        return LakeError(
+            f"{found}; name the right place (lake.root, --lake; lake.schema), or make it: the "
+            "first `dcplake run` does"
+        )
+    return LakeError(
+        f"{found}; where no files of it are, name the right place (lake.root, --lake), or make it: "
+        "the first `dcplake run` does; where there are, its Delta log is gone: "
+        f"{remedy('', where, is_log=True)}"
+    )
+
+
+def committing(change: _Change) -> _Change:
+    """Make looks read the table again after a change, even a failed one."""
+
+    @wraps(change)
+    def commit(table: Any, /, *asked: Any, **named: Any) -> Any:
+        with table.looks.committing():
+            return change(table, *asked, **named)
+
+    return cast("_Change", commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +121,18 @@ class SparkTable:
     start_spark: StartSpark
     path: str | None
     """Spark finds the table here without a catalog."""
+    remembered: RememberedTables = field(repr=False, compare=False)
+    """An open lake shares it, so that an unchanged log is not read again."""
+    lock: Callable[[], AbstractContextManager[None]] = field(repr=False, compare=False)
+    """Keeps this process's commits of files from coming between those of a statement."""
+
+    @property
+    def looks(self) -> Looks:
+        return self.remembered.looks
 
     def exists(self) -> bool:
+        if self.remembered.is_absent(self.sql):
+            return False
         with spark_errors(self.where):
             try:
                 self.start_spark().sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
@@ -124,8 +173,7 @@ class SparkTable:
             return ""
 
     def properties(self) -> dict[str, str]:
-        spark = self.start_spark()
-        with spark_errors(self.where):
+        with self._reading() as spark:
             # DESCRIBE DETAIL counts the table's files as well: a Spark job after each commit.
             shown = spark.sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
             if all(row["value"] != _REDACTED for row in shown):
@@ -134,52 +182,37 @@ class SparkTable:
         return found
 
     def table_id(self) -> str:
-        return str(self._detail("id"))
+        with self._reading():
+            return str(self._detail("id"))
 
     def size(self) -> TableSize:
-        return TableSize(int(self._detail("numFiles")), int(self._detail("sizeInBytes")))
+        with self._reading():
+            return TableSize(int(self._detail("numFiles")), int(self._detail("sizeInBytes")))
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return None: Spark does not tell."""
         return None
 
-    def require_columns(self, expected: pa.Schema, also: Collection[str] = ()) -> None:
-        wanted_schema = self.start_spark().createDataFrame([], spark_ddl(expected)).schema
-        found, wanted = (
-            {
-                f"{each.name} {each.dataType.simpleString()}"
-                for each in schema
-                if each.name not in also
-            }
-            for schema in (self._schema(), wanted_schema)
-        )
-        if found != wanted:
-            raise LakeError(
-                f"{self.where}: found the columns "
-                f"{', '.join(sorted(found - wanted)) or '(none other)'}, "
-                f"expected {', '.join(sorted(wanted - found)) or 'no such columns'}; put "
-                "the table back to a version from before that (DESCRIBE HISTORY lists them): "
-                f"{restore_sql(self.sql, '…')}"
-            )
+    def read_log(self) -> None:
+        """Return None: delta-rs alone has it."""
 
     def columns(self, version: int | None = None) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
 
-        return to_arrow_schema(self._schema(version), timezone="UTC")
-
-    def column(self, name: str) -> Column | None:
-        with spark_errors(self.where):
-            schema = self._schema()
-        if name not in schema.names:
-            return None
-        from pyspark.sql.pandas.types import to_arrow_type  # not where Spark is not needed
-
-        kind = to_arrow_type(schema[name].dataType, timezone="UTC")
-        return Column(kind, schema[name].metadata.get("comment", ""))
+        with self._there() as spark:
+            schema = spark.sql(f"SELECT * FROM {self._at(version)} LIMIT 0").schema
+        return pa.schema(
+            column.with_metadata({name: str(told) for name, told in each.metadata.items()})
+            for column, each in zip(to_arrow_schema(schema, timezone="UTC"), schema, strict=True)
+        )
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
-        with spark_errors(self.where):
-            told_of = self.start_spark().sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
+        with self._reading() as spark:
+            try:
+                told_of = spark.sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
+            except Exception:  # Spark's own class, or the bridge's
+                self.properties()  # of a damaged log this says more
+                raise
             rows = told_of.selectExpr(
                 "version",
                 "unix_micros(timestamp) AS micros",
@@ -194,34 +227,41 @@ class SparkTable:
             (commit, own.get(commit["version"]), commit["micros"] // 1000) for commit in told
         )
 
+    def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
+        return self.take_rows(columns, condition, list)
+
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        with spark_errors(self.where):
-            statement = f"SELECT {columns} FROM {self.sql} WHERE {condition}"
-            read = self.start_spark().sql(statement).toArrow()
-        return take(rows_of(read.to_batches()))
+        with self._reading() as spark:
+            read = spark.sql(f"SELECT {columns} FROM {self.sql} WHERE {condition}").toArrow()
+        return take(row for batch in read.to_batches() for row in batch.to_pylist())
+
+    def query(
+        self, statement: Statement, schema: pa.Schema, version: int | None = None
+    ) -> pa.Table:
+        with self._there() as spark:
+            found = spark.sql(statement(self._at(version), string)).toArrow()
+        return found.select(schema.names).cast(schema)
 
     def bounded_query(
-        self,
-        statement: Statement,
-        schema: pa.Schema,
-        version: int | None,
-        most_bytes: int | None,
+        self, statement: Statement, schema: pa.Schema, version: int | None, most_bytes: int
     ) -> pa.Table | None:
-        spark = self.start_spark()
-        text = statement(self._at(version), string)
-        if most_bytes is not None:
-            counted = f"SELECT coalesce(sum(octet_length(value)), 0) FROM ({text})"
-            if spark.sql(counted).collect()[0][0] > most_bytes:
-                return None
-        return spark.sql(text).toArrow().select(schema.names).cast(schema)
+        sized = (f"coalesce(octet_length({quoted(name)}), 0)" for name in sized_columns(schema))
+        size = f"SELECT coalesce(sum({' + '.join(sized) or 0}), 0) AS bytes"
+        counted = self.query(
+            lambda name, text: f"{size} FROM ({statement(name, text)})",
+            pa.schema([("bytes", pa.int64())]),
+            version,
+        )
+        is_more = counted["bytes"][0].as_py() > most_bytes
+        return None if is_more else self.query(statement, schema, version)
 
+    @committing
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> None:
-        """Make the table unless it exists; a table whose log is an empty folder does not."""
-        self._remove_empty_log()
+        self._remove_unfinished_log()
         clustered = f" CLUSTER BY ({', '.join(cluster_by)})" if cluster_by else ""
         with spark_errors(self.where):
             try:
@@ -234,43 +274,47 @@ class SparkTable:
                 if not self.exists():
                     raise
 
+    @committing
     def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
         try:
             self._alter(f"ADD COLUMNS ({_column_list(columns, comments)})")
         except PySparkException:
-            if any(self.column(name) is None for name in columns.names):
+            if not set(columns.names) <= set(self.columns().names):
                 raise
 
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        self._alter(f"SET TBLPROPERTIES ({property_list(properties)})")
+    @committing
+    def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        given = {name: value for name, value in properties.items() if value is not None}
+        if given:
+            self._alter(f"SET TBLPROPERTIES ({property_list(given)})")
+        if removed := properties.keys() - given:
+            self._alter(f"UNSET TBLPROPERTIES IF EXISTS ({string_list(sorted(removed))})")
 
-    def unset_properties(self, names: Collection[str]) -> None:
-        self._alter(f"UNSET TBLPROPERTIES IF EXISTS ({string_list(names)})")
-
+    @committing
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
-        spark = self.start_spark()
         with (
-            spark_errors(self.where),
+            self._reading() as spark,
             described(spark, metadata, FEW_JOBS | FEW_ROWS),
             memory_view(spark, _APPENDED, rows) as view,
         ):
             spark.sql(f"INSERT INTO {self.sql} SELECT * FROM {view}").collect()
 
+    @committing
     def append_found(
         self,
         query: str,
         views: Mapping[str, pa.Table],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
     ) -> None:
-        spark = self.start_spark()
+        spark, settings = self.start_spark(), FEW_JOBS_TO_JOIN | FEW_ROWS if views else {}
         with ExitStack() as stack:
             for name, rows in views.items():
                 stack.enter_context(memory_view(spark, name, rows))
             stack.enter_context(fenced(spark, transaction, metadata, settings))
             spark.sql(f"INSERT INTO {self.sql} {query}").collect()
 
+    @committing
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
         spark, where = self.start_spark(), f" WHERE {condition}" if condition else ""
         with described(spark, metadata):
@@ -286,21 +330,26 @@ class SparkTable:
             return False
         return True
 
+    @committing
     def merge(
         self,
         rows: pa.Table | str,
         statement: Callable[[str], str],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
+        largest_bytes: int,
+        *,
+        is_small: bool = False,
     ) -> None:
-        spark = self.start_spark()
+        spark, few = self.start_spark(), FEW_JOBS_TO_JOIN if is_small else {}
+        settings = arrow_settings(largest_bytes) | few
         with ExitStack() as stack:
             stack.enter_context(fenced(spark, transaction, metadata, settings))
             if not isinstance(rows, str):
                 rows = stack.enter_context(memory_view(spark, _MERGED, rows))
             spark.sql(statement(rows)).collect()
 
+    @committing
     def rewrite(
         self,
         query: str,
@@ -309,7 +358,7 @@ class SparkTable:
         properties: Mapping[str, str],
         transaction: Transaction,
         metadata: Mapping[str, Any],
-        settings: Mapping[str, str],
+        largest_bytes: int,
     ) -> None:
         spark, there = self.start_spark(), self.properties().items()
         kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
@@ -319,7 +368,7 @@ class SparkTable:
             frame = frame.withMetadata(name, {"comment": comment})
         frame.createOrReplaceTempView(_REWRITTEN)
         try:
-            with fenced(spark, transaction, metadata, settings):
+            with fenced(spark, transaction, metadata, arrow_settings(largest_bytes)):
                 # What is replaced loses its properties and its clustering, unless they are named.
                 spark.sql(
                     f"CREATE OR REPLACE TABLE {self.sql} USING delta "
@@ -331,17 +380,22 @@ class SparkTable:
 
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         nothing = f"SELECT * FROM {self.sql} WHERE false"
-        self.append_found(nothing, {}, transaction, metadata, {})
+        self.append_found(nothing, {}, transaction, metadata)
 
+    @committing
     def optimize(
-        self, metadata: Mapping[str, Any], settings: Mapping[str, str], *, whole: bool
+        self, metadata: Mapping[str, Any], largest_bytes: int, *, whole: bool
     ) -> Mapping[str, int]:
-        spark = self.start_spark()
-        with self.alone(), described(spark, metadata, settings):
+        spark, settings = (
+            self.start_spark(),
+            reader_settings(largest_bytes) if largest_bytes else {},
+        )
+        with self.lock(), described(spark, metadata, settings):
             [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
 
+    @committing
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
@@ -369,22 +423,39 @@ class SparkTable:
             f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {string(self.path)}"
         )
 
-    def _remove_empty_log(self) -> None:
-        if self.path is not None:
-            with suppress(Py4JError):  # if something else is in it, Spark tells what there is
+    def _remove_unfinished_log(self) -> None:
+        """Remove the log that a driver left when it died while it made the table.
+
+        Spark takes any file or folder below a path for a table, and would not make one.
+        """
+        scheme, _, folder = (self.path or "").partition(":")
+        log = Path(folder) / LOG
+        if scheme == "file":
+            if log.is_dir() and all(each.name.startswith(".") for each in log.iterdir()):
+                shutil.rmtree(log)  # commits under way that were never renamed, and checksums
+        elif self.path is not None:
+            with suppress(Py4JError):  # if something is in it, Spark tells what there is
                 remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Keep this process's other threads from committing to the table beside a statement."""
-        return nullcontext()
+    @contextmanager
+    def _there(self) -> Iterator["SparkSession"]:
+        """Give a session that reads the table; Spark's words for a missing table become ours."""
+        try:
+            yield self.start_spark()
+        except PySparkException as error:
+            if error.getCondition() in _MISSING:
+                raise no_table(self.where, may_have_data=self.path is not None) from error
+            raise
+
+    @contextmanager
+    def _reading(self) -> Iterator["SparkSession"]:
+        """Do the same; all of Spark's errors become one line."""
+        with spark_errors(self.where), self._there() as spark:
+            yield spark
 
     def _alter(self, change: str) -> None:
-        spark = self.start_spark()
-        with self.alone():
+        with self._there() as spark, self.lock():
             spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
-
-    def _schema(self, version: int | None = None) -> "StructType":
-        return self.start_spark().sql(f"SELECT * FROM {self._at(version)} LIMIT 0").schema
 
     def _at(self, version: int | None) -> str:
         return self.sql if version is None else f"{self.sql} VERSION AS OF {version}"

@@ -15,10 +15,6 @@ import pyarrow as pa
 
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
-from dcp.lake.config.lake_root import is_on_s3
-from dcp.lake.config.storage_options import LOG_STORE
-from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.session import log_store_of, try_conditional_writes
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.new_table import DELETION_VECTORS
 from dcp.lake.store.table import Table
@@ -36,9 +32,10 @@ from dcp.lake.tables.schema import (
     REPLICA_CLUSTERING,
     REPLICA_STATISTICS,
     TYPED,
+    spark_type,
 )
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.sql import dotted
+from dcp.lake.tables.sql import restore_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,24 +182,16 @@ def _created(
     deletion_vectors: bool,
     nodes: str,
 ) -> LakeTables:
-    location = store.location
-    changes = store.table(CHANGES_TABLE)
-    if changes.place is None and location.root is not None and is_on_s3(location.root):
-        _require_safe_store(store.spark, location.root)
-    if location.schema is not None and changes.found is None:
-        store.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
+    store.prepare()
     lake = lake_in(
         store,
-        location,
+        store.location,
         identity,
         horizon_hours=horizon_hours,
         deletion_vectors=deletion_vectors,
         nodes=nodes,
     )
-    if location.schema is None:
-        return lake
-    if (found := changes.found) is not None and is_on_s3(found.location):
-        _require_safe_store(store.spark, found.location)
+    store.prepare()  # a catalog tells the place of a new table only now
     return lake
 
 
@@ -225,13 +214,6 @@ def lake_in(
     lake.identity.require_same(identity, str(location))
     _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
     return lake
-
-
-def _require_safe_store(spark: "SparkSession", place: str) -> None:
-    """Try a store on S3 before anything is made there; the log store does so before it commits."""
-    if log_store_of(spark, place) == LOG_STORE:
-        with spark_errors(place):
-            try_conditional_writes(spark, place)
 
 
 def _make_lake(
@@ -308,7 +290,7 @@ def _opened(store: LakeStore, location: LakeLocation) -> LakeTables:
             "set lake.root to a new place and run again, which reads the bucket anew (CHANGELOG.md "
             "says why)"
         )
-    changes.require_columns(CHANGES)
+    _require_columns(changes, CHANGES)
     identity = LakeIdentity(
         properties["dcplake.lake"],
         properties.get("dcplake.bucket", ""),
@@ -317,6 +299,24 @@ def _opened(store: LakeStore, location: LakeLocation) -> LakeTables:
         properties.get(_CLUSTER_UUID, ""),
     )
     return LakeTables(store, location, identity, properties.get(_NODES, ""))
+
+
+def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = ()) -> None:
+    """Raise LakeError unless a table has these columns, and perhaps those of ``also``."""
+    found = {each.name: each.type for each in table.columns() if each.name not in also}
+    wanted = {each.name: each.type for each in expected}
+
+    def told(columns: Mapping[str, pa.DataType]) -> str:
+        names = sorted(other & columns.keys())
+        return ", ".join(f"{name} {spark_type(columns[name]).lower()}" for name in names)
+
+    if other := {name for name in found | wanted if found.get(name) != wanted.get(name)}:
+        raise LakeError(
+            f"{table.where}: found the columns {told(found) or '(none other)'}, "
+            f"expected {told(wanted) or 'no such columns'}; put "
+            "the table back to a version from before that (DESCRIBE HISTORY lists them): "
+            f"{restore_sql(table.sql, '…')}"
+        )
 
 
 def find_lake(store: SparkStore) -> LakeTables | None:
@@ -367,7 +367,7 @@ def ensure_replicas(
                     "it is not this lake's replica and is left alone"
                 )
         _require_deletion_vectors(table, found, deletion_vectors)
-        table.require_columns(REPLICA, also=TYPED.names)
+        _require_columns(table, REPLICA, also=TYPED.names)
 
     # Each commit makes looks read all tables again, so the checks follow the last one.
     lake.store.for_each(create, replicas)
@@ -390,7 +390,7 @@ def ensure_ledger(lake: LakeTables, name: str) -> Table:
             f"{table.where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
             f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
         )
-    table.require_columns(columns)
+    _require_columns(table, columns)
     return table
 
 
@@ -478,16 +478,14 @@ def record_cleaned_round(
     older round takes nothing back.
     """
     whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
-    noted = {f"{key}.{round_number}": str(round_number) for key in whose}
-    lake.changes.set_properties(noted)
-    older = [
+    older = (
         key
         for each in replicas
         for key, number in _cleanings(lake, each).items()
         if number < round_number
-    ]
-    if older:
-        lake.changes.unset_properties(older)
+    )
+    noted = {f"{key}.{round_number}": str(round_number) for key in whose}
+    lake.changes.set_properties({**dict.fromkeys(older), **noted})
 
 
 def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]:

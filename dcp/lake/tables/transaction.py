@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dcp.lake.spark.failures import CONFLICT
@@ -36,6 +37,16 @@ FEW_JOBS_TO_JOIN: Final = {
     "spark.sql.shuffle.partitions": "1",
 }
 """The same for a join: each broadcast would be a job, too, and each partition a file."""
+
+_MISSING_VERSION: Final = (
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "FileNotFoundException",
+    "NoSuchKey",
+)
 
 
 @contextmanager
@@ -69,6 +80,16 @@ def is_conflict(error: Exception) -> bool:
     The class of such an error depends on where Spark's bridge met it; its condition is in the text.
     """
     return isinstance(error, VersionTakenError) or CONFLICT.search(str(error)) is not None
+
+
+def is_missing_version(error: Exception) -> bool:
+    """Return whether reading an old version failed because its log or its files are gone.
+
+    In tasks, and under Spark Connect, only the text tells.
+    """
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    text = f"{condition or ''} {error}"
+    return any(mark in text for mark in _MISSING_VERSION)
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from dcp.lake.store.lock import locked
 from dcp.lake.tables import opening
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
-from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
@@ -41,6 +40,7 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.object_store import BUCKET, ObjectStore, kind_of
 from tests.lake.receiving import settings_for
+from tests.lake.tables_at import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +136,6 @@ def add_rounds(lake: LakeTables, count: int) -> None:
     Their positions are those of the newest round.
     """
     table = lake.changes
-    assert table.place is not None
     newest = latest_round(lake)
     positions = table.query(
         lambda name, _: f"SELECT * FROM {name} WHERE kind = 'position' AND round = {newest}",
@@ -147,7 +146,7 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         numbers = pa.array([number] * len(positions), CHANGES.field("round").type)
         rows = positions.set_column(column, CHANGES.field("round"), numbers)
         contents = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-        with DataFileWriter(table.place, contents) as writer:
+        with DataFileWriter(place_of(table), contents) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)
             file = writer.finish()
@@ -155,14 +154,13 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         version = history(table, 1)[0].version
         metadata = {"lake": lake.identity.lake_id, "round": number, "writer": "w", "base": version}
         fence = lake.identity.lake_id, number
-        commit_files(table.place, [file], version, fence, metadata_json(metadata))
+        commit_files(place_of(table), [file], version, fence, metadata_json(metadata))
         docs = lake.table(DOCS.name)
-        assert isinstance(docs, LakeTable) and docs.place is not None
         version = history(docs, 1)[0].version
         told = plain(AppliedVersion(DOCS.name, version, number - 1, number, number))
         metadata = {"lake": lake.identity.lake_id, "writer": "w", "base": version, **told}
         fence = f"{lake.identity.lake_id}:{DOCS.name}", version + 1
-        commit_files(docs.place, [], version, fence, metadata_json(metadata), Operation.MERGE)
+        commit_files(place_of(docs), [], version, fence, metadata_json(metadata), Operation.MERGE)
 
 
 def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:

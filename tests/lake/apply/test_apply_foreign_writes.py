@@ -40,7 +40,7 @@ def test_a_foreign_write_stops_the_apply_before_anything_is_written(
     plan = next_plan(lake, model)
     run_apply(lake, plan, "w")
     plan = next_plan(lake, model)
-    docs.optimize({}, {}, whole=True)
+    docs.optimize({}, 0, whole=True)
     docs.set_properties({"note": "x"})
     run_apply(lake, plan, "w")  # maintenance changes no row
     plan = next_plan(lake, model)

@@ -310,8 +310,8 @@ def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
         for module in ("apply.seen_values", "apply.evolution", "tables.typed_columns"):
             patched.setattr(f"dcp.lake.{module}.same_name_key", str)
         scene.run()
-    kind = scene.lake.table("docs").column("doc")
-    assert kind is not None and kind.kind.names == ["\u00b5g", "\u03bcg"]
+    document = scene.lake.table("docs").columns().field("doc").type
+    assert document.names == ["\u00b5g", "\u03bcg"]
     assert ANEW in str(preview(scene.settings))
     scene.put(m4={"\u00b5g": 5})
     scene.run()

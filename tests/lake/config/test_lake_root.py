@@ -10,8 +10,9 @@ from dcp.lake.config.lake_root import checked_root, local_root
 from dcp.lake.config.settings import LakeSettings
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.spark_store import SparkStore
 from tests.lake.rounds_in_store import commit_file, make_table, write_file
-from tests.lake.tables_at import no_spark
+from tests.lake.tables_at import no_spark, place_of
 
 ABFSS = "abfss://c@a.dfs.core.windows.net"
 
@@ -108,11 +109,11 @@ def test_a_root_that_would_be_several_places_is_refused(
 
 def test_a_folder_is_the_same_for_delta_rs_however_it_is_written(tmp_path: Path) -> None:
     for written, name in (("a%20b", "a b"), ("a b#c?d", "a b#c?d"), ("ü%23", "ü#")):
-        table = LakeLocation(root=f"file://{tmp_path}/{written}").table("t", no_spark)
-        assert table.place is not None
+        table = SparkStore(no_spark, LakeLocation(root=f"file://{tmp_path}/{written}")).table("t")
+        place = place_of(table)
         (tmp_path / name / "t" / "_delta_log").mkdir(parents=True)
-        make_table(table.place)
-        commit_file(table.place, write_file(table.place))
+        make_table(place)
+        commit_file(place, write_file(place))
         assert len(table.rows("round", "true")) == 4
         assert len(list((tmp_path / name / "t").iterdir())) == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(["a b", "a b#c?d", "ü#"])
@@ -122,7 +123,7 @@ def test_roots_on_s3_differ_in_case_and_slashes_and_are_one_place() -> None:
     places = set()
     prefix = uuid4().hex
     for root in (f"s3://b/{prefix}", f"S3A://b/{prefix}/", f"s3n://b/{prefix}//"):
-        place = LakeLocation(root=root, way=lambda _: {}).table("t", no_spark).place
+        place = LakeLocation(root=root, way=lambda _: {}).place("t")
         assert isinstance(place, ObjectPlace)
         places.add(place.url)
     assert places == {f"s3://b/{prefix}/t"}

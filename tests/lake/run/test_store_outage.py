@@ -30,8 +30,8 @@ from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.file_commit import commit_files
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.table import Transaction
+from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.producer.cluster import ProducerCluster
@@ -41,6 +41,7 @@ from tests.lake.memory_store import run_task
 from tests.lake.object_store import ACCESS_KEY, BUCKET, Failure, ObjectStore, Request
 from tests.lake.receiving import settings_for
 from tests.lake.rounds_in_store import CONTENTS, make_table
+from tests.lake.tables_at import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def no_spark() -> "SparkSession":
 class WrittenHere:
     """Rows of ``changes`` whose tasks run in this process, one after the other."""
 
-    table: LakeTable
+    table: FileTable
     tasks: int
     receive: BatchFunction
 
@@ -66,7 +67,6 @@ class WrittenHere:
     ) -> None:
         place = self.table.place
         files: list[DataFile] = []
-        assert place is not None
         for number in range(self.tasks):
             with DataFileWriter(place, CONTENTS) as writer:
                 for batch in run_task(number, self.receive):
@@ -87,17 +87,16 @@ class StoreWithoutSpark(SparkStore):
     def new_changes(
         self, tasks: int, receive: BatchFunction, *, are_few: bool = False
     ) -> WrittenHere:
-        return WrittenHere(self.table("changes"), tasks, receive)
+        return WrittenHere(files_of(self.table("changes")), tasks, receive)
 
 
 def create(
-    table: LakeTable,
+    table: FileTable,
     columns: pa.Schema,
     cluster_by: Collection[str],  # that would take Spark
     properties: Mapping[str, str],
 ) -> None:
     if not table.exists():
-        assert table.place is not None
         make_table(table.place, columns, properties)
 
 
@@ -139,7 +138,7 @@ def endless_run(
 
     The function raises what ended the run.
     """
-    monkeypatch.setattr(LakeTable, "create", create)
+    monkeypatch.setattr(FileTable, "create", create)
     access = source_access(settings)
     location = lake_location(settings)
     lake = open_or_create(SparkStore(no_spark, location), settings, query_cluster(access))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -13,12 +13,12 @@ from dcp.errors import LakeError
 from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.spark_table import SparkTable
 from tests.lake.object_store import BUCKET, SECRET_KEY, ObjectStore
-from tests.lake.tables_at import table_at
+from tests.lake.tables_at import place_of, table_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,22 +36,20 @@ def store(spark: "SparkSession") -> Iterator[SparkStore]:
     spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
-def made(store: SparkStore, name: str, also: str = "") -> LakeTable:
+def made(store: SparkStore, name: str, also: str = "") -> FileTable | SparkTable:
     """Return a table with one row."""
-    table = store.table(name)
-    table.start_spark().sql(f"CREATE TABLE {table.sql} USING delta {also} AS SELECT 'a' AS id")
-    return table
+    name_in_sql = store.location.table_sql(name)
+    store.spark.sql(f"CREATE TABLE {name_in_sql} USING delta {also} AS SELECT 'a' AS id")
+    return store.table(name)
 
 
-def without_statements(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> LakeTable:
-    """Return a table that is known, in a session that refuses each statement."""
-    assert table.found is not None
+def refuse_statements(store: SparkStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the session refuse each statement."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("Spark was asked")
 
-    monkeypatch.setattr(type(table.start_spark()), "sql", refuse)
-    return table
+    monkeypatch.setattr(type(store.spark), "sql", refuse)
 
 
 def test_a_table_is_read_and_appended_to_by_files_as_soon_as_it_is_there(
@@ -63,9 +61,10 @@ def test_a_table_is_read_and_appended_to_by_files_as_soon_as_it_is_there(
         table.properties()
     rows = pa.table({"id": ["a"]})
     table.create(rows.schema, (), PROPERTIES)
-    assert isinstance(table.place, FolderPlace)
+    assert isinstance(place_of(store.table("control")), FolderPlace)
     with monkeypatch.context() as patch:
-        known = without_statements(store.table("control"), patch)
+        refuse_statements(store, patch)
+        known = store.table("control")
         known.append(rows, {})
         assert known.rows("id", "true") == [{"id": "a"}]
         assert known.properties()["dcplake.a"] == "1"
@@ -79,15 +78,15 @@ def test_names_of_folders_that_delta_rs_would_decode_are_left_to_spark(
     store: SparkStore, tmp_path: Path, folder: str, by_files: bool
 ) -> None:
     table = made(store, "docs", f"LOCATION '{tmp_path / folder}'")
-    assert (table.place == FolderPlace(tmp_path / folder)) == by_files
-    assert (table.place is None) != by_files
+    assert isinstance(table, FileTable) == by_files
+    assert not by_files or place_of(table) == FolderPlace(tmp_path / folder)
     assert table.rows("id", "true") == [{"id": "a"}]
 
 
 def test_a_comment_that_looks_like_a_location_is_none(store: SparkStore, tmp_path: Path) -> None:
     table = made(store, "docs", f"COMMENT 'x\nLocation: file:{tmp_path}'")
-    assert isinstance(table.place, FolderPlace)
-    assert table.place.path.name == "docs"
+    place = place_of(table)
+    assert isinstance(place, FolderPlace) and place.path.name == "docs"
     assert table.rows("id", "true") == [{"id": "a"}]
 
 
@@ -98,19 +97,19 @@ def test_views_and_tables_of_other_formats_are_left_to_spark(store: SparkStore) 
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW control AS SELECT 't' AS id")
     assert not store.table("control").exists(), "a temporary view is none of the schema"
     for name, found in (("docs", "v"), ("changes", "p")):
-        assert store.table(name).place is None
+        assert isinstance(store.table(name), SparkTable)
         assert store.table(name).rows("id", "true") == [{"id": found}]
 
 
 def test_files_out_of_reach_are_left_to_spark_with_one_line(
     store: SparkStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(place: FolderPlace) -> bool:
+    def refuse(place: FolderPlace, _: int) -> NoReturn:
         raise PermissionError(f"{place}: permission denied")
 
     caplog.set_level("DEBUG", "dcp")
+    monkeypatch.setattr(FolderPlace, "commits_from", refuse)
     table = made(store, "docs")
-    monkeypatch.setattr(FolderPlace, "has_log", refuse)
     for _ in range(3):
         assert store.table("docs").rows("id", "true") == [{"id": "a"}]
     [line] = [each for each in caplog.messages if "docs" in each]
@@ -127,12 +126,12 @@ def test_a_table_that_is_dropped_and_made_again_is_found_where_it_is(
     store.spark.sql(f"DROP TABLE {table.sql}")
     assert not table.exists()
     made(store, "docs")
-    assert table.exists() and table.place is not None
+    assert table.exists() and isinstance(store.table("docs"), FileTable)
     store.spark.sql(f"DROP TABLE {table.sql}")
     made(store, "docs", f"LOCATION '{tmp_path / 'elsewhere'}'")
     assert table.exists()
     assert table.table_id() != before
-    assert table.place == FolderPlace(tmp_path / "elsewhere")
+    assert place_of(store.table("docs")) == FolderPlace(tmp_path / "elsewhere")
 
 
 def test_no_files_go_to_a_table_that_the_catalog_has_elsewhere_by_then(
@@ -185,11 +184,13 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
         monkeypatch.setattr(SparkTable, "location_in", lambda *_: f"s3a://{place}")
         conf = {"spark.delta.logStore.s3a.impl": LOG_STORE}
         session: Any = SimpleNamespace(conf=conf)
-        table = location.table("docs", lambda: session)
+        store = SparkStore(lambda: session, location)
+        table = store.table("docs")
         assert table.properties()["dcplake.a"] == "1"
         assert asked == [f"s3a://{BUCKET}"]
-        assert SECRET_KEY not in repr(table) + repr(table.found)
-        unknown = LakeLocation(schema="main.travel")
-        assert unknown.table("docs", at.start_spark).place is None
+        assert SECRET_KEY not in repr(table) + repr(store)
+        unknown = SparkStore(lambda: session, LakeLocation(schema="main.travel"))
+        assert isinstance(unknown.table("docs"), SparkTable)
         conf["spark.delta.logStore.s3a.impl"] = "io.delta.storage.S3DynamoDBLogStore"
-        assert location.table("docs", lambda: session).place is None, "it knows the newest commits"
+        anew = SparkStore(lambda: session, location)
+        assert isinstance(anew.table("docs"), SparkTable), "it knows the newest commits"

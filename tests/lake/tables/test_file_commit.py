@@ -13,14 +13,14 @@ from deltalake import DeltaTable
 
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
-from dcp.lake.store.file_commit import VersionTakenError, commit_files, commits_to, takes_files
+from dcp.lake.store.file_commit import VersionTakenError, commit_files, commit_lock, takes_files
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.history import history
-from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.tables import LakeTables
+from tests.lake import tables_at
 from tests.lake.conftest import NewLake
 from tests.lake.rounds_in_store import make_table
 
@@ -39,8 +39,7 @@ def folder_of(lake: LakeTables) -> Path:
 
 
 def place_of(lake: LakeTables) -> TablePlace:
-    assert lake.changes.place is not None
-    return lake.changes.place
+    return tables_at.place_of(lake.changes)
 
 
 def written(place: TablePlace, *rows: dict[str, Any]) -> DataFile:
@@ -169,7 +168,7 @@ def test_spark_trusts_our_checkpoint_that_follows_one_of_its_own(lake: LakeTable
 
 def test_a_commit_waits_for_one_of_spark_in_another_thread(lake: LakeTables) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with commits_to(place_of(lake)):
+        with commit_lock(place_of(lake)):
             committing = pool.submit(commit, place_of(lake), 0, 1)
             with pytest.raises(TimeoutError):
                 committing.result(0.5)
@@ -181,8 +180,8 @@ def test_a_commit_waits_for_one_of_spark_in_another_thread(lake: LakeTables) -> 
 def test_a_folder_whose_name_delta_rs_would_decode_is_left_to_spark(tmp_path: Path) -> None:
     for name in ("a%20b", "a\\b"):
         location = LakeLocation(root=str(tmp_path / name))
-        assert location.table("changes", lambda: pytest.fail("no Spark")).folder is None
-    assert LakeLocation(root=str(tmp_path / "a b")).table("x", lambda: pytest.fail("no")).folder
+        assert location.place("changes") is None
+    assert LakeLocation(root=str(tmp_path / "a b")).place("x") is not None
 
 
 def test_files_that_are_not_there_are_not_committed(lake: LakeTables) -> None:
@@ -222,11 +221,9 @@ def test_the_log_is_cleaned_with_a_checkpoint_unless_it_shall_not(lake: LakeTabl
 
 
 def test_tables_that_ask_more_of_writers_are_left_to_spark(
-    lake: LakeTables, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lake: LakeTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(lake)
-    nothing = lake.table("nothing")
-    assert isinstance(nothing, LakeTable) and nothing.read_log() is None
 
     def refuse(*_: object) -> None:
         raise PermissionError("no links here")

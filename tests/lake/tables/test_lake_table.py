@@ -16,17 +16,24 @@ from deltalake.exceptions import DeltaProtocolError
 
 from dcp.errors import LakeError
 from dcp.lake.store.folder_place import FolderPlace
-from dcp.lake.store.place import CommitFile, Located
+from dcp.lake.store.place import CommitFile
 from dcp.lake.tables import file_table
+from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.schema import AUDIT, REPLICA
+from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
+from dcp.lake.tables.tables import (
+    CHANGES_TABLE,
+    DOCS,
+    LakeTables,
+    create_lake,
+    ensure_replicas,
+    open_lake,
+)
 from dcp.lake.tables.transaction import described
-from tests.lake.tables_at import table_at
+from tests.lake.tables_at import by_spark, files_of, table_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,19 +81,16 @@ def changed(made: LakeTables, tmp_path: Path) -> LakeTables:
     return open_lake(SparkStore(lambda: made.spark, LakeLocation(root=str(tmp_path / "lake"))))
 
 
-def docs_of(lake: LakeTables) -> LakeTable:
-    table = lake.table(DOCS.name)
-    assert isinstance(table, LakeTable)
-    return table
+def docs_of(lake: LakeTables) -> FileTable:
+    return files_of(lake.table(DOCS.name))
 
 
-def of_spark(table: LakeTable) -> LakeTable:
-    """Return the table as one that is not on this machine."""
-    return replace(table, look_up=lambda _: Located("", None), located={})
+def folder_of(lake: LakeTables) -> Path:
+    return Path(lake.location.path(DOCS.name))
 
 
-def without_spark(table: LakeTable) -> LakeTable:
-    return replace(table, start_spark=never)
+def without_spark(table: FileTable) -> FileTable:
+    return replace(table, by_spark=replace(table.by_spark, start_spark=never))
 
 
 @pytest.mark.parametrize("mistake", [AssertionError, AttributeError, KeyError, TypeError])
@@ -154,19 +158,18 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_both_read_the_same(changed: LakeTables) -> None:
     table = docs_of(changed)
-    quick, slow = without_spark(table), of_spark(table)
+    quick, slow = without_spark(table), by_spark(table)
     for limit in (1, 3, WHOLE):
         assert history(quick, limit) == history(slow, limit)
     told = slow.properties()
     assert quick.properties() == {name: told[name] for name in quick.properties()}
     assert {name for name in told if name.startswith("dcplake.")} <= quick.properties().keys()
-    quick.require_columns(REPLICA)
+    assert quick.columns() == slow.columns() == REPLICA
     for condition in ("true", "vbucket = 1 AND seqno IS NOT NULL", "key IN ('k1', 'k70')"):
         rows = in_order(quick.rows("vbucket, key, seqno, value", condition))
         assert rows == in_order(slow.rows("vbucket, key, seqno, value", condition))
     counted = quick.rows("count(*) AS found, max(seqno) AS newest", "true")
-    assert table.folder is not None
-    polars_found = pl.scan_delta(str(table.folder)).select(pl.len()).collect().item()
+    polars_found = pl.scan_delta(str(folder_of(changed))).select(pl.len()).collect().item()
     assert counted[0]["found"] == polars_found == len(in_order(quick.rows("key", "true")))
     assert counted == slow.rows("count(*) AS found, max(seqno) AS newest", "true")
 
@@ -177,13 +180,12 @@ def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables)
         changed.spark.sql(
             f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('dcplake.b' = '{number}')"
         ).collect()
-    assert table.folder is not None
-    log = table.folder / "_delta_log"
+    log = folder_of(changed) / "_delta_log"
     checkpoint = max(int(file.name.split(".")[0]) for file in log.glob("*.checkpoint*.parquet"))
     for file in log.glob("*.json"):
         if int(file.stem) < checkpoint:
             file.unlink()
-    quick, slow = without_spark(table), of_spark(table)
+    quick, slow = without_spark(table), by_spark(table)
     assert history(quick, WHOLE) == history(slow, WHOLE)
     assert quick.properties()["dcplake.b"] == "11"
     assert quick.rows("count(*) AS found", "true") == slow.rows("count(*) AS found", "true")
@@ -196,17 +198,26 @@ def test_a_table_that_is_not_there(tmp_path: Path) -> None:
         table.properties()
 
 
-def test_spark_says_what_is_wrong_with_other_columns(changed: LakeTables) -> None:
-    with pytest.raises(LakeError, match=r"docs: found the columns .*expected .*restored_version"):
-        docs_of(changed).require_columns(AUDIT)
+def test_other_columns_are_told_without_spark(tmp_path: Path) -> None:
+    location = LakeLocation(root=str(tmp_path))
+    store = SparkStore(never, location)
+    create_lake(store, LakeIdentity("lake-1", "default", "bucket-uuid", 2))
+    log = Path(location.path(CHANGES_TABLE)) / "_delta_log" / f"{0:020d}.json"
+    text, kind = log.read_text(), r"\",\"type\":\""
+    text = text.replace(rf"\"lock_time{kind}long", rf"\"lock_time{kind}string")
+    log.write_text(text.replace(r"\"expiry\"", r"\"until\""))
+    expected = r"lock_time string, until bigint, expected expiry bigint, lock_time bigint; put"
+    with pytest.raises(
+        LakeError, match=f"changes: found the columns {expected}.* RESTORE TABLE delta"
+    ):
+        open_lake(SparkStore(never, location))
 
 
 def test_spark_is_asked_where_the_log_cannot_be_read(changed: LakeTables) -> None:
-    table = docs_of(changed)
-    assert table.folder is not None
-    shutil.rmtree(table.folder / "_delta_log")
-    (table.folder / "_delta_log").mkdir()
-    (table.folder / "_delta_log" / "00000000000000000000.json").write_text("{")
+    table, log = docs_of(changed), folder_of(changed) / "_delta_log"
+    shutil.rmtree(log)
+    log.mkdir()
+    (log / "00000000000000000000.json").write_text("{")
     with pytest.raises(LakeError, match=r"files of the table's Delta log are damaged or gone"):
         table.properties()
 
@@ -246,18 +257,16 @@ def test_a_log_is_read_again_only_where_something_came(
 def test_a_table_that_was_made_anew_is_read_anew(
     changed: LakeTables, tmp_path: Path, reads: list[int]
 ) -> None:
-    table = docs_of(changed)
-    assert table.folder is not None
-    before = history(table)
-    copy = tmp_path / "copy"
-    shutil.copytree(table.folder, copy)
-    shutil.rmtree(table.folder)
-    shutil.copytree(copy, table.folder, copy_function=shutil.copy)
+    folder, copy = folder_of(changed), tmp_path / "copy"
+    before = history(docs_of(changed))
+    shutil.copytree(folder, copy)
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder, copy_function=shutil.copy)
     after = history(docs_of(changed))
     assert reads == 2 * [each.version for each in before]
     assert [each.version for each in after] == [each.version for each in before]
     assert after[0].time == before[0].time, "a copy tells when its commits were made"
-    shutil.rmtree(table.folder)
+    shutil.rmtree(folder)
     assert not docs_of(changed).exists()
 
 
@@ -273,8 +282,8 @@ def test_a_copied_lake_tells_when_its_commits_were_made(
     for file in (tmp_path / name).rglob("*"):
         os.utime(file, (copied_at, copied_at))  # as a later copy has, or an image of fixed times
     lake = open_lake(SparkStore(lambda: made.spark, LakeLocation(root=str(tmp_path / name))))
-    table = docs_of(lake)
-    for each in (table, of_spark(table)):
+    table = lake.table(DOCS.name)
+    for each in (table, by_spark(table)):
         assert [commit.time for commit in history(each, WHOLE)] == [it.time for it in before]
 
 
@@ -282,8 +291,7 @@ def test_a_commit_of_a_clock_that_is_ahead_is_as_old_as_its_file(changed: LakeTa
     """Heartbeats go by that time: of a commit that seems young there would be none."""
     table = docs_of(changed)
     before = history(table, WHOLE)
-    assert table.folder is not None
-    log = table.folder / "_delta_log"
+    log = folder_of(changed) / "_delta_log"
     newest = log / f"{before[0].version:020d}.json"
     made_at = newest.stat().st_mtime
     lines = [json.loads(line) for line in newest.read_text().splitlines()]
@@ -294,6 +302,6 @@ def test_a_commit_of_a_clock_that_is_ahead_is_as_old_as_its_file(changed: LakeTa
     os.utime(newest, (made_at, made_at))
     for checksum in log.glob(".*.crc"):  # Hadoop's
         checksum.unlink()
-    for each in (table, of_spark(table)):
+    for each in (table, by_spark(table)):
         found = history(each, WHOLE)
         assert abs((found[0].time - before[0].time).total_seconds()) < 1

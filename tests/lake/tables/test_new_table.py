@@ -16,7 +16,8 @@ from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CONTROL, QUALITY, REPLICA, REPLICA_CLUSTERING
-from dcp.lake.tables.spark_table import SparkTable
+from dcp.lake.tables.spark_store import SparkStore
+from tests.lake.tables_at import by_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +27,10 @@ NO_VECTORS = {
     "dcplake.a": 'it\'s "1", \\é',
 }
 VECTORS = {**NO_VECTORS, "delta.enableDeletionVectors": "true"}
+
+
+def store_in(spark: "SparkSession", folder: Path) -> SparkStore:
+    return SparkStore(lambda: spark, LakeLocation(root=str(folder)))
 
 
 def commit_of(folder: Path, version: int = 0) -> dict[str, Any]:
@@ -64,10 +69,10 @@ def test_the_first_commit_says_what_sparks_would(
     cluster_by: tuple[str, ...],
     properties: Mapping[str, str],
 ) -> None:
-    ours, theirs = FolderPlace(tmp_path / "ours"), LakeLocation(root=str(tmp_path))
+    ours, theirs = FolderPlace(tmp_path / "ours"), store_in(spark, tmp_path)
     assert ours.can_commit()
     commit_table(ours, columns, cluster_by, properties)
-    SparkTable.create(theirs.table("theirs", lambda: spark), columns, cluster_by, properties)
+    by_spark(theirs.table("theirs")).create(columns, cluster_by, properties)
     assert commit_of(ours.path) == commit_of(tmp_path / "theirs")
 
 
@@ -84,21 +89,21 @@ def test_properties_are_set_and_removed_as_by_spark(spark: "SparkSession", tmp_p
     ours, theirs = FolderPlace(tmp_path / "ours"), tmp_path / "theirs"
     assert ours.can_commit()
     commit_table(ours, REPLICA, REPLICA_CLUSTERING, VECTORS)
-    table = LakeLocation(root=str(tmp_path)).table("ours", lambda: spark)
-    SparkTable.add_columns(
-        table, pa.schema([("doc", pa.struct([("a", pa.int64())]))]), {"doc": "x"}
-    )
+    store = store_in(spark, tmp_path)
+    table = by_spark(store.table("ours"))
+    table.add_columns(pa.schema([("doc", pa.struct([("a", pa.int64())]))]), {"doc": "x"})
     shutil.copytree(ours.path, theirs)
-    twin = LakeLocation(root=str(tmp_path)).table("theirs", lambda: spark)
+    twin = by_spark(store.table("theirs"))
     given = {"dcplake.a": 'other "', "dcplake.b": ""}
     assert commit_properties(ours, given)
-    SparkTable.set_properties(twin, given)
+    twin.set_properties(given)
     assert commit_of(ours.path, 2) == commit_of(theirs, 2)
-    assert commit_properties(ours, {"dcplake.a": None, "dcplake.missing": None})
-    SparkTable.unset_properties(twin, ["dcplake.a", "dcplake.missing"])
+    removed = {"dcplake.a": None, "dcplake.missing": None}
+    assert commit_properties(ours, removed)
+    twin.set_properties(removed)
     assert commit_of(ours.path, 3) == commit_of(theirs, 3)
-    assert SparkTable.properties(table) == SparkTable.properties(twin)
-    assert SparkTable.columns(table) == SparkTable.columns(twin)
+    assert table.properties() == twin.properties()
+    assert table.columns().equals(twin.columns(), check_metadata=True)
 
 
 def test_properties_that_many_set_at_once_are_all_there(tmp_path: Path) -> None:

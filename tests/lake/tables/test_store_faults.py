@@ -27,10 +27,13 @@ from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG
-from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.tables.spark_table import SparkTable
+from tests.lake import tables_at
 from tests.lake.object_store import (
     ACCESS_KEY,
     BUCKET,
@@ -259,10 +262,10 @@ def test_a_store_that_refuses_is_not_asked_by_spark_too(
     old, new = (table_at(table.place, "the lake: table t") for _ in range(2))
     assert old.exists()
     table.store.answer = lambda _: failure
-    asks: list[Callable[[LakeTable], object]] = [
-        LakeTable.properties,
-        LakeTable.exists,
-        LakeTable.read_log,
+    asks: list[Callable[[FileTable], object]] = [
+        FileTable.properties,
+        FileTable.exists,
+        FileTable.read_log,
         lambda found: found.commits(1),
         lambda found: found.rows("round", "true"),
         lambda found: found.append(CHANGES.empty_table(), {}),
@@ -288,14 +291,14 @@ def test_spark_is_not_asked_while_the_file_of_a_secret_is_empty(
 ) -> None:
     lake_table = table_at(table.place)
     catalog = LakeLocation(schema="s", way=lambda _: table.place.way)
-    monkeypatch.setattr(LakeTable, "location_in", lambda *_: table.place.url)
+    monkeypatch.setattr(SparkTable, "location_in", lambda *_: table.place.url)
     asks: list[Callable[[], object]] = [
         lake_table.properties,
         lake_table.exists,
         lake_table.read_log,
         lambda: lake_table.commits(1),
         lambda: lake_table.append(CHANGES.empty_table(), {}),
-        lambda: catalog.table("t", lake_table.start_spark).found,
+        lambda: SparkStore(no_spark, catalog).table("t"),
     ]
     for ask in asks:
         with pytest.raises(SecretError, match="secret_access_key_file: the first line of the file"):
@@ -416,12 +419,12 @@ def test_spark_alone_commits_where_the_user_chose_another_log_store(table: Table
     conf = SparkSettings(conf={f"spark.delta.logStore.{key}": "theirs.LogStore"})
     location = lake_location(Settings(SourceSettings(), lake=lake, spark=conf))
     names = (table.prefix, uuid4().hex)
-    there, new = (location.table(name, no_spark) for name in names)
+    there, new = (SparkStore(no_spark, location).table(name) for name in names)
     commits: list[Callable[[], object]] = [
         lambda: new.create(CHANGES, (), {}),
         lambda: there.append(CHANGES.empty_table(), {}),
         lambda: there.set_properties({"a": "1"}),
-        lambda: there.unset_properties(["a"]),
+        lambda: there.set_properties({"a": None}),
     ]
     for commit in commits:
         with pytest.raises(AssertionError, match="Spark was started"):
@@ -438,8 +441,8 @@ def test_a_name_with_special_characters_is_the_same_place_for_all(server: Object
         prefix = f"{uuid4().hex}/{name}"
         root = f"s3://{BUCKET}/{prefix}"
         location = LakeLocation(root=root, way=lambda _: server.place("").way)
-        table = location.table("t", no_spark)
-        place = table.place
+        table = SparkStore(no_spark, location).table("t")
+        place = tables_at.place_of(table)
         assert isinstance(place, ObjectPlace) and str(place) == f"{root}/t"
         make_table(place)
         commit_file(place, write_file(place))
@@ -454,4 +457,4 @@ def test_a_name_with_special_characters_is_the_same_place_for_all(server: Object
 def test_spark_alone_reads_a_name_that_delta_rs_decodes(server: ObjectStore, name: str) -> None:
     root = f"s3://{BUCKET}/{name}"
     location = LakeLocation(root=root, way=lambda _: server.place("").way)
-    assert location.table("t", no_spark).place is None
+    assert location.place("t") is None

@@ -23,9 +23,9 @@ from dcp.lake.spark.session import log_store_of
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.collections import collections_in
+from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.lake_table import LakeTable
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import spark_of
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
@@ -45,6 +45,7 @@ from dcp.lake.tables.tables import (
 from dcp.lake.tables.task_files import TaskFiles
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
+from tests.lake.tables_at import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -212,8 +213,7 @@ def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> Non
 
 def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
     """Let tasks write the rows of a frame into files of the log."""
-    place = lake.changes.place
-    assert place is not None
+    place = place_of(lake.changes)
     contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
     return TaskFiles(frame, lambda batches: batches, place, contents, {})
 
@@ -221,7 +221,7 @@ def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
 def by_spark(frame: "DataFrame", lake: LakeTables) -> SparkRows:
     """Let Spark append the rows of a frame."""
     table = lake.changes
-    assert isinstance(table, LakeTable)
+    assert isinstance(table, FileTable)
     return SparkRows(frame, table, {})
 
 

@@ -1,0 +1,228 @@
+"""What the port `Table` promises, of each of its adapters: memory, files, and Spark alone."""
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from dcp.errors import LakeError
+from dcp.lake.store.table import Table, Transaction
+from dcp.lake.tables.file_table import FileTable
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.schema import U64
+from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.tables.spark_table import SparkTable
+from dcp.lake.tables.transaction import is_missing_version
+from tests.lake.memory_store import MemoryStore
+from tests.lake.memory_table import MemoryTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = pa.schema(
+    [("vbucket", pa.int32()), ("key", pa.string()), ("seqno", U64), ("value", pa.binary())]
+)
+KEYS = pa.schema([("key", pa.string())])
+
+pytestmark = pytest.mark.slow
+
+NewTable = Callable[[], Table]
+
+
+@pytest.fixture(params=[MemoryTable, FileTable, SparkTable])
+def new_table(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
+    """Returns a function that returns the table as another process finds it."""
+    if request.param is MemoryTable:
+        memory = MemoryStore()
+        return lambda: memory.opened().table("t")
+
+    def spark() -> "SparkSession":
+        session: SparkSession = request.getfixturevalue("spark")
+        return session
+
+    # delta-rs would decode the other name.
+    root = str(tmp_path / ("lake" if request.param is FileTable else "a%20lake"))
+
+    def table() -> Table:
+        found: Table = SparkStore(spark, LakeLocation(root=root)).table("t")
+        assert type(found) is request.param
+        return found
+
+    return table
+
+
+@pytest.fixture
+def table(new_table: NewTable) -> Table:
+    made = new_table()
+    made.create(COLUMNS, ("vbucket",), {"dcplake.a": "1", "dcplake.b": 'it\'s "ü"'})
+    return made
+
+
+def rows(*keys: str, value: bytes | None = b"12345") -> pa.Table:
+    made = [{"vbucket": 1, "key": key, "seqno": 2**64 - 1, "value": value} for key in keys]
+    return pa.Table.from_pylist(made, schema=COLUMNS)
+
+
+def keys_of(table: Table) -> list[str]:
+    return sorted(row["key"] for row in table.rows("key", "true"))
+
+
+def append(table: Table, made: pa.Table, transaction: Transaction) -> None:
+    table.append_found("SELECT * FROM given", {"given": made}, transaction, {"by": "us"})
+
+
+READS: list[Callable[[Table], object]] = [
+    lambda table: table.properties(),
+    lambda table: table.table_id(),
+    lambda table: table.size(),
+    lambda table: table.columns(),
+    lambda table: table.commits(1),
+    lambda table: table.rows("key", "true"),
+    lambda table: table.query(lambda name, _: f"SELECT key FROM {name}", KEYS),
+    lambda table: table.bounded_query(lambda name, _: f"SELECT key FROM {name}", KEYS, None, 1),
+    lambda table: table.set_properties({"dcplake.a": "1"}),
+    lambda table: table.append(rows("a"), {}),
+]
+
+
+def test_a_table_that_is_not_there_is_told_by_all_that_need_it(new_table: NewTable) -> None:
+    table = new_table()
+    assert not table.exists()
+    for read in READS:
+        with pytest.raises(LakeError, match="table t: found no Delta table there, expected one"):
+            read(table)
+    assert not table.exists()
+
+
+def test_a_table_is_made_once(new_table: NewTable, table: Table) -> None:
+    other = new_table()
+    other.create(KEYS, (), {"dcplake.a": "2"})
+    for each in (table, other):
+        assert each.exists()
+        assert each.columns() == COLUMNS
+        assert each.table_id() == table.table_id()
+        found = each.properties()
+        assert (found["dcplake.a"], found["dcplake.b"]) == ("1", 'it\'s "ü"')
+        assert (each.size().files, each.size().bytes) == (0, 0)
+        assert [commit["operation"] for commit in each.commits(9)] == ["CREATE TABLE"]
+    assert keys_of(table) == []
+
+
+def test_rows_are_found_by_condition_and_by_query(new_table: NewTable, table: Table) -> None:
+    table.append(rows("a", "it's"), {"by": "us"})
+    new_table().append(rows("c", value=None), {"by": "them"})
+    assert keys_of(table) == ["a", "c", "it's"]
+    assert table.rows("seqno, value", "key = 'c'") == [{"seqno": 2**64 - 1, "value": None}]
+    assert len(table.take_rows("key", "true", lambda found: list(islice(found, 2)))) == 2
+    size = table.size()
+    assert size.files >= 2 and size.bytes > 0
+
+    def named(name: str, text: Callable[[str], str]) -> str:
+        return f"SELECT value, vbucket, key FROM {name} WHERE key IN ({text('it' + chr(39) + 's')})"
+
+    wanted = pa.schema([("key", pa.string()), ("vbucket", pa.int64())])
+    assert table.query(named, wanted).to_pylist() == [{"key": "it's", "vbucket": 1}]
+    assert table.query(named, wanted, 0) == wanted.empty_table()
+    assert table.columns(0) == COLUMNS
+    with pytest.raises(Exception, match="version 99") as told:
+        table.query(named, wanted, 99)
+    assert is_missing_version(told.value)
+
+
+def test_a_bounded_query_counts_texts_and_bytes(table: Table) -> None:
+    def all_rows(name: str, _: object) -> str:
+        return f"SELECT * FROM {name}"
+
+    def found(most_bytes: int, version: int | None = None) -> pa.Table | None:
+        return table.bounded_query(all_rows, COLUMNS, version, most_bytes)
+
+    empty = found(0)
+    assert empty is not None and empty.num_rows == 0
+    table.append(rows("ab", "ü"), {})
+    table.append(rows("c", value=None), {})
+    whole = found(15)
+    assert whole is not None and whole.schema == COLUMNS and whole.num_rows == 3
+    assert found(14) is None
+    assert found(14, version=1) is not None
+
+
+def test_properties_are_set_and_removed(new_table: NewTable, table: Table) -> None:
+    table.set_properties({"dcplake.a": "2", "dcplake.c": ""})
+    table.set_properties({"dcplake.b": None, "dcplake.missing": None})
+    names = ("dcplake.a", "dcplake.b", "dcplake.c")
+    for each in (table, new_table()):
+        assert [each.properties().get(name) for name in names] == ["2", None, ""]
+    operations = [commit["operation"] for commit in table.commits(2)]
+    assert operations == ["UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]
+    table.set_properties({"dcplake.a": None, "dcplake.b": "3"})
+    assert [table.properties().get(name) for name in names] == [None, "3", ""]
+
+
+def test_the_history_is_told_newest_first(table: Table) -> None:
+    for number in range(3):
+        table.append(rows(str(number)), {"number": number})
+    told = history(table, 2)
+    assert [(each.version, each.ours["number"]) for each in told] == [(3, 2), (2, 1)]
+    whole = history(table, WHOLE)
+    assert [each.version for each in whole] == [3, 2, 1, 0]
+    assert [each.time for each in whole] == sorted((each.time for each in whole), reverse=True)
+    assert {each.operation for each in whole[:3]} == {"WRITE"}
+
+
+def test_a_transaction_is_committed_once(table: Table) -> None:
+    assert table.transaction_version("app") is None
+    append(table, rows("a"), ("app", 3))
+    append(table, rows("b"), ("app", 3))
+    append(table, rows("c"), ("app", 2))
+    append(table, rows("d"), ("other", 1))
+    assert keys_of(table) == ["a", "d"]
+    told = None if isinstance(table, SparkTable) else 3
+    assert table.transaction_version("app") == told
+    table.renew(("app", 3), {"by": "us"})
+    table.renew(("app", 4), {"by": "us"})
+    assert keys_of(table) == ["a", "d"]
+    assert [each["version"] for each in table.commits(1)] == [3]
+
+
+def test_rows_are_merged_and_deleted(table: Table) -> None:
+    table.append(rows("old", "gone", "kept"), {})
+    new = rows("old", "gone", "never", "new", value=b"new")
+    marks = pa.array([False, True, True, False])
+
+    def statement(source: str) -> str:
+        return (
+            f"MERGE INTO {table.sql} t USING {source} s ON t.vbucket = s.vbucket AND t.key = s.key "
+            "WHEN MATCHED AND s.deleted THEN DELETE WHEN MATCHED THEN UPDATE SET * "
+            "WHEN NOT MATCHED AND NOT s.deleted THEN INSERT *"
+        )
+
+    def merge(given: pa.Table) -> None:
+        marked = given.append_column("deleted", marks[: len(given)])
+        table.merge(marked, statement, ("app", 1), {"by": "us"}, 0, is_small=True)
+
+    merge(new)
+    merge(rows("late"))
+    found = {row["key"]: row["value"] for row in table.rows("key, value", "true")}
+    assert found == {"old": b"new", "kept": b"12345", "new": b"new"}
+    [commit] = history(table, 1)
+    assert (commit.operation, commit.ours) == ("MERGE", {"by": "us"})
+    counts = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+    assert [int(commit.metrics[name]) for name in counts] == [1, 1, 1]
+    assert table.delete("key = 'kept'", {"by": "us"}) == 1
+    assert table.is_readable()
+    assert table.delete(None, {"by": "us"}) == 2
+    assert keys_of(table) == []
+
+
+def test_small_files_become_one(table: Table) -> None:
+    for key in ("a", "b"):
+        table.append(rows(key), {})
+    made = table.optimize({"by": "us"}, 0, whole=False)
+    assert made == {"numFilesRemoved": 2, "numFilesAdded": 1}
+    assert table.size().files == 1 and keys_of(table) == ["a", "b"]
+    [commit] = history(table, 1)
+    assert commit.is_optimize and commit.ours == {"by": "us"}
