@@ -51,11 +51,13 @@ def run(
     """Show it."""
     from dcp.lake.config.settings import Settings, SparkSettings
     from dcp.lake.query.query import show_for_queries
-    from dcp.lake.spark.runtime import prepare
+    from dcp.lake.spark.jars import delta_jars
+    from dcp.lake.spark.java import find_java_home
     from dcp.lake.tables.opening import opened_lake, session
     from dcp.producer.kv_client import KvClient
 
-    prepare()
+    find_java_home()
+    delta_jars()
     _make_fresh(folder)
     source = airports()
     day = changes(source, updates=400, deletes=150, expiries=12, seed=seed)

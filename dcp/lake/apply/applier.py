@@ -67,16 +67,12 @@ class Applier:
         self._waiting: deque[ReplicaTable] = deque()
         self._lock = threading.Lock()  # of the next one, which is replaced as a whole
         self._newest: Mapping[str, AppliedVersion] = {}
-        self._replicas: tuple[ReplicaTable, ...] = ()
-
-    @property
-    def replicas(self) -> tuple[ReplicaTable, ...]:
-        return self._replicas
+        self.replicas: tuple[ReplicaTable, ...] = ()
 
     @property
     def applied_round(self) -> int:
         """The round that all tables hold; 0 if one holds none yet."""
-        held = (self._newest.get(each.name) for each in self._replicas)
+        held = (self._newest.get(each.name) for each in self.replicas)
         return min((0 if each is None else each.to_round for each in held), default=0)
 
     @property
@@ -84,14 +80,14 @@ class Applier:
         return stale_vbuckets(self._newest.values())
 
     def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
-        known = set(self._replicas)
+        known = set(self.replicas)
         self.learn(each for each in replicas if each not in known)
-        self._replicas = replicas
+        self.replicas = replicas
 
     def learn(self, replicas: Iterable[ReplicaTable] | None = None) -> None:
         """Read the tables' status; write an audit that a dead driver left out."""
         with self._lake.look():
-            for replica in self._replicas if replicas is None else replicas:
+            for replica in self.replicas if replicas is None else replicas:
                 status = replica_status(self._lake, replica)
                 if status.applied is not None:
                     self._note(status.applied)
@@ -107,12 +103,12 @@ class Applier:
             return self._apply_due(to_round, force=force)
 
     def _apply_due(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
-        for replica in self._replicas:
+        for replica in self.replicas:
             self._guard.look_at(replica, self._lakes[0])
         if self._rule.when == "never":
             return []
-        self._quiet.begin_look(self._replicas)
-        self._waiting.extend(each for each in self._replicas if not self._is_quiet(each, to_round))
+        self._quiet.begin_look(self.replicas)
+        self._waiting.extend(each for each in self.replicas if not self._is_quiet(each, to_round))
         lakes = self._lakes[: len(self._waiting)]
         if not lakes:
             return []

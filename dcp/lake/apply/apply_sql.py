@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.log.log_slice import LogSlice, Role, RowRange
 from dcp.lake.log.slice_sql import rows_sql, won_rows_sql
 from dcp.lake.tables.applied_version import EMPTY_TABLE
@@ -20,6 +21,10 @@ MODIFIED_AT_SQL: Final = (
 )
 
 _NAMES: Final = [quoted(name) for name in REPLICA.names]
+_LOG_COLUMNS: Final = [
+    f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
+    for name in REPLICA.names
+]
 _PLACE: Final = (quoted("vbucket"), quoted("key"))
 
 
@@ -54,7 +59,7 @@ def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
     names, evolution = _NAMES, ""
     if plan.typed.columns is not None:
         names = [*_NAMES, *TYPED.names]
-        evolution = " WITH SCHEMA EVOLUTION" if plan.typed.extends else ""
+        evolution = " WITH SCHEMA EVOLUTION" if plan.typed.change is ColumnChange.EXTEND else ""
     assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
     matched = f"""
 WHEN MATCHED AND s.deleted THEN DELETE
@@ -105,7 +110,7 @@ def _newest_parts(
             changes_sql,
             plan.collection_id,
             f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w",
-            _log_columns(),
+            _LOG_COLUMNS,
             rounds=(log_slice.first_round, log_slice.to_round),
             vbuckets=log_slice.vbuckets,
         )
@@ -122,7 +127,7 @@ def _newest_parts(
 
 def _single_rows(changes_sql: str, plan: ApplyPlan, ranges: Iterable[RowRange]) -> str:
     rows = rows_sql(changes_sql, plan.collection_id, plan.log_slice, ranges)
-    return f"SELECT {', '.join(_log_columns())}, c.kind <> '{RowKind.MUTATION}' AS deleted {rows}"
+    return f"SELECT {', '.join(_LOG_COLUMNS)}, c.kind <> '{RowKind.MUTATION}' AS deleted {rows}"
 
 
 def _lost_part(table_sql: str, plan: ApplyPlan, lost: str) -> str:
@@ -169,13 +174,6 @@ def _gone_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
 SELECT {columns}, true AS deleted
 FROM (SELECT DISTINCT vbucket, key FROM {held} WHERE vbucket IN ({vbuckets})) o
 LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
-
-
-def _log_columns() -> list[str]:
-    return [
-        f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
-        for name in REPLICA.names
-    ]
 
 
 def _listed(vbuckets: Iterable[int]) -> str:

@@ -78,7 +78,10 @@ def plan_apply(
     due = why_due(status.held, found, typed, is_applied=is_applied)
     if due is None:
         return None
-    found = found or ReadableSlice(_empty_slice(status.held), Keys(), ())
+    if found is None:
+        held = status.held
+        nothing = LogSlice((), held.to_round, held.to_round, held.log_from_round, stale=held.stale)
+        found = ReadableSlice(nothing, Keys(), ())
     plan = _with_rows(lake, replica, status, found, typed, log_version, budget)
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
@@ -155,16 +158,6 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
             rows = written_sql(source, plan, lake.table_sql(plan.held.table))
             seen = see_rows(lake.spark, rows, columns)
     return replace(plan, typed=with_documents(plan.typed, columns, seen))
-
-
-def _empty_slice(held: AppliedVersion) -> LogSlice:
-    return LogSlice(
-        ranges=(),
-        first_round=held.to_round,
-        to_round=held.to_round,
-        log_from_round=held.log_from_round,
-        stale=held.stale,
-    )
 
 
 def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:

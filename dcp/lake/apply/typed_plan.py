@@ -46,10 +46,6 @@ class TypedPlan:
     def rewrites(self) -> bool:
         return self.change is ColumnChange.REWRITE
 
-    @property
-    def extends(self) -> bool:
-        return self.change is ColumnChange.EXTEND
-
 
 UNTYPED: Final = TypedPlan()
 

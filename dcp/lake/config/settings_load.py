@@ -145,12 +145,9 @@ def _build(section: str, given: Mapping[str, _Given]) -> Any:
     except ConfigError as error:  # the section names the key; only we know where it was given
         told = str(error).removeprefix(f"{section}.")
         key_name = told.partition(":")[0]
-        where = given[key_name].where if key_name in given else _places(given)
+        places = dict.fromkeys(each.where for each in given.values())
+        where = given[key_name].where if key_name in given else ", ".join(places) or "defaults"
         raise ConfigError(f"{where}: {section}.{told}") from None
-
-
-def _places(given: Mapping[str, _Given]) -> str:
-    return ", ".join(dict.fromkeys(entry.where for entry in given.values())) or "defaults"
 
 
 def _typed(section: str, key: "Field[Any]", entry: _Given) -> object:

@@ -280,15 +280,12 @@ def _read(options: Mapping[str, str]) -> dict[str, str]:
     found = dict(options)
     for name in IN_FILES:
         if (file := found.pop(f"{name}_file", None)) is not None:
-            found[name] = _secret_in(file, name)
-    return found
-
-
-def _secret_in(file: str, name: str) -> str:
-    setting = f"lake.storage_options.{name}_file"
-    found = read_secret(Path(file), setting)
-    if not found:
-        raise SecretError(f"{setting}: the first line of the file is empty, expected the value")
+            setting = f"lake.storage_options.{name}_file"
+            found[name] = read_secret(Path(file), setting)
+            if not found[name]:
+                raise SecretError(
+                    f"{setting}: the first line of the file is empty, expected the value"
+                )
     return found
 
 

@@ -43,7 +43,9 @@ def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
     Long maintenance can push our commits out of the window, and log retention out of the history.
     Then the rows themselves tell.
     """
-    found = history_until(lake.changes, _has_round, commits)
+    found = history_until(
+        lake.changes, lambda told: any(each.round is not None for each in told), commits
+    )
     for commit in found:
         if commit.round is not None:
             return commit.round
@@ -51,10 +53,6 @@ def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
         return 0
     [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
     return int(row["round"])
-
-
-def _has_round(commits: Sequence[TableCommit]) -> bool:
-    return any(each.round is not None for each in commits)
 
 
 def round_time(

@@ -38,6 +38,7 @@ class ActionState(StrEnum):
 
 
 _NOBODY: Final = "(not told)"
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _OPEN: Final = frozenset({ActionState.REQUESTED, ActionState.BEGUN})
 _ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}
 
@@ -135,7 +136,7 @@ def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
     that comes before its request is a request of its own, to be refused.
     """
     by_id: dict[str, list[Mapping[str, Any]]] = {}
-    for row in sorted(rows, key=_time_of):
+    for row in sorted(rows, key=lambda each: each["time"] or _LONG_AGO):
         if row["id"]:
             by_id.setdefault(row["id"], []).append(row)
     return tuple(map(_action, by_id.values()))
@@ -171,8 +172,3 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
     cancels -= action.state is ActionState.CANCELLED
     is_first = is_cancel and action.is_open
     return replace(action, is_to_be_cancelled=cancels > 0 and not is_first)
-
-
-def _time_of(row: Mapping[str, Any]) -> datetime:
-    time: datetime | None = row["time"]
-    return time or datetime.min.replace(tzinfo=UTC)

@@ -11,7 +11,7 @@ from typing import Final
 from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.maintain.compaction import optimize_table
 from dcp.lake.maintain.maintenance_work import unless_driver_writes
-from dcp.lake.tables.history import TableCommit, history
+from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +36,15 @@ class SmallFiles:
         newest = history(lake.table(table), 1)[0].version
         if newest < self._due.get(table, COMMITS):
             return
-        last = _last_optimize(lake, table)
+        last = next(
+            (
+                commit
+                for limit in _LOOK_BACK
+                for commit in history(lake.table(table), limit)
+                if commit.is_optimize
+            ),
+            None,
+        )
         due = COMMITS if last is None else last.version + COMMITS
         if newest >= due:
             due = newest + 1 + COMMITS
@@ -53,11 +61,3 @@ class SmallFiles:
                     MOST_BYTES // MEBIBYTE,
                 )
         self._due[table] = due
-
-
-def _last_optimize(lake: LakeTables, table: str) -> TableCommit | None:
-    for limit in _LOOK_BACK:
-        for commit in history(lake.table(table), limit):
-            if commit.is_optimize:
-                return commit
-    return None

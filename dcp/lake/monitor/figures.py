@@ -188,16 +188,13 @@ class FiguresReader:
 
     def _table_figures(self, heads: Mapping[str, TableCommit]) -> list[TableFigures]:
         self._sizes = {
-            (table, head.version, head.time): self._size_of(table, head)
+            place: self._sizes.get(place) or self._lake.table(table).size()
             for table, head in heads.items()
+            for place in [(table, head.version, head.time)]
         }
         return [
             TableFigures(table, version, size) for (table, version, _), size in self._sizes.items()
         ]
-
-    def _size_of(self, table: str, head: TableCommit) -> TableSize:
-        known = self._sizes.get((table, head.version, head.time))
-        return self._lake.table(table).size() if known is None else known
 
     def _count_rollbacks(self, states: Collection[VbucketProgress], newest: int) -> int:
         """Count the orders in the log; positions show that a lake has none."""

@@ -74,21 +74,17 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
 
     held = plan.log_slice.applied_to(plan.held)
     row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
+    columns = _COLUMNS if plan.typed.columns is None else ", ".join([_COLUMNS, *TYPED.names])
     with typed_source(lake, plan) as source:
         rows = RowsToCheck(
             held=held,
             vbucket_count=lake.identity.vbucket_count,
-            rows_sql=_rows_sql(source, plan),
+            rows_sql=f"SELECT {columns} FROM {source} WHERE NOT deleted",
             complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, held).items()},
             scope=CheckScope.PENDING,
             row_bytes=row_bytes,
         )
         return check_version(lake.spark, rows, suite)
-
-
-def _rows_sql(source: str, plan: ApplyPlan) -> str:
-    columns = _COLUMNS if plan.typed.columns is None else ", ".join([_COLUMNS, *TYPED.names])
-    return f"SELECT {columns} FROM {source} WHERE NOT deleted"
 
 
 def _broken(report: QualityReport) -> set[str]:

@@ -65,6 +65,8 @@ def run_suite(
     left out. An expectation that cannot be computed gives a result with a problem, and never counts
     as held.
     """
+    import pandas as pd
+
     with _quiet():
         rows = _with_utc(rows)
         of_rows = suite.about(Subject.ROWS)
@@ -72,7 +74,9 @@ def run_suite(
         doubtful = [spec for spec in of_rows if not outcomes[spec.name].success]
         details = _validate(rows, suite.name, doubtful, _WHICH)
         about_table = () if facts is None else suite.about(Subject.TABLE)
-        told = _validate(_one_row(facts or {}), suite.name, about_table, _WHAT)
+        # Of objects, so that whole numbers beside a fact that is not known stay whole numbers.
+        one_row = pd.DataFrame([facts or {}], dtype=object)
+        told = _validate(one_row, suite.name, about_table, _WHAT)
         outcomes |= details | told
         asked = [spec for spec in suite.expectations if spec.name in outcomes]
         return Evaluation(
@@ -117,13 +121,6 @@ def write_data_docs(report: QualityReport, folder: Path) -> Path:
             f"--data-docs: cannot write {page}: {error.strerror}; name a folder that can be written"
         ) from None
     return page
-
-
-def _one_row(facts: Mapping[str, Any]) -> Any:
-    import pandas as pd
-
-    # Of objects, so that whole numbers beside a fact that is not known stay whole numbers.
-    return pd.DataFrame([facts], dtype=object)
 
 
 def _validate(

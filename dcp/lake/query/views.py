@@ -85,16 +85,15 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     views["dropped_documents"] = dropped_documents_sql(lake.changes_sql, tables)
     audit = lake.table(AUDIT_TABLE)
     views["rollbacks"] = rollbacks_sql(audit.sql if audit.exists() else None)
-    typed = {each.name: lake.table_sql(each.name) for each in replicas if _is_typed(lake, each)}
+    of_name = {each.name: lake.table(each.name) for each in replicas}
+    typed = {
+        name: table.sql for name, table in of_name.items() if VIOLATIONS in table.columns().names
+    }
     views["quarantine"] = quarantine_sql(typed)
     newest = positions_at(lake, latest_round(lake))
     shown = {name: shown_stale(status, newest) for name, status in statuses.items()}
     views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, shown)
     return views
-
-
-def _is_typed(lake: LakeTables, replica: ReplicaTable) -> bool:
-    return VIOLATIONS in lake.table(replica.name).columns().names
 
 
 def rounds(lake: LakeTables) -> DataFrame:

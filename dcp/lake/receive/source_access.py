@@ -76,6 +76,7 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
 
 def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> ConnectionSettings:
     place = source.connection_string()
+    files = source.tls_ca_file, source.tls_cert_file, source.tls_key_file
     return ConnectionSettings(
         bucket=source.bucket,
         window_bytes=flow.fixed_window_bytes,
@@ -88,14 +89,8 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         connect_timeout_seconds=source.connect_timeout_seconds,
         bootstrap_timeout_seconds=source.bootstrap_timeout_seconds,
         receiver_group_tag=source.group_tag(),
-        tls=_tls_settings(source) if place.tls else None,
+        tls=TlsSettings(*(name or None for name in files)) if place.tls else None,
         network=place.network,
-    )
-
-
-def _tls_settings(source: SourceSettings) -> TlsSettings:
-    return TlsSettings(
-        source.tls_ca_file or None, source.tls_cert_file or None, source.tls_key_file or None
     )
 
 

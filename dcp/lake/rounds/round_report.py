@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.lake.rounds.round_plan import LeftOut, RoundPlan, left_out_lines
+from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
 from dcp.lake.task_monitor.task_stats import SLOWEST
@@ -20,12 +20,6 @@ class RoundReport(Shown):
     seconds: float
     vbuckets: tuple[VbucketReport, ...]
     left_out: tuple[LeftOut, ...]
-
-    @classmethod
-    def of(
-        cls, plan: RoundPlan, version: int, seconds: float, vbuckets: tuple[VbucketReport, ...]
-    ) -> "RoundReport":
-        return cls(plan.round, version, seconds, vbuckets, plan.left_out)
 
     @property
     def rows(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables, replicas_in
 
 _MEASURED_VBUCKETS: Final = 8
@@ -62,5 +63,4 @@ def _mean_frame_bytes(rows: Iterator[Mapping[str, Any]]) -> float:
 
 
 def _are(vbuckets: Collection[int]) -> str:
-    numbers = ", ".join(str(vbucket) for vbucket in sorted(vbuckets))
-    return f"vbucket IN ({numbers})" if numbers else "false"
+    return f"vbucket IN ({integer_list(sorted(vbuckets))})" if vbuckets else "false"

@@ -12,7 +12,7 @@ from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.round_record import Outcome, VbucketReport
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables
 
 
@@ -40,9 +40,6 @@ def run_round(
         commit = append_round(lake, rows, plan.round, writer_id)
     reached("round.read_back")
     seconds = monotonic() - begin
-    return RoundReport.of(plan, commit.version, seconds, streamed_reports(lake, plan.round))
-
-
-def streamed_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:
-    reports = round_record(lake, round_number).reports
-    return tuple(report for report in reports if report.outcome is not Outcome.LEFT_OUT)
+    reports = round_record(lake, plan.round).reports
+    streamed = (report for report in reports if report.outcome is not Outcome.LEFT_OUT)
+    return RoundReport(plan.round, commit.version, seconds, tuple(streamed), plan.left_out)

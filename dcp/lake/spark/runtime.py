@@ -5,25 +5,15 @@ time and says what there is, as `make setup` does. Neither PySpark nor Java is s
 """
 
 import sys
-from pathlib import Path
 
 from dcp.errors import SetupError
 from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.java import find_java_home, java_version
 
 
-def prepare() -> tuple[Path, list[Path]]:
-    """Return the folder of a Java and the Delta jars; fetches missing jars.
-
-    Raises:
-        SetupError: something is missing that cannot be fetched; names the remedy.
-    """
-    return find_java_home(), delta_jars()
-
-
 def main() -> int:
     try:
-        java_home, jars = prepare()
+        java_home, jars = find_java_home(), delta_jars()
     except SetupError as error:
         print(f"dcplake: {error}", file=sys.stderr)
         return error.exit_code

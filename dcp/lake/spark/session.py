@@ -340,19 +340,11 @@ def guarding_settings(master: str) -> dict[str, str]:
             "spark.driver.host": LOOPBACK,
             # Whoever may write to these sockets is served without a further question.
             "spark.python.unix.domain.socket.dir": str(sockets_folder()),
+            # Spark gives up a silent executor. Here (Spark 4.2) no scheduler takes it back, and the
+            # session of a machine that slept for a while would end.
+            "spark.storage.blockManagerHeartbeatTimeoutMs": "3650d",
         }
     return settings
-
-
-def lasting_settings(master: str) -> dict[str, str]:
-    """Return settings that keep a session alive on a machine that sleeps for a while.
-
-    Spark gives up a silent executor. In local mode (Spark 4.2) no scheduler takes it back, and the
-    session ends.
-    """
-    if not master.startswith("local"):
-        return {}
-    return {"spark.storage.blockManagerHeartbeatTimeoutMs": "3650d"}
 
 
 def warehouse_settings() -> dict[str, str]:
@@ -416,7 +408,6 @@ def _start(
     settings["spark.master"] = running
     settings["spark.app.name"] = app_name
     settings |= guarding_settings(settings["spark.master"])
-    settings |= lasting_settings(settings["spark.master"])
     settings = _overridden(settings, extra)
     try:
         with environment(variables):
@@ -471,7 +462,7 @@ def _start_in_submitted_jvm(
     ours = static_settings("", None) | warehouse_settings() | {"spark.app.name": app_name}
     running = given.get("spark.master") or master or "local[*]"
     if running.startswith("local"):  # on a cluster its owner decides: docs/operations.md
-        ours |= guarding_settings(running) | lasting_settings(running)
+        ours |= guarding_settings(running)
     ours |= log_store_settings({**extra, **given}.get)
     ours |= jars_settings(lambda name: _has_class(jvm, name), on_s3=on_s3)
     wanted = _overridden(_overridden(ours, extra), given)

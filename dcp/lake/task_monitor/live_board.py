@@ -17,7 +17,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import time
 from typing import Final
@@ -81,22 +81,17 @@ def live_board(
 
     Without a place, or if the folder cannot be made, it shows nothing.
     """
-    writer = None
-    if place is not None:
-        try:
-            folder = place.make()
-            _sweep(folder)
-            writer = BoardWriter(folder, name, stats)
-        except (ConfigError, OSError) as error:
-            _log.warning("live board: %s: what this task sees is shown nowhere", error)
-    if writer is None:
+    with ExitStack() as writers:
+        if place is not None:
+            try:
+                folder = place.make()
+                _sweep(folder)
+                writer = BoardWriter(folder, name, stats)
+                writer.start()
+                writers.callback(writer.close)
+            except (ConfigError, OSError) as error:
+                _log.warning("live board: %s: what this task sees is shown nowhere", error)
         yield
-        return
-    writer.start()
-    try:
-        yield
-    finally:
-        writer.close()
 
 
 def read_board(place: LivePlace) -> list[TaskStats]:

@@ -24,7 +24,6 @@ from dcp.lake.log.collection_log import kept_vbuckets
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import filtered_position, require_same_bucket
-from dcp.lake.rounds.planning import LakePosition
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.spark.failures import spark_errors
@@ -91,7 +90,13 @@ def verify(
         document_filter = filter_of(lake, settings.filter, cluster.manifest)
         position = filtered_position(lake, document_filter)
         reader = SourceReader(lake, settings, access, look, position, observer or VerifyObserver())
-        reader.leave_out(_ordered_back(position))
+        reader.leave_out(
+            [
+                LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
+                for state in position.states.values()
+                if state.order is not None
+            ]
+        )
         tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
         return VerifyReport(
             place=str(lake.location),
@@ -110,14 +115,6 @@ def verify(
             },
             seconds=monotonic() - begin,
         )
-
-
-def _ordered_back(position: LakePosition) -> list[LeftOut]:
-    return [
-        LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
-        for state in position.states.values()
-        if state.order is not None
-    ]
 
 
 def _look(

@@ -59,31 +59,15 @@ def pin_replicas(
 
     Vbuckets in ``kept``, by collection, hold rows that the source has dropped, and are left out.
     """
-    return tuple(
-        _pin(
-            lake,
-            replica,
-            set(vbuckets) - kept.get(replica.collection_id, frozenset()),
-            document_filter,
-        )
-        for replica in replicas
-    )
-
-
-def _pin(
-    lake: LakeTables,
-    replica: ReplicaTable,
-    vbuckets: Collection[int],
-    document_filter: DocumentFilter,
-) -> Pin:
-    status = replica_status(lake, replica)
-    seqnos = pinned_seqnos(lake, status, document_filter)
-    return Pin(
-        replica,
-        status.held,
-        {vbucket: seqnos[vbucket] for vbucket in sorted(vbuckets) if vbucket in seqnos},
-        tuple(vbucket for vbucket in sorted(vbuckets) if vbucket not in seqnos),
-    )
+    pins = []
+    for replica in replicas:
+        chosen = sorted(set(vbuckets) - kept.get(replica.collection_id, frozenset()))
+        status = replica_status(lake, replica)
+        seqnos = pinned_seqnos(lake, status, document_filter)
+        complete = {vbucket: seqnos[vbucket] for vbucket in chosen if vbucket in seqnos}
+        unpinned = tuple(vbucket for vbucket in chosen if vbucket not in seqnos)
+        pins.append(Pin(replica, status.held, complete, unpinned))
+    return tuple(pins)
 
 
 def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:

@@ -12,7 +12,6 @@ from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.progress import RoundProgress, round_progress
 from dcp.lake.rounds.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.lake.verify.verify_frames import SOURCE_DDL
@@ -81,7 +80,7 @@ class SourceReader:
         cluster = self._look()
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         tasks = self._plan(cluster, vbuckets)
-        with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:
+        with round_progress(is_local=self.lake.store.slots > 0) as progress:
             streams = sum(len(task.streams) for task in tasks)
             backlog = sum(task.backlog for task in tasks)
             self._observer.reading(look, streams, backlog, progress)

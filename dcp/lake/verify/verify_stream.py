@@ -86,7 +86,9 @@ def read_function(
 
 def _rows_of(receiver: TaskReceiver) -> Iterator[pa.RecordBatch]:
     yield from map(narrow_rows, receiver.stream())
-    yield ending_rows([StreamEnding.of(each) for each in receiver.results.values()])
+    endings = map(StreamEnding.of, receiver.results.values())
+    rows = [{"vbucket": each.vbucket, "ending": json.dumps(plain(each))} for each in endings]
+    yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_ROWS)
 
 
 def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
@@ -104,8 +106,3 @@ def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [ready[column.name] for column in SOURCE_ROWS], schema=SOURCE_ROWS
     )
-
-
-def ending_rows(endings: Sequence[StreamEnding]) -> pa.RecordBatch:
-    rows = [{"vbucket": each.vbucket, "ending": json.dumps(plain(each))} for each in endings]
-    return pa.RecordBatch.from_pylist(rows, schema=SOURCE_ROWS)

@@ -138,7 +138,7 @@ class Scripted(Driver):
                     str(outcome),
                 )
             )
-        self._report.rounds.append(RoundReport.of(plan, 0, 0.0, tuple(reports)))
+        self._report.rounds.append(RoundReport(plan.round, 0, 0.0, tuple(reports), plan.left_out))
         return self._report.rounds[-1]
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
@@ -178,7 +178,7 @@ class Receiving(Scripted):
         told = [(row["vbucket"], row["detail"]) for row in rows if row["kind"] == "status"]
         reports = tuple(VbucketReport.parse(vbucket, status) for vbucket, status in told)
         assert all(report.rows == 0 for report in reports)
-        self._report.rounds.append(RoundReport.of(plan, 0, 0.0, reports))
+        self._report.rounds.append(RoundReport(plan.round, 0, 0.0, reports, plan.left_out))
         return self._report.rounds[-1]
 
 

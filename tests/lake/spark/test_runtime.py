@@ -343,6 +343,6 @@ def test_error_becomes_one_line_and_an_exit_code(
     def refuse() -> None:
         raise SetupError("Spark needs Java")
 
-    monkeypatch.setattr(runtime, "prepare", refuse)
+    monkeypatch.setattr(runtime, "find_java_home", refuse)
     assert runtime.main() == SetupError.exit_code
     assert capsys.readouterr().err == "dcplake: Spark needs Java\n"
