@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dcp.lake.config.settings import SparkSettings
+from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
 from dcp.lake.spark.session import end_session, jars_settings, started_session, static_settings
@@ -53,25 +54,22 @@ def connect_server(folder: Path) -> Iterator[str]:
 
 
 def replicate(folder: Path, server: str) -> int:
-    """Run two rounds, then each job; return how many versions of ``docs`` were compared."""
+    """Run a round, then each job; return how many versions of ``docs`` were compared."""
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, replicas=1, seed=5)) as cluster:
         settings = replace(settings_for(cluster, folder), spark=SparkSettings(master=server))
-        for start in (0, 30):
+
+        def change(first: int) -> None:
             with cluster.batch():
-                for number in range(start, start + 80):
-                    cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
-            cluster.delete(b"key-%d" % start)
-            run(settings, once=True)
+                for number in range(first, first + 80):
+                    cluster.set(b"key-%d" % number, b'{"n": %d}' % (first + number))
+            cluster.delete(b"key-%d" % first)
+
+        change(0)
+        run(settings, once=True)
         spark = started_session()
         assert spark is not None
         assert type(spark).__module__ == "pyspark.sql.connect.session"
-        lake = lake_of(settings, spark)
-        versions = require_every_version_exact(lake, cluster)
-        require_live_exact(lake, cluster, 2)
-        register_views(lake)
-        assert rows_of(lake, "docs_live") == rows_of(lake, lake.table_sql("docs"))
-        require_no_row_twice(lake)
-        cluster.set(b"key-0", b'{"n": 1000}')
+        change(30)
         cluster.wait_until_replicated()
         config = folder / "run.toml"
         config.write_text(
@@ -81,6 +79,12 @@ def replicate(folder: Path, server: str) -> int:
             f'[spark]\nmaster = "{server}"\n'
         )
         run_jobs(*commands_for(config))
+        lake = lake_of(settings, spark)
+        versions = require_every_version_exact(lake, cluster)
+        require_live_exact(lake, cluster, latest_round(lake))
+        register_views(lake)
+        assert rows_of(lake, "docs_live") == rows_of(lake, lake.table_sql("docs"))
+        require_no_row_twice(lake)
         end_session(spark)
     return versions
 
