@@ -31,7 +31,6 @@ _LONGEST: Final = (
     "relay/test_bounded_memory.py",
     "relay/test_relay_participants.py",
     "lake/quality/test_quality.py",
-    "lake/run/test_killed_statements.py",
     "lake/spark/test_standalone_cluster.py",
     "lake/spark/test_spark_connect.py",
     "simulation/test_simulation.py",

@@ -10,11 +10,12 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
@@ -25,12 +26,15 @@ from dcp.cli.main import main as dcplake
 from dcp.lake.log import stop_points
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.spark.session import build_session
+from tests.lake.held_steps import held_files, release, stops_at
 from tests.lake.process_tree import process_tree, stop_tree, wake_tree
 from tests.lake.statement_log import ENDED, install, log_statements, read_statements
 from tests.quick_spark import QUICK_CONF
 
 WAIT_SECONDS: Final = 300.0
+_SECONDS: Final = 0.05
 _QUICKLY_SECONDS: Final = 0.002
+_OF_WORKERS: Final = "round.received"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,12 @@ class DriverHost:
     ) -> None:
         folder.mkdir()
         self._folder = folder
-        self._statements = folder / "statements-0"
+        self.receiving = folder / "receiving"
+        """A file that is there while no worker shall be held. Without it a Python worker is held
+        after its first batch, and makes it to say so."""
+        self.receiving.touch()
+        environment |= {VARIABLE: f"{_OF_WORKERS}:0=pause", FILE_VARIABLE: str(self.receiving)}
+        self._statements = folder / "none"
         self._commands = 0
         self._output = (folder / "host.log").open("wb")
         words = [sys.executable, "-m", "tests.lake.driver_host", str(folder), json.dumps(conf)]
@@ -62,26 +71,38 @@ class DriverHost:
             start_new_session=True,
         )
 
-    def begin(self, words: Sequence[str], pause_at: str | None = None) -> Path:
-        """Start a command; return the file that is there while it pauses at a stop point."""
+    def begin(self, words: Sequence[str], steps: Sequence[str] = ()) -> list[Path]:
+        """Start a command; return the file that is there while it is held at each of the steps.
+
+        At the step of Python workers each is held whenever the file is not there.
+        """
         self._require_alive("its command")
         self._commands += 1
-        self._statements = self._folder / f"statements-{self._commands}"
-        pause = self._folder / f"paused-{self._commands}"
+        folder = self._folder / f"command-{self._commands}"
+        folder.mkdir()
+        self._statements = folder / "statements"
         order = {
             "words": list(words),
             "statements": str(self._statements),
-            "environment": {VARIABLE: f"{pause_at}=pause", FILE_VARIABLE: str(pause)}
-            if pause_at
-            else {},
+            "environment": stops_at(folder, steps) if steps else {},
         }
+        held = dict(zip(steps, held_files(folder, steps), strict=True))
+        if _OF_WORKERS in held:
+            held[_OF_WORKERS] = self.receiving
+            self.receiving.unlink()
+        else:
+            self.receiving.touch()
         stdin = cast("IO[bytes]", self._process.stdin)
         stdin.write(json.dumps(order).encode() + b"\n")
         stdin.flush()
-        return pause
+        return [*held.values()]
 
-    def ended(self) -> Ended:
-        """Wait for the command's end."""
+    def ended(self, held: Iterable[Path] = ()) -> Ended:
+        """Let whoever is held go on, and wait for the command's end."""
+        held = [*held]
+        while held and not self._has_ended():
+            release(held)
+            time.sleep(_SECONDS)
         stdout = cast("IO[bytes]", self._process.stdout)
         line = stdout.readline()
         assert line, f"the host ended before its command:\n{self._log()}"
@@ -100,16 +121,35 @@ class DriverHost:
 
     def wait_until(self, condition: Callable[[], object], what: str) -> None:
         """Wait, looking often: what is waited for may not take long itself."""
+        self._wait(condition, what, _QUICKLY_SECONDS)
+
+    def wait_for(self, file: Path, held: Iterable[Path] = ()) -> None:
+        """Wait until it is held at another step; meanwhile let go on whoever is held at these."""
+        held = [*held]
+
+        def is_there() -> bool:
+            release(held)
+            return file.exists()
+
+        self._wait(is_there, str(file), _SECONDS)
+
+    def _wait(self, condition: Callable[[], object], what: str, seconds: float) -> None:
         end = time.monotonic() + WAIT_SECONDS
         while not condition():
             self._require_alive(what)
             assert not self._has_ended(), f"the command ended before {what}: {self.ended()}"
             assert time.monotonic() < end, f"waited {WAIT_SECONDS} s for {what}"
-            time.sleep(_QUICKLY_SECONDS)
+            has_begun = self._statements.exists()  # the first command waits for Spark's start
+            time.sleep(seconds if has_begun else _SECONDS)
 
     def _has_ended(self) -> bool:
         stdout = cast("IO[bytes]", self._process.stdout)
         return bool(select.select([stdout], [], [], 0)[0])
+
+    @property
+    def pid(self) -> int:
+        """The driver's; its JVM and their Python workers are below it."""
+        return self._process.pid
 
     def stop(self) -> None:
         """Stop the driver, its JVM and their Python workers, all of them, wherever they are."""
@@ -158,6 +198,7 @@ def main(folder: Path, conf: Mapping[str, str]) -> None:
     """Take commands from standard input, one JSON object each, until it ends."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a thread prints later is no reply
+    handler = signal.getsignal(signal.SIGINT)
     build_session(
         app_name="dcplake tests: a host of drivers",
         master="local[2]",
@@ -166,6 +207,7 @@ def main(folder: Path, conf: Mapping[str, str]) -> None:
         extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse"), **conf},
         on_s3="spark.hadoop.fs.s3.impl" in conf,
     )
+    assert signal.getsignal(signal.SIGINT) is handler, "Spark's own would cancel a running round"
     for name in (VARIABLE, FILE_VARIABLE):
         os.environ.pop(name, None)
     install()

@@ -20,7 +20,7 @@ from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import LakeTables
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.aging import age
-from tests.lake.receiving import lake_of, settings_for
+from tests.lake.receiving import lake_of, overrides_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     require_every_version_exact,
@@ -127,17 +127,7 @@ class InterruptedLakes:
 
     def words(self, command: str, settings: Settings, *more: str) -> list[str]:
         """Return the command line for a lake."""
-        values = {
-            "source.seeds": ",".join(settings.source.seeds),
-            "source.username": settings.source.username,
-            "source.password_file": settings.source.password_file,
-            "source.noop_interval_seconds": settings.source.noop_interval_seconds,
-            "round.quiet_seconds": settings.round.quiet_seconds,
-            "lake.root": settings.lake.root,
-            "lake.lock": str(settings.lake.lock).lower(),
-        }
-        sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        return [command, *more, *sets]
+        return [command, *more, *overrides_of(settings)]
 
     def _age(self, root: Path) -> None:
         """Make the lake older than its horizon; leave something for each step to do."""

@@ -1,7 +1,6 @@
 """A process and all that it started: stopped and woken together."""
 
 import contextlib
-from collections.abc import Iterator
 
 import psutil
 
@@ -25,16 +24,6 @@ def wake_tree(pid: int) -> None:
     for each in process_tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
             each.resume()
-
-
-@contextlib.contextmanager
-def stopped_tree(pid: int) -> Iterator[None]:
-    """Stop all of them for the statements within."""
-    stop_tree(pid)
-    try:
-        yield
-    finally:
-        wake_tree(pid)
 
 
 def _is_stopped(process: psutil.Process) -> bool:

@@ -104,6 +104,24 @@ master = "{master}"
     return file
 
 
+def overrides_of(settings: Settings) -> list[str]:
+    """Return the options by which a command reads that cluster into that lake."""
+    values = {
+        "source.seeds": ",".join(settings.source.seeds),
+        "source.username": settings.source.username,
+        "source.password_file": settings.source.password_file,
+        "source.noop_interval_seconds": settings.source.noop_interval_seconds,
+        "round.quiet_seconds": settings.round.quiet_seconds,
+        "round.target_bytes": settings.round.target_bytes,
+        "round.minimum_interval_seconds": settings.round.minimum_interval_seconds,
+        "flow_control.window_bytes": settings.flow_control.window_bytes,
+        "flow_control.batch_bytes": settings.flow_control.batch_bytes,
+        "lake.root": settings.lake.root,
+        "lake.lock": str(settings.lake.lock).lower(),
+    }
+    return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+
+
 def lake_of(settings: Settings, spark: "SparkSession | None" = None) -> LakeTables:
     """Return the lake of these settings, in ``spark`` itself: no session beside it is made."""
     store = store_without_spark(settings)

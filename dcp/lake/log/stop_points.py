@@ -1,10 +1,10 @@
 """Named steps of a run at which a test can kill or pause it, to prove that nothing is lost.
 
 ``DCPLAKE_STOP_AT=<step>[:<count>]=<kill|pause>`` acts when the step is reached for the ``count``-th
-time (1 if left out). ``kill`` sends this process SIGKILL. ``pause`` waits until the file that
-``DCPLAKE_STOP_FILE`` names is gone. That file is made first, and where it exists already nothing
-happens: so a step in a task that Spark tries again stops one process only. Both may list several,
-with commas between them, for threads that are each at a step of their own. Without
+time (1 if left out), or each time (0). ``kill`` sends this process SIGKILL. ``pause`` waits until
+the file that ``DCPLAKE_STOP_FILE`` names is gone. That file is made first, and where it exists
+already nothing happens: so a step in a task that Spark tries again stops one process only. Both may
+list several, with commas between them, for threads that are each at a step of their own. Without
 ``DCPLAKE_STOP_AT`` nothing happens at all.
 """
 
@@ -50,7 +50,7 @@ def reached(step: str) -> None:
     files = filter(None, os.environ.get(FILE_VARIABLE, "").split(","))
     for each, file in zip_longest(wanted.split(","), files):
         name, count, action = _parse(each or "")
-        if step == name and times == count:
+        if step == name and count in (0, times):
             _stop(action, file)
 
 
@@ -73,7 +73,7 @@ def _parse(wanted: str) -> tuple[str, int, str]:
             f"{VARIABLE}: found {wanted!r}, expected <step>[:<count>]=<kill|pause> "
             f"with a step of {', '.join(STEPS)}"
         )
-    return name, int(count or 1), action
+    return name, int(count or "1"), action
 
 
 def _make(file: str) -> bool:

@@ -1,7 +1,10 @@
 """``dcplake backfill``: vbuckets from replicas, killed, beside a run, and where it cannot be."""
 
+import os
+import shutil
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +30,8 @@ from dcp.lake.tables.tables import CONTROL_TABLE, DOCS
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from tests.lake.job_process import EndlessJob, Job
-from tests.lake.receiving import lake_of, settings_for
+from tests.lake.driver_host import DriverHost
+from tests.lake.receiving import lake_of, overrides_of, settings_for
 from tests.lake.replicas import (
     Rows,
     require_every_version_exact,
@@ -48,8 +51,13 @@ RATE = 0.015
 """Megabytes per second: what one vbucket of the tests takes two seconds for."""
 
 
-class BackfillJob(Job):
-    words = ("backfill.py", "--megabytes-per-second", str(RATE))
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[DriverHost]:
+    host = DriverHost(tmp_path / "host")
+    try:
+        yield host
+    finally:
+        host.kill()
 
 
 def cluster_of(nodes: int, replicas: int, checkpoint_items: int = 10_000) -> ProducerCluster:
@@ -116,7 +124,7 @@ def test_a_new_lake_is_filled_though_an_active_node_is_gone(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
-    spark: "SparkSession", tmp_path: Path
+    spark: "SparkSession", tmp_path: Path, host: DriverHost
 ) -> None:
     with cluster_of(3, 2) as cluster:
         settings = quick(cluster, tmp_path)
@@ -133,24 +141,23 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
         assert 600 * 500 < estimate.frame_bytes < 600 * 700
         assert estimate.seconds == pytest.approx(estimate.frame_bytes / (RATE * 1e6))
 
-        job = BackfillJob(settings, tmp_path)
-        try:
-            job.wait_until("a round", lambda: "of 6 vbuckets, " in job.output().split("round")[-1])
-        finally:
-            job.end()
+        settings = left_by_a_kill(host, settings, tmp_path / "left")
+        lake = lake_of(settings, spark)
         control = Control(lake)
         [begun] = control.actions()
         assert begun.state is ActionState.BEGUN
         assert table_rows(lake, None).keys() == before.keys(), "what was published is there"
 
-        running, over = EndlessJob(settings, tmp_path), threading.Event()
+        over = threading.Event()
+        [held] = host.begin(["run", *overrides_of(settings)], ["round.planned"])
         writer = threading.Thread(target=change_until, args=(cluster, over))
         writer.start()
         seen: list[BackfillReport] = []
         observer = Observer()
         observer.backfill = seen.append  # type: ignore[assignment,method-assign]  # one call alone
         try:
-            running.wait_until("the lock", lambda: "round" in running.output())
+            host.wait_for(held)
+            held.unlink()
             cluster.failover(0)
             action = backfill(settings, wish, observer=observer, spark=spark)
             # Unless the run had carried out the one that was begun: then this is another.
@@ -162,14 +169,30 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
         finally:
             over.set()
             writer.join()
-            running.process.send_signal(signal.SIGTERM)
-            code = running.wait()
-        assert code == 0, running.output()
+            os.kill(host.pid, signal.SIGTERM)
+            ended = host.ended([held])
+        assert ended.code == 0, ended.output
         run(settings, once=True, spark=spark)
         assert table_rows(lake, None) == source(cluster)
         assert require_every_version_exact(lake, cluster) > 1
         require_no_row_twice(lake)
         assert verify(settings, spark=spark).result == "equal"
+
+
+def left_by_a_kill(host: DriverHost, settings: "Settings", root: Path) -> "Settings":
+    """Let a driver begin a backfill; return the settings of a lake as a kill would leave it then.
+
+    That is a copy, taken after the first round while the driver stands still.
+    """
+    words = ["backfill", "--megabytes-per-second", str(RATE), *overrides_of(settings)]
+    [held] = host.begin(words, ["round.committed"])
+    host.wait_for(held)
+    host.stop()
+    shutil.copytree(settings.lake.root, root)
+    host.wake()
+    os.kill(host.pid, signal.SIGTERM)
+    assert host.ended([held]).code == StoppedError.exit_code
+    return replace(settings, lake=replace(settings.lake, root=str(root)))
 
 
 def change_until(cluster: ProducerCluster, over: threading.Event) -> None:

@@ -1,17 +1,27 @@
-"""P3, P5, P7 with real processes: drivers and Python workers killed or paused at named steps.
+"""P3, P5, P7 with real processes: drivers and Python workers killed, at named steps and anywhere.
 
-The producer lives in the test's process, so that its counters tell what was sent and when. A driver
-is ``jobs/replicate.py`` in a process of its own; what is left is gone on with in this process.
+The producer lives in the test's process, so that its counters tell what was sent and when. One
+driver in a process of its own serves all tests; what is left is gone on with in this process.
+
+What a kill of the driver, its JVM and their Python workers leaves is what is on the disk then: a
+copy of the lake is taken while all of them stand still. In the end the driver alone is killed, and
+the others see to themselves.
 """
 
+import os
+import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import sleep
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from dcp.cli.main import main
 from dcp.errors import FencedError, StoppedError
+from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
@@ -20,9 +30,10 @@ from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from tests.lake.held_lakes import STEPS_ON_DISK, copies_at, held_files, stops_at
-from tests.lake.job_process import Job
-from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
+from tests.lake.driver_host import DriverHost
+from tests.lake.held_steps import STEPS_ON_DISK
+from tests.lake.interrupted_lakes import InterruptedLakes, data_files_in
+from tests.lake.receiving import SMALL_FLOW, lake_of, overrides_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     require_every_version_exact,
@@ -31,14 +42,25 @@ from tests.lake.replicas import (
     source_rows,
     table_rows,
 )
+from tests.lake.statement_log import ENDED
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 VBUCKETS = 4
 COMMITTED = {"round.received": 0, "round.planned:2": 1}
 """Rounds of a run that are durable at its first steps; later there are two."""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
+    host = DriverHost(tmp_path_factory.mktemp("driver") / "host")
+    try:
+        yield host
+    finally:
+        host.kill()
 
 
 @pytest.fixture
@@ -68,6 +90,10 @@ def require_exact_and_whole(lake: LakeTables, cluster: ProducerCluster) -> None:
     require_as_the_bucket(lake, cluster)
 
 
+def words_of(settings: Settings) -> list[str]:
+    return ["run", "--once", *overrides_of(settings)]
+
+
 def sent_since(cluster: ProducerCluster, before: dict[int, list[int]]) -> set[tuple[int, int]]:
     return {
         (vbucket, seqno)
@@ -77,7 +103,7 @@ def sent_since(cluster: ProducerCluster, before: dict[int, list[int]]) -> set[tu
 
 
 def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, host: DriverHost
 ) -> None:
     """The first round of the run gets the order, the second begins the epoch and is undone."""
     fill(cluster, 80, batch_size=1)
@@ -89,13 +115,16 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
     lake = lake_of(settings, spark)
     before = latest_round(lake)
     steps = [*COMMITTED, "round.committed:2", *STEPS_ON_DISK[3:]]
-    job = Job(settings, tmp_path, **stops_at(tmp_path, steps))
-    try:
-        copies = list(copies_at(job, held_files(tmp_path, steps), tmp_path / "lake"))
-    finally:
-        job.end()
-    assert job.process.returncode == -signal.SIGKILL
-    for step, folder in zip(steps, [*copies, tmp_path], strict=True):
+    held = host.begin(words_of(settings), steps)
+    copies = []
+    for number, file in enumerate(held):
+        host.wait_for(file, held[:number])
+        copies.append(tmp_path / f"left-{number}")
+        host.stop()
+        shutil.copytree(tmp_path / "lake", copies[-1] / "lake")
+        host.wake()
+    assert host.ended(held).code == 0
+    for step, folder in zip(steps, copies, strict=True):
         print(f"step {step}")
         left = settings_for(cluster, folder)
         lake = lake_of(left, spark)
@@ -126,9 +155,15 @@ def require_whole_audit(lake: LakeTables) -> None:
     undoing = [applied_of("docs", commit) for commit in commits if commit.is_apply]
     expected = {applied.version for applied in undoing if applied.undone}
     assert len(expected) == 1
+    assert {version for version, *_ in require_audit_once(lake)} == expected
+
+
+def require_audit_once(lake: LakeTables) -> set[tuple[Any, ...]]:
+    """Each key that an apply took back is in its audit once; return them, behind the version."""
     rows = lake.table(AUDIT_TABLE).rows("version, vbucket, key", "true")
-    assert {row["version"] for row in rows} == expected
-    assert len({tuple(row.values()) for row in rows}) == len(rows)
+    places = {tuple(row.values()) for row in rows}
+    assert len(places) == len(rows)
+    return places
 
 
 def test_a_python_worker_killed_in_mid_stream(
@@ -149,10 +184,9 @@ def test_a_python_worker_killed_in_mid_stream(
     require_exact_and_whole(lake_of(settings, spark), cluster)
 
 
-def test_sigint_ends_a_driver_after_the_round_under_way(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+def test_sigterm_ends_a_driver_after_the_round_under_way(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, host: DriverHost
 ) -> None:
-    """Spark installs a handler of its own when it starts; SIGTERM it leaves alone."""
     fill(cluster, 200)
     settings = settings_for(
         cluster,
@@ -160,17 +194,13 @@ def test_sigint_ends_a_driver_after_the_round_under_way(
         flow_control=SMALL_FLOW,
         round={"target_bytes": 1500},
     )
-    paused = tmp_path / "paused"
-    job = Job(settings, tmp_path, **{VARIABLE: "round.committed=pause", FILE_VARIABLE: str(paused)})
-    try:
-        job.wait_for(paused)
-        job.process.send_signal(signal.SIGINT)
-        paused.unlink()
-        assert job.wait() == StoppedError.exit_code, job.output()
-    finally:
-        job.end()
-    assert "asked to stop" in job.output()
-    assert "Traceback" not in job.output()
+    [paused] = host.begin(words_of(settings), ["round.committed"])
+    host.wait_for(paused)
+    os.kill(host.pid, signal.SIGTERM)
+    ended = host.ended([paused])
+    assert ended.code == StoppedError.exit_code, ended.output
+    assert "asked to stop" in ended.output
+    assert "Traceback" not in ended.output
     lake = lake_of(settings, spark)
     assert latest_round(lake) == 1
     require_every_version_exact(lake, cluster)
@@ -179,19 +209,107 @@ def test_sigint_ends_a_driver_after_the_round_under_way(
 
 
 def test_two_drivers_started_at_once(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+    spark: "SparkSession",
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    host: DriverHost,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """P7: at least one goes on; the other does too (it came later) or stops, saying why."""
     fill(cluster, 80)
     settings = settings_for(cluster, tmp_path, lake={"root": str(tmp_path / "lake"), "lock": False})
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    jobs = [Job(settings, folder) for folder in folders]
-    codes = [job.wait() for job in jobs]
-    assert 0 in codes, [job.output() for job in jobs]
-    assert set(codes) <= {0, FencedError.exit_code}, [job.output() for job in jobs]
-    for job, code in zip(jobs, codes, strict=True):
-        assert (code == 0) == ("dcplake run:" not in job.output()), job.output()
+    host.begin(words_of(settings))
+    code = main([*words_of(settings), "--set", "spark.master=local[2]"])
+    here, there = capsys.readouterr(), host.ended()
+    outcomes = [(code, here.out + here.err), (there.code, there.output)]
+    assert {0} <= {each for each, _ in outcomes} <= {0, FencedError.exit_code}, outcomes
+    for each, output in outcomes:
+        assert (each == 0) == ("dcplake run:" not in output), output
     run(settings, once=True, spark=spark)
     require_exact_and_whole(lake_of(settings, spark), cluster)
+
+
+# --- in the middle of a statement
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Which statement to kill in: its name, and which one of that name.
+
+    ``writing``: only when it has written data files.
+    """
+
+    statement: str
+    number: int = 1
+    writing: str | None = None
+
+
+KILLS: Final = (
+    Kill("append changes"),
+    Kill("append changes", number=2, writing="changes"),
+    Kill("INSERT undone"),
+    Kill("MERGE docs", writing="docs"),
+    Kill("MERGE docs"),  # of the driver alone
+)
+"""The first round of a run gets the orders, the second one begins new epochs."""
+
+LONGEST_SECONDS: Final = 0.05
+"""So long a statement has run at most when it is killed; all of them take longer."""
+
+
+@pytest.fixture
+def lakes(spark: "SparkSession", tmp_path: Path) -> Iterator[InterruptedLakes]:
+    [seed] = seeds(1, first=8500)
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=seed)) as cluster:
+        yield InterruptedLakes(cluster, spark, tmp_path, seed)
+
+
+def test_killed_in_the_middle_of_each_statement(
+    lakes: InterruptedLakes, spark: "SparkSession", host: DriverHost
+) -> None:
+    """After a time in the statement that is drawn. The last one of the driver that all share."""
+    settings = lakes.pending()
+    for kill in KILLS:
+        lakes.lose(5)  # what was published just now
+        lakes.write(20)
+        stop_in(host, kill, lakes, settings)
+        if kill is KILLS[-1]:
+            host.kill_driver()
+        else:
+            settings = lakes.copy(settings)
+            host.wake()
+            require_none_left_out(host)
+        lakes.write()
+        run(settings, once=True, spark=spark)
+        lakes.require_exact(settings)
+    require_audit_once(lakes.lake(settings))
+
+
+def require_none_left_out(host: DriverHost) -> None:
+    """A driver that follows rollbacks to its end runs no statement that is not killed in."""
+    ended = host.ended()
+    assert ended.code == 0, ended.output
+    assert "rolled back" in ended.output
+    assert set(host.statements) - {ENDED} <= {kill.statement for kill in KILLS}
+
+
+def stop_in(host: DriverHost, kill: Kill, lakes: InterruptedLakes, settings: Settings) -> None:
+    """Let a driver come into the statement and be there for a while, drawn; see that it is there.
+
+    All stand still then, so that what is seen is where the kill falls.
+    """
+    root, place = settings.lake.root, kill.writing
+    files = data_files_in(root, place) if place else 0
+    host.begin(words_of(settings))
+
+    def is_there() -> bool:
+        count = host.statements.count(kill.statement)
+        return host.statement == kill.statement and kill.number == count
+
+    host.wait_until(is_there, str(kill))
+    if place:
+        host.wait_until(lambda: data_files_in(root, place) > files, f"data of {kill}")
+    else:
+        sleep(lakes.random.uniform(0, LONGEST_SECONDS))
+    host.stop()
+    assert is_there()

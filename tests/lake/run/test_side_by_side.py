@@ -2,9 +2,10 @@
 
 Both threads are held, each at a step of its own, when the process is killed. What a killed driver
 leaves is what is on the disk: of the other pairs a copy of the lake is taken while all processes of
-the driver are stopped, which costs no further start of Spark.
+the driver are stopped. One driver serves all tests; the last one kills it.
 """
 
+import os
 import shutil
 import signal
 import threading
@@ -31,10 +32,9 @@ from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import wait_for
-from tests.lake.held_lakes import STEPS_ON_DISK, held_files, is_past, stops_at
-from tests.lake.job_process import EndlessJob, Job
-from tests.lake.process_tree import stopped_tree
-from tests.lake.receiving import lake_of, settings_for
+from tests.lake.driver_host import DriverHost
+from tests.lake.held_steps import STEPS_ON_DISK, held_files, stops_at
+from tests.lake.receiving import lake_of, overrides_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     require_every_version_exact,
@@ -59,6 +59,15 @@ APPLY_STEPS = [step for step in STEPS_ON_DISK if not step.startswith("round.")]
 def cluster() -> Iterator[ProducerCluster]:
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=5)) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
+    host = DriverHost(tmp_path_factory.mktemp("driver") / "host")
+    try:
+        yield host
+    finally:
+        host.kill()
 
 
 class Scene:
@@ -104,25 +113,15 @@ class Scene:
         run(self._settings("never"), once=True, spark=self.spark)
         return latest_round(self.lake)
 
-    def hold(self, *steps: str) -> tuple[Job, list[Path]]:
-        """Start a driver that is held at these steps, the first one of an apply, the second of a
-        round; return it when it is held at both, with the files of all.
+    def hold(self, host: DriverHost, *steps: str) -> dict[str, Path]:
+        """Start a run that is held at these steps, the first one of an apply, the second of a
+        round; return the files of all when it is held at both.
         """
-        held = held_files(self.folder, steps)
-        job = EndlessJob(self.settings, self.folder, **stops_at(self.folder, steps))
-        try:
-            job.wait_for(held[0])
-            self.write(20)
-            job.wait_for(held[1])
-        except BaseException:
-            job.end()
-            raise
-        return job, held
-
-    def go_to(self, job: Job, step: str, following: str) -> None:
-        """Let the thread that is held at a step go on to the following one."""
-        here, there = held_files(self.folder, [step, following])
-        job.wait_until(str(there), partial(is_past, [here], there))
+        files = host.begin(["run", *overrides_of(self.settings)], steps)
+        host.wait_for(files[0])
+        self.write(20)
+        host.wait_for(files[1])
+        return dict(zip(steps, files, strict=True))
 
     def left_in(self, folder: Path) -> "Scene":
         """Return this scene with the copy of its lake in a folder."""
@@ -155,10 +154,27 @@ class Scene:
         assert held == source_rows(self.cluster, self.high_seqnos())
 
 
-def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+def test_sigint_ends_the_round_and_the_apply_under_way(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, host: DriverHost
 ) -> None:
-    """One driver serves all pairs: a round goes by while the apply is held at one of its steps."""
+    scene = Scene(spark, cluster, tmp_path)
+    pending = scene.lose_and_go_on()
+    held = scene.hold(host, "apply.planned", "round.received")
+    os.kill(host.pid, signal.SIGINT)
+    ended = host.ended(held.values())
+    assert ended.code == 0, ended.output
+    assert "Traceback" not in ended.output
+    assert latest_round(scene.lake) == pending + 1
+    assert replica_status(scene.lake, DOCS).round == pending + 1
+    scene.require_exact()
+    run(scene.settings, once=True, spark=spark)  # that round may have begun amid the writes
+    scene.require_as_the_bucket()
+
+
+def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, host: DriverHost
+) -> None:
+    """One run serves all pairs: a round goes by while the apply is held at one of its steps."""
     scene = Scene(spark, cluster, tmp_path)
     pending = scene.lose_and_go_on()
     # Not in later rounds: how often the worker of a task has received before is not known.
@@ -172,21 +188,25 @@ def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
         for applying, steps in zip(APPLY_STEPS, rounds, strict=True)
         for receiving in steps
     ]
-    job, _ = scene.hold(*pairs[0], *APPLY_STEPS[1:], *(step for _, step in pairs[1:]))
+    held = scene.hold(host, *pairs[0], *APPLY_STEPS[1:], *(step for _, step in pairs[1:]))
     lefts: list[Scene] = []
-    try:
-        for (applying, receiving), (next_applying, next_receiving) in pairwise(pairs):
-            with stopped_tree(job.process.pid):
-                folder = tmp_path / f"left-{len(lefts)}"
-                shutil.copytree(str(scene.settings.lake.root), folder / "lake")
-            lefts.append(scene.left_in(folder))
-            if next_applying != applying:
-                scene.write(20)  # for the next round
-                scene.go_to(job, applying, next_applying)
-            scene.go_to(job, receiving, next_receiving)
-    finally:
-        job.end()
-    assert job.process.returncode == -signal.SIGKILL
+
+    def go_on(step: str, following: str) -> None:
+        """Let the thread that is held at a step go on to the following one."""
+        host.wait_for(held[following], [held[step]])
+        host.receiving.touch()
+
+    for (applying, receiving), (next_applying, next_receiving) in pairwise(pairs):
+        host.stop()
+        folder = tmp_path / f"left-{len(lefts)}"
+        shutil.copytree(str(scene.settings.lake.root), folder / "lake")
+        host.wake()
+        lefts.append(scene.left_in(folder))
+        if next_applying != applying:
+            scene.write(20)  # for the next round
+            go_on(applying, next_applying)
+        go_on(receiving, next_receiving)
+    host.kill()
     for (applying, receiving), left in zip(pairs, [*lefts, scene], strict=True):
         print(f"apply at {applying}, round at {receiving}")
         step, _, count = receiving.partition(":")
@@ -197,27 +217,6 @@ def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
         left.require_as_the_bucket()
         left.require_exact()
     scene.require_live_exact()
-
-
-def test_sigterm_ends_the_round_and_the_apply_under_way(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
-) -> None:
-    scene = Scene(spark, cluster, tmp_path)
-    pending = scene.lose_and_go_on()
-    job, held = scene.hold("apply.planned", "round.received")
-    try:
-        job.process.send_signal(signal.SIGTERM)
-        for file in held:
-            file.unlink()
-        assert job.wait() == 0, job.output()
-    finally:
-        job.end()
-    assert "Traceback" not in job.output()
-    assert latest_round(scene.lake) == pending + 1
-    assert replica_status(scene.lake, DOCS).round == pending + 1
-    scene.require_exact()
-    run(scene.settings, once=True, spark=spark)  # that round may have begun amid the writes
-    scene.require_as_the_bucket()
 
 
 @pytest.mark.usefixtures("lakes_in_memory")

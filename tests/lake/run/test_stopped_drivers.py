@@ -17,7 +17,6 @@ import pytest
 
 from dcp.errors import FencedError
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, cleaned_round
 from dcp.producer.cluster import ProducerCluster
@@ -44,26 +43,17 @@ STOPPED_SECONDS: Final = 50.0
 class Scene:
     lakes: InterruptedLakes
     host: DriverHost
-    receiving: Path
-    """A file that is there while no worker shall pause. Without it a Python worker pauses after its
-    first batch, and makes it to say so."""
 
 
 @pytest.fixture(scope="module")
 def scene(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     [seed] = seeds(1, first=8000)
     folder = tmp_path_factory.mktemp("stopped")
-    receiving = folder / "receiving"
-    receiving.touch()
     settings = ClusterSettings(nodes=2, vbuckets=4, seed=seed, idle_timeout_seconds=IDLE_SECONDS)
     with ProducerCluster(settings) as cluster:
-        host = DriverHost(
-            folder / "host",
-            QUICKLY_GIVEN_UP | {"spark.python.worker.reuse": "false"},
-            **{VARIABLE: "round.received=pause", FILE_VARIABLE: str(receiving)},
-        )
+        host = DriverHost(folder / "host", QUICKLY_GIVEN_UP)
         try:
-            yield Scene(InterruptedLakes(cluster, spark, folder, seed), host, receiving)
+            yield Scene(InterruptedLakes(cluster, spark, folder, seed), host)
         finally:
             host.kill()
 
@@ -88,13 +78,12 @@ def test_stopped_between_two_statements(scene: Scene, step: str, code: int) -> N
     lakes, host = scene.lakes, scene.host
     settings = lakes.pending()
     lakes.write()
-    paused = host.begin(lakes.words("run", settings, "--once"), step)
-    host.wait_until(paused.exists, step)
+    [paused] = host.begin(lakes.words("run", settings, "--once"), [step])
+    host.wait_for(paused)
     host.stop()
     lakes.take_over(settings)
-    paused.unlink()
     host.wake()
-    ended = host.ended()
+    ended = host.ended([paused])
     assert ended.code == code, ended.output
     if code == FENCED:
         require_fenced(ended)
@@ -109,19 +98,15 @@ def test_stopped_while_a_worker_receives_until_every_time_limit_is_over(scene: S
     lakes, host = scene.lakes, scene.host
     settings = lakes.pending()
     lakes.write()
-    scene.receiving.unlink()
-    host.begin(lakes.words("run", settings, "--once"))
-    host.wait_until(scene.receiving.exists, "the first batch")
+    [paused] = host.begin(lakes.words("run", settings, "--once"), ["round.received"])
+    host.wait_for(paused)
     host.stop()
     stopped_at = time.monotonic()
     assert host.statement == "append changes"
     lakes.take_over(settings)
     time.sleep(max(0.0, STOPPED_SECONDS - (time.monotonic() - stopped_at)))
-    scene.receiving.unlink()
     host.wake()
-    ended = host.ended()
-    scene.receiving.touch()
-    require_fenced(ended)
+    require_fenced(host.ended([paused]))
     lakes.require_exact(settings)
 
 

@@ -122,6 +122,11 @@ def test_a_stop_point_acts_at_its_count_only(
     reached("round.committed")
     reached("round.committed")
     assert killed == [signal.SIGKILL]
+    monkeypatch.delenv(FILE_VARIABLE)
+    monkeypatch.setenv(VARIABLE, "round.committed:0=kill")
+    reached("round.committed")
+    reached("round.committed")
+    assert killed == [signal.SIGKILL] * 3
 
 
 def test_a_paused_step_goes_on_when_its_file_is_gone(

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
@@ -16,7 +16,6 @@ from dcp.errors import FencedError, LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.tables import LakeTables
 from dcp.producer.cluster import ProducerCluster
@@ -50,7 +49,6 @@ BUSY: Final = ("503 Slow Down", "SlowDown")
 QUICK: Final = {
     "spark.hadoop.fs.s3a.retry.throttle.limit": "2",
     "spark.hadoop.fs.s3a.attempts.maximum": "2",
-    "spark.python.worker.reuse": "false",  # each may pause once
 }
 
 
@@ -68,8 +66,6 @@ class Scene:
     cluster: ProducerCluster
     store: ObjectStore
     host: DriverHost
-    receiving: Path
-    """A file that is there while no worker shall pause, as in ``test_stopped_drivers.py``."""
     folder: Path
     spark: "SparkSession"
     output: str = ""
@@ -85,7 +81,8 @@ class Scene:
             self.written += 1
             self.cluster.set(b"key-%d" % (self.written % 25), b'{"n": %d}' % self.written)
 
-    def begin(self, command: str, *more: str) -> None:
+    def begin(self, command: str, *more: str, steps: Sequence[str] = ()) -> list[Path]:
+        """Start a command that is held at these steps; return their files."""
         settings = self.settings
         values = {
             "source.seeds": ",".join(settings.source.seeds),
@@ -98,10 +95,10 @@ class Scene:
             ),
         }
         sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        self.host.begin([command, *more, *sets])
+        return self.host.begin([command, *more, *sets], steps)
 
-    def ended(self, code: int = 0) -> str:
-        ended = self.host.ended()
+    def ended(self, code: int = 0, held: Sequence[Path] = ()) -> str:
+        ended = self.host.ended(held)
         self.output += ended.output
         assert ended.code == code and "Traceback" not in ended.output, ended.output
         return ended.output
@@ -144,21 +141,14 @@ def scene(spark: "SparkSession", tmp_path: Path) -> Iterator[Scene]:
         ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster,
         ObjectStore() as store,
     ):
-        receiving = tmp_path / "receiving"
-        receiving.touch()
-        environment = {
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            VARIABLE: "round.received=pause",
-            FILE_VARIABLE: str(receiving),
-        }
         host = DriverHost(
             tmp_path / "host",
             s3a_settings(ROOT, documented_options(store), {}) | QUICK,
-            **environment,
+            AWS_ACCESS_KEY_ID=ACCESS_KEY,
+            AWS_SECRET_ACCESS_KEY=SECRET_KEY,
         )
         try:
-            yield Scene(cluster, store, host, receiving, tmp_path, spark)
+            yield Scene(cluster, store, host, tmp_path, spark)
         finally:
             host.kill()
 
@@ -257,14 +247,11 @@ def test_a_lake_on_s3(scene: Scene) -> None:
 
     # Another driver commits while this one, which has looked, receives for the same round.
     scene.write(20)
-    scene.receiving.unlink()
-    scene.begin("run", "--once")
-    scene.host.wait_until(scene.receiving.exists, "the first batch")
+    [held] = scene.begin("run", "--once", steps=["round.received"])
+    scene.host.wait_for(held)
     scene.replicate_elsewhere()
-    scene.receiving.unlink()
-    assert "another driver" in scene.ended(FencedError.exit_code)
+    assert "another driver" in scene.ended(FencedError.exit_code, [held])
 
-    scene.receiving.touch()
     require_few_requests(scene)
 
     scene.copied()
