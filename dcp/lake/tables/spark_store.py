@@ -124,7 +124,7 @@ class SparkStore:
     def _look_up(self, name: str) -> Located | None:
         assert self.location.schema is not None
         table = self._by_spark(name)
-        if (at := table.location_in(self.location.schema, name)) is None:
+        if (at := table.location()) is None:
             return None
         scheme, _, path = at.partition(":")
         place = self.location.place_at(Path(path) if scheme == "file" else at)

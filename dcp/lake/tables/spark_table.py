@@ -7,6 +7,7 @@ says of a damaged log is what users look up.
 
 import logging
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -132,6 +133,8 @@ class SparkTable:
     def exists(self) -> bool:
         if self.remembered.is_absent(self.sql):
             return False
+        if self.path is None:
+            return self.location() is not None
         with spark_errors(self.where):
             try:
                 self.start_spark().sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
@@ -141,13 +144,13 @@ class SparkTable:
                 raise
         return True
 
-    def location_in(self, schema: str, name: str) -> str | None:
+    def location(self) -> str | None:
         """Return the place of a catalog table's files.
 
         Empty if the catalog does not tell, or has a view; None if there is no table. Usually this
         runs no job, and reads nothing of the table.
         """
-        spark = self.start_spark()
+        spark, (schema, _, name) = self.start_spark(), self.sql.replace("`", "").rpartition(".")
         try:
             shown = spark.sql(f"SHOW TABLE EXTENDED IN {dotted(schema)} LIKE {string(name)}")
             found = {row["tableName"]: row["information"] for row in shown.collect() if not row[2]}
@@ -431,11 +434,7 @@ class SparkTable:
         log = Path(folder) / LOG
         if scheme == "file":
             if log.is_dir() and all(each.name.startswith(".") for each in log.iterdir()):
-                for each in log.iterdir():
-                    if each.name.startswith("."):  # commits that were never renamed, and checksums
-                        each.unlink(missing_ok=True)
-                with suppress(OSError):  # another process may have committed by then
-                    log.rmdir()
+                shutil.rmtree(log)  # commits under way that were never renamed, and checksums
         elif self.path is not None:
             with suppress(Py4JError):  # if something is in it, Spark tells what there is
                 remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")

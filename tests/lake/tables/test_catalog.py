@@ -181,7 +181,7 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
             return options_of_delta_rs(bucket, server.options, {}, {})
 
         location = LakeLocation(schema="main.travel", way=way)
-        monkeypatch.setattr(SparkTable, "location_in", lambda *_: f"s3a://{place}")
+        monkeypatch.setattr(SparkTable, "location", lambda *_: f"s3a://{place}")
         conf = {"spark.delta.logStore.s3a.impl": LOG_STORE}
         session: Any = SimpleNamespace(conf=conf)
         store = SparkStore(lambda: session, location)

@@ -291,7 +291,7 @@ def test_spark_is_not_asked_while_the_file_of_a_secret_is_empty(
 ) -> None:
     lake_table = table_at(table.place)
     catalog = LakeLocation(schema="s", way=lambda _: table.place.way)
-    monkeypatch.setattr(SparkTable, "location_in", lambda *_: table.place.url)
+    monkeypatch.setattr(SparkTable, "location", lambda *_: table.place.url)
     asks: list[Callable[[], object]] = [
         lake_table.properties,
         lake_table.exists,
