@@ -19,7 +19,7 @@ from dcp.client.connection_names import unique_name
 from dcp.client.probe import ClusterView, SeedAnswer, look_at_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.errors import DcplakeError, LakeError, NodeUnavailableError
 from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
@@ -293,7 +293,12 @@ def _look_at_lake(
         require_same_bucket(lake, cluster, settings.source.bucket)
         refuse_unknown_names(settings, cluster, lake)
         filtered_position(lake, filter_of(lake, settings.filter, cluster.manifest))
-    except NeedsSparkError:
+    except NeedsSparkError as unread:
+        if location.root is not None and location.place(CHANGES_TABLE) is not None:
+            raise LakeError(
+                f"{location}: found a Delta log that delta-rs cannot read; dcplake status starts "
+                "Spark, and says what is wrong and what to do"
+            ) from unread
         finding.say(f"{location}: not looked at, which takes Spark: `dcplake status` does")
         return
     finding.say(f"{location}: of this bucket", lake_id=lake.identity.lake_id)

@@ -164,7 +164,8 @@ class NeedsSparkError(LakeError):
 def refuse_to_start() -> "SparkSession":
     """Refuse: see `store_without_spark`."""
     raise NeedsSparkError(
-        "this lake cannot be read without Spark, expected a folder or an object store"
+        "this lake cannot be read without Spark, expected tables in a folder or an object store, "
+        "with whole Delta logs; dcplake status starts Spark and says more"
     )
 
 

@@ -7,7 +7,6 @@ says of a damaged log is what users look up.
 
 import logging
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -434,7 +433,11 @@ class SparkTable:
         log = Path(folder) / LOG
         if scheme == "file":
             if log.is_dir() and all(each.name.startswith(".") for each in log.iterdir()):
-                shutil.rmtree(log)  # commits under way that were never renamed, and checksums
+                for each in log.iterdir():
+                    if each.name.startswith("."):  # commits that were never renamed, and checksums
+                        each.unlink(missing_ok=True)
+                with suppress(OSError):  # another process may have committed by then
+                    log.rmdir()
         elif self.path is not None:
             with suppress(Py4JError):  # if something is in it, Spark tells what there is
                 remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")

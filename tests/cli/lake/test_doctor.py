@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from time import time
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from dcp.cli.main import main
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
+from dcp.errors import LakeError
 from dcp.lake.tables import opening
+from dcp.lake.tables.tables import CHANGES_TABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.commands import setup_commands
 from dcp.server.commands.controls import CONTROLS
@@ -423,3 +426,15 @@ def test_a_lake_that_only_spark_reads_is_not_looked_at(
     code, steps, _ = doctor([*options(cluster.seeds), *lake], capsys)
     assert code == 0
     assert "not looked at, which takes Spark" in steps[-1]["found"]
+
+
+def test_a_lake_with_a_damaged_log_is_not_well(
+    cluster: ProducerCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "lake" / CHANGES_TABLE / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no JSON")
+    code, steps, said = doctor([*options(cluster.seeds), "--lake", str(tmp_path / "lake")], capsys)
+    assert code == LakeError.exit_code
+    assert steps[-1]["state"] == "failed"
+    assert "found a Delta log that delta-rs cannot read; dcplake status starts Spark" in said
