@@ -66,7 +66,15 @@ def checked_root(root: str) -> str:
         return _folder_of_url(root)
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise _wrong(f"{scheme!r} before '://'", "a scheme, as in s3://bucket/path, or a folder")
+    if scheme in ("http", "https"):
+        raise _wrong(
+            f"the scheme {scheme}",
+            "a folder, or a bucket as s3://bucket/path; the address of a server is the endpoint in "
+            "lake.storage_options",
+        )
     if scheme not in _BUCKETS:  # only Spark knows it
+        if ":" in bucket.rpartition("@")[0]:
+            raise _wrong("a password", f"{scheme}://host/path; Spark has settings for passwords")
         return root
     form, pattern = _BUCKETS[scheme]
     if not re.fullmatch(pattern, bucket, re.ASCII):

@@ -304,3 +304,8 @@ def _require_plain_endpoint(options: Mapping[str, str]) -> None:
             f"storage_options: found the endpoint {place.hostname} with a user or a password, "
             f"expected credentials where docs/object-stores.md names them ({_PLACES})"
         )
+    if place.query or place.fragment:
+        raise ConfigError(
+            f"storage_options: found the endpoint {place.hostname} with '?' or '#', expected one "
+            f"as https://host:port ({_PLACES})"
+        )

@@ -286,6 +286,7 @@ def _look_at_lake(
     try:
         lake = find_lake(store)
         if lake is None:
+            location.refuse_place_in_table()
             refuse_unknown_names(settings, cluster, None)
             DocumentFilter.resolve(settings.filter, cluster.manifest)
             finding.say(f"{location}: none yet, the first run makes it")

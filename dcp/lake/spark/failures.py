@@ -59,12 +59,15 @@ _CAUSES: Final = (
         "with the job (docs/deploy.md)",
     ),
     Cause(
-        re.compile(r"ClassNotFoundException: Class (\S+FileSystem) not found"),
+        re.compile(
+            r"ClassNotFoundException: Class (\S+FileSystem\S*) not found"
+            r'|(No FileSystem for scheme "\w+")'
+        ),
         SetupError,
-        "found no such class, expected Spark to know the file system of lake.root",
+        "Spark does not know the file system of lake.root",
         "add its jars: [spark.conf] spark.jars.packages. For S3 dcplake does it in a session that "
-        "it starts; of another, such as a server of Spark Connect, who starts it "
-        "(docs/object-stores.md)",
+        "it starts; of another, such as a server of Spark Connect, who starts it. What reads "
+        "without Spark at Google and Azure needs lake.storage_options (docs/object-stores.md)",
     ),
     Cause(
         re.compile(r"ClassNotFoundException: (dcplake\.\w+)"),

@@ -6,11 +6,20 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from dcp.errors import SetupError
+
 
 def jars_folder() -> Path:
-    """Return the folder of the jars: ``DCPLAKE_JARS``, else ``jars`` in `data_folder`."""
+    """Return the folder of the jars: ``DCPLAKE_JARS``, else ``jars`` in `data_folder`.
+
+    Raises:
+        SetupError: the variable names the home of a user that there is not.
+    """
     if configured := os.environ.get("DCPLAKE_JARS"):
-        return Path(configured).expanduser().absolute()
+        try:
+            return Path(configured).expanduser().absolute()
+        except RuntimeError as error:
+            raise SetupError(f"DCPLAKE_JARS: found {configured!r}, expected a path") from error
     return data_folder() / "jars"
 
 

@@ -16,14 +16,17 @@ import hashlib
 import os
 import sys
 import tempfile
+from base64 import b64encode
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from dcp.errors import SetupError
 from dcp.lake.spark.install_paths import jars_folder
 
+_VARIABLE: Final = "DEFAULT_ARTIFACT_REPOSITORY"
 _MAVEN_CENTRAL: Final = "https://repo1.maven.org/maven2"
 _DOWNLOAD_TIME: Final = timedelta(minutes=10)
 _LISTS: Final = Path(__file__).parent
@@ -112,20 +115,45 @@ def _content(wanted: JarSet, path: PurePosixPath, folder: Path) -> bytes:
 
     from dcp.lake.store.failures import plain_line
 
-    repository = os.environ.get("DEFAULT_ARTIFACT_REPOSITORY", _MAVEN_CENTRAL)
+    repository, headers = _repository()
     try:
         store = HTTPStore.from_url(
             repository,
-            client_options={"allow_http": True, "timeout": _DOWNLOAD_TIME},
+            client_options={
+                "allow_http": True,
+                "timeout": _DOWNLOAD_TIME,
+                "default_headers": headers,
+            },
             retry_config={"max_retries": 3},
         )
         return bytes(store.get(str(path)).bytes())
     except (BaseError, OSError, ValueError) as error:
         raise SetupError(
             f"The {wanted.title} could not be downloaded from {repository}: {plain_line(error)}; "
-            "see that it can be reached, or name another Maven repository with "
-            f"DEFAULT_ARTIFACT_REPOSITORY, or put the files of {wanted.files} into {folder} by hand"
+            f"see that it can be reached, or name another Maven repository with {_VARIABLE}, or "
+            f"put the files of {wanted.files} into {folder} by hand"
         ) from error
+
+
+def _repository() -> tuple[str, dict[str, str]]:
+    """Return the Maven repository's URL, without user and password, and the headers that have them.
+
+    Raises:
+        SetupError: it is no URL of HTTP; the message has no secret.
+    """
+    place = urlsplit(os.environ.get(_VARIABLE) or _MAVEN_CENTRAL)
+    if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
+        raise SetupError(
+            f"{_VARIABLE}: found {f'the scheme {place.scheme}' if place.scheme else 'no URL'}"
+            f"{' and a query' if place.query else ''}, expected https://host/path of a Maven "
+            "repository; with a user and a password as https://user:password@host/path"
+        )
+    user, _, host = place.netloc.rpartition("@")
+    headers = {}
+    if user:
+        told = b64encode(unquote(user).encode()).decode()
+        headers["Authorization"] = f"Basic {told}"
+    return place._replace(netloc=host).geturl(), headers
 
 
 def main() -> int:

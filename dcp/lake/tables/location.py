@@ -1,10 +1,11 @@
 """The place of a lake: a folder or prefix, or a schema of a catalog."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dcp.errors import LakeError
 from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root, parts_of
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
@@ -68,6 +69,39 @@ class LakeLocation:
         """Return the place of a table below the root; None if only Spark finds it."""
         path = self.path(table)
         return self.place_at(Path(path) if path.startswith("/") else path)
+
+    def refuse_place_in_table(self) -> None:
+        """Refuse a root in a Delta table: the table's VACUUM removes files that are not its own.
+
+        Folders above the root that we may not look at count as no tables.
+
+        Raises:
+            LakeError: names the table.
+        """
+        table = next(filter(self._has_log, self._root_and_above()), None)
+        if table is not None:
+            raise LakeError(
+                f"lake.root: found {self.root} in the Delta table {table}, whose VACUUM removes "
+                "files that are not its own; expected a place outside of tables"
+            )
+
+    def _root_and_above(self) -> Iterator[str | Path]:
+        if self.root is None:
+            return
+        if self.root.startswith("/"):
+            yield from (Path(self.root), *Path(self.root).parents)
+            return
+        scheme, bucket, path = parts_of(self.root)
+        while path:
+            yield f"{scheme}://{bucket}/{path}"
+            path = path.rpartition("/")[0]
+
+    def _has_log(self, where: str | Path) -> bool:
+        try:
+            place = self.place_at(where)
+            return place is not None and place.has_log()
+        except Exception:  # of many classes, not all of them documented
+            return False
 
     def place_at(self, where: str | Path) -> TablePlace | None:
         if _UNREADABLE & set(str(where)):

@@ -167,7 +167,7 @@ def create_lake(
 
     Raises:
         LakeError: there is a foreign table, a lake of another bucket, or of another format; or the
-            store overwrites.
+            place is in another table; or the store overwrites.
         ConfigError: the existing lake was made with deletion vectors, and shall have none, or
             reversed; or it is on S3, in a session that may overwrite others' commits.
     """
@@ -183,6 +183,8 @@ def _created(
     nodes: str,
 ) -> LakeTables:
     store.prepare()
+    if not store.table(CHANGES_TABLE).exists():
+        store.location.refuse_place_in_table()
     lake = lake_in(
         store,
         store.location,

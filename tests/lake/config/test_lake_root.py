@@ -5,12 +5,15 @@ from uuid import uuid4
 
 import pytest
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.lake_root import checked_root, local_root
 from dcp.lake.config.settings import LakeSettings
+from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.tables.tables import create_lake
 from tests.lake.rounds_in_store import commit_file, make_table, write_file
 from tests.lake.tables_at import no_spark, place_of
 
@@ -93,6 +96,12 @@ def test_a_root_is_one_place(root: str, table: str | None) -> None:
         ("file:///a%ff", "no UTF-8", "a folder's path"),
         (" s3://b/a", "found ' s3' before '://'", "expected a scheme"),
         ("~of-nobody-here/a", "found no home", "a path"),
+        (
+            "https://u:secret@h/a",
+            "found the scheme https",
+            "expected a folder, or a bucket as s3:/",
+        ),
+        ("hdfs://u:secret@h/a", "found a password", "expected hdfs://host/path"),
         ("/a\0b", r"found the character '\x00'", "printable characters"),
     ],
 )
@@ -128,3 +137,16 @@ def test_roots_on_s3_differ_in_case_and_slashes_and_are_one_place() -> None:
         places.add(place.url)
     assert places == {f"s3://b/{prefix}/t"}
     assert checked_root(f"s3://b/{prefix}/") == f"s3://b/{prefix}"
+
+
+def test_no_lake_is_made_in_a_table(tmp_path: Path) -> None:
+    """VACUUM of the table would remove the lake's files."""
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    make_table(FolderPlace(tmp_path / "table"))
+    identity = LakeIdentity(lake_id="l", bucket="b", bucket_uuid="u", vbucket_count=4)
+    for inside in ("table", "table/lake", "table/a/b"):
+        store = SparkStore(no_spark, LakeLocation(root=f"{tmp_path}/{inside}"))
+        with pytest.raises(LakeError, match=f"in the Delta table {tmp_path}/table, whose VACUUM"):
+            create_lake(store, identity)
+        assert not (tmp_path / inside / "changes").exists()
+    create_lake(SparkStore(no_spark, LakeLocation(root=f"{tmp_path}/tables")), identity)

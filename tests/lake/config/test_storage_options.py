@@ -263,6 +263,8 @@ def test_secrets_are_read_from_files(tmp_path: Path) -> None:
         ({"allow_http": SECRET}, "found allow_http neither"),
         ({"endpoint": "h:9000"}, "found an endpoint that is no URL"),
         ({"endpoint": "http://h"}, "found the endpoint h with http"),
+        ({"endpoint": f"https://h/?k={SECRET}"}, "found the endpoint h with '?' or '#'"),
+        ({"endpoint": f"https://h/#{SECRET}"}, "found the endpoint h with '?' or '#'"),
         ({"endpoint": f"https://u:{SECRET[:6]}@h"}, "found the endpoint h with a user or a pass"),
     ],
 )

@@ -95,7 +95,12 @@ CASES = [
     (
         "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
         SetupError,
-        r"S3AFileSystem: found no such class, .* spark\.jars\.packages\. For S3 dcplake does it",
+        r"S3AFileSystem: Spark does not know .* spark\.jars\.packages\. For S3 dcplake does it",
+    ),
+    (
+        'UnsupportedFileSystemException: No FileSystem for scheme "az"',
+        SetupError,
+        r'No FileSystem for scheme "az": Spark does not know .* needs lake\.storage_options',
     ),
     (
         "java.lang.ClassNotFoundException: dcplake.S3LogStore\n\tat x",

@@ -165,6 +165,7 @@ class Repository:
     address: str
     names: list[str]
     asked: list[str]
+    logins: set[str | None]
 
     def path_of(self, name: str) -> Path:
         [path] = self.folder.rglob(name)
@@ -174,10 +175,12 @@ class Repository:
 @contextmanager
 def serving(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[Repository]:
     asked: list[str] = []
+    logins: set[str | None] = set()
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             asked.append(self.path)
+            logins.add(self.headers["Authorization"])
 
     handler = partial(Handler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -186,7 +189,8 @@ def serving(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[Reposit
         threading.Thread(target=server.serve_forever, daemon=True).start()
         scheme = "http" if tls is None else "https"
         names = [path.name for path in jars.DELTA.checksums()]
-        yield Repository(folder, f"{scheme}://127.0.0.1:{server.server_port}", names, asked)
+        address = f"{scheme}://127.0.0.1:{server.server_port}"
+        yield Repository(folder, address, names, asked, logins)
         server.shutdown()
 
 
@@ -256,8 +260,46 @@ def test_failed_download_is_one_line_and_leaves_nothing(
     assert f"{repository.names[1]} not found" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert list((tmp_path / "kept").iterdir()) == []
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "nowhere")
-    with pytest.raises(SetupError, match="could not be downloaded from nowhere: "):
+
+
+@pytest.mark.parametrize(
+    ("repository_url", "found"),
+    [
+        ("nowhere", "found no URL, "),
+        ("file:///tmp", "found the scheme file, "),
+        ("https://h/m2?token=secret", "found the scheme https and a query, "),
+    ],
+)
+def test_a_repository_that_is_no_url_of_http_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, repository_url: str, found: str
+) -> None:
+    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", repository_url)
+    with pytest.raises(SetupError) as refused:
+        jars.delta_jars()
+    assert f"DEFAULT_ARTIFACT_REPOSITORY: {found}expected https://" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_repository_gets_user_and_password_and_no_message_has_them(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with_login = repository.address.replace("://", "://ann:s%40cret@")
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", with_login)
+    jars.delta_jars()
+    assert repository.logins == {"Basic YW5uOnNAY3JldA=="}
+    repository.path_of(repository.names[0]).unlink()
+    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "other"))
+    with pytest.raises(SetupError, match="could not be downloaded") as refused:
+        jars.delta_jars()
+    assert "cret" not in str(refused.value) and "ann" not in str(refused.value)
+
+
+def test_a_folder_of_jars_in_the_home_of_nobody_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DCPLAKE_JARS", "~of-nobody-here/jars")
+    with pytest.raises(SetupError, match="DCPLAKE_JARS: found '~of-nobody-here/jars', expected a"):
         jars.delta_jars()
 
 

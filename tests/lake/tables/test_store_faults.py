@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
-from dcp.errors import DcplakeError, SecretError, SetupError, StoreUnavailableError
+from dcp.errors import DcplakeError, LakeError, SecretError, SetupError, StoreUnavailableError
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.spark.failures import known_error
@@ -311,6 +311,15 @@ def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectS
     trial.write()
     assert not place.has_log() and not table_at(place).exists()
     trial.delete()
+
+
+def test_a_root_in_a_table_is_refused(server: ObjectStore) -> None:
+    table = server.place(f"{uuid4().hex}/t")
+    make_table(table)
+    for inside in (table.url, f"{table.url}/lake", f"{table.url}/a/lake"):
+        with pytest.raises(LakeError, match=f"in the Delta table {table.url}, whose VACUUM"):
+            LakeLocation(root=inside, way=lambda _: table.way).refuse_place_in_table()
+    LakeLocation(root=f"{table.url}s", way=lambda _: table.way).refuse_place_in_table()
 
 
 def test_data_is_found_behind_many_deletion_vectors(server: ObjectStore) -> None:
