@@ -142,7 +142,10 @@ class ObjectPlace(TablePlace):
         Raises:
             FileExistsError: another commit has that version.
         """
-        put_if_absent(self._store, self._commit_path(version), content)
+        try:
+            put_if_absent(self._store, self._commit_path(version), content)
+        except FileExistsError as taken:
+            raise FileExistsError(f"{self.url}/{LOG}/{commit_name(version)}") from taken
 
     def tidy_log(self) -> None:
         """Asks for a list up to the first commit, and once to delete; a dot sorts before digits."""
