@@ -89,7 +89,7 @@ class DriverHost:
         held = dict(zip(steps, held_files(folder, steps), strict=True))
         if _OF_WORKERS in held:
             held[_OF_WORKERS] = self.receiving
-            self.receiving.unlink()
+            self.receiving.unlink(missing_ok=True)
         else:
             self.receiving.touch()
         stdin = cast("IO[bytes]", self._process.stdin)
