@@ -32,7 +32,7 @@ from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
 from dcp.lake.store.table import Statement, TableSize, sized_columns
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.spark_table import SparkTable, committing, no_table
+from dcp.lake.tables.spark_table import SparkTable, committing, deleted_files, no_table
 from dcp.lake.tables.sql import standard_string
 
 _MOST_FILES: Final = 4
@@ -155,13 +155,14 @@ class FileTable:
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
-        deleted = self.by_spark.vacuum(metadata, hours, dry_run=dry_run)
-        if not dry_run:
-            try:
-                self.place.tidy_log()
-            except Exception as failure:  # of many classes, not all of them documented
-                leave_to_spark(failure, self.where)
-        return deleted
+        found = self.by_spark.run_vacuum(metadata, hours, dry_run=dry_run)
+        if dry_run:
+            return found
+        try:
+            self.place.tidy_log()
+        except Exception as failure:  # of many classes, not all of them documented
+            leave_to_spark(failure, self.where)
+        return deleted_files(self.commits, self.where)
 
     @_or_spark
     def exists(self) -> bool:

@@ -396,10 +396,17 @@ class SparkTable:
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
 
-    @committing
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
+        found = self.run_vacuum(metadata, hours, dry_run=dry_run)
+        return found if dry_run else deleted_files(self.commits, self.where)
+
+    @committing
+    def run_vacuum(
+        self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
+    ) -> int:
+        """Return how many files a dry run found; without it the newest commits say what it did."""
         spark = self.start_spark()
         # By default it lists folders in 10,000 tasks, whatever the size of the table.
         tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
@@ -407,16 +414,7 @@ class SparkTable:
         longer = "" if hours is None else f" RETAIN {hours} HOURS"
         with described(spark, metadata, settings):
             files = spark.sql(f"VACUUM {self.sql}{longer}{' DRY RUN' if dry_run else ''}").collect()
-        if dry_run:
-            return len(files)
-        for limit in _VACUUM_LOOKS:
-            for commit in self.commits(limit):
-                if commit["operation"] == "VACUUM END":
-                    return int(commit["operationMetrics"]["numDeletedFiles"])
-        raise LakeError(
-            f"{self.where}: found no commit VACUUM END, expected one for the VACUUM that was made; "
-            "see that nobody sets spark.databricks.delta.vacuum.logging.enabled = false"
-        )
+        return len(files)
 
     def register(self, name: str) -> None:
         assert self.path is not None, "a catalog's table has a name"
@@ -490,3 +488,19 @@ def _column_list(columns: pa.Schema, comments: Mapping[str, str]) -> str:
         return f"{quoted(column.name)} {spark_type(column.type)}{comment}"
 
     return ", ".join(map(told, columns))
+
+
+def deleted_files(commits: Callable[[int], list[dict[str, Any]]], where: str) -> int:
+    """Return how many files the newest VACUUM of a table deleted, by its commits.
+
+    Raises:
+        LakeError: Spark was told not to write that down.
+    """
+    for limit in _VACUUM_LOOKS:
+        for commit in commits(limit):
+            if commit["operation"] == "VACUUM END":
+                return int(commit["operationMetrics"]["numDeletedFiles"])
+    raise LakeError(
+        f"{where}: found no commit VACUUM END, expected one for the VACUUM that was made; see that "
+        "nobody sets spark.databricks.delta.vacuum.logging.enabled = false"
+    )
