@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import refuse_to_start
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
+from tests.lake.driver_host import DriverHost
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 
 if TYPE_CHECKING:
@@ -80,3 +81,13 @@ def lakes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dcp.lake.tables.opening.SparkStore", store)
     monkeypatch.setattr("dcp.lake.tables.opening.session", lambda *_, **__: refuse_to_start())
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
+    """One driver in a process of its own for all tests of a module."""
+    host = DriverHost(tmp_path_factory.mktemp("driver") / "host")
+    try:
+        yield host
+    finally:
+        host.kill()

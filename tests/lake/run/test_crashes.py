@@ -54,15 +54,6 @@ COMMITTED = {"round.received": 0, "round.planned:2": 1}
 """Rounds of a run that are durable at its first steps; later there are two."""
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
-    host = DriverHost(tmp_path_factory.mktemp("driver") / "host")
-    try:
-        yield host
-    finally:
-        host.kill()
-
-
 @pytest.fixture
 def cluster() -> Iterator[ProducerCluster]:
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=5)) as cluster:

@@ -61,15 +61,6 @@ def cluster() -> Iterator[ProducerCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
-    host = DriverHost(tmp_path_factory.mktemp("driver") / "host")
-    try:
-        yield host
-    finally:
-        host.kill()
-
-
 class Scene:
     """A lake with an apply pending, and a driver that begins with it; without Spark in memory."""
 
