@@ -135,6 +135,8 @@ def test_two_drivers_at_once_that_are_killed_and_stopped_at_random(
     last = Command(RUN, config, tmp_path / "last.log")
     assert last.ended() == 0, last.output()
     assert 0 in codes
+    if PAIRS >= 20:  # among so many pairs some lose
+        assert FencedError.exit_code in codes
 
     pafs.copy_files(
         f"{BUCKET}/lake",
