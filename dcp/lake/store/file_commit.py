@@ -18,9 +18,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from random import random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from dcp.client.backoff import Backoff
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile
 from dcp.lake.store.failures import plain_line, store_error
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 _WRITER_VERSION: Final = 7
 """Tables of this writer version list their features."""
+
+_FIRST_WRITER_VERSIONS: Final = (1, 2)
+"""Tables of these writer versions have at most the features appendOnly and invariants."""
 
 _FEATURES: Final = frozenset(
     {
@@ -56,6 +61,10 @@ _LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
 """delta-rs takes an interval that it does not understand for 30 days."""
+
+
+_ATTEMPTS: Final = 10
+_PAUSES: Final = Backoff(0.05, 1.0, random)
 
 
 class Operation(Enum):
@@ -116,7 +125,11 @@ def takes_files(place: TablePlace, table: "StoredTable") -> bool:
 
 def unknown_features(table: "StoredTable") -> str:
     """Return what a commit of ours does not know of the table's protocol; empty if nothing."""
+    if table.metadata().partition_columns:
+        return "partitions"
     protocol = table.protocol()
+    if protocol.min_writer_version in _FIRST_WRITER_VERSIONS:
+        return ""
     if protocol.min_writer_version != _WRITER_VERSION:
         return f"of writer version {protocol.min_writer_version}"
     return ", ".join(sorted(set(protocol.writer_features or ()) - _FEATURES))
@@ -151,7 +164,6 @@ def commit_files(
         Exception: of the store or the disk; read back whether it was committed.
 
     """
-    now_milliseconds = time.time_ns() // 1_000_000
     app_id, app_version = transaction
     table = table or place.open(read_version)
     properties = table.metadata().configuration
@@ -164,6 +176,35 @@ def commit_files(
             "written, expected none; nothing was committed, run it again: Spark writes to it then"
         )
     _refuse_missing(place, files)
+    actions = appended(files, read_version, user_metadata, operation, transaction)
+    version = read_version + 1
+    try:
+        with commit_lock(place):
+            place.commit(version, commit_lines(actions))
+    except FileExistsError:
+        name = f"{place}/{LOG}/{commit_name(version)}"
+        raise VersionTakenError(f"{name}: found a commit there, expected none") from None
+    checkpoint_if_due(place, version, properties)
+
+
+def attempts() -> Iterator[None]:
+    """Yield for each attempt to be the next commit; of several who commit at once each gets its
+    turn.
+    """
+    for attempt in range(_ATTEMPTS):
+        yield
+        time.sleep(_PAUSES.delay_seconds(attempt))
+
+
+def appended(
+    files: Sequence[DataFile],
+    read_version: int,
+    user_metadata: str,
+    operation: Operation,
+    transaction: Transaction | None = None,
+) -> list[dict[str, Any]]:
+    """Return the actions of a commit that adds the rows of ``files``."""
+    now_milliseconds = time.time_ns() // 1_000_000
     actions: list[dict[str, Any]] = [
         commit_info(
             now_milliseconds,
@@ -173,18 +214,47 @@ def commit_files(
             operationMetrics=_metrics(files, operation),
             readVersion=read_version,
             userMetadata=user_metadata,
-        ),
-        {"txn": {"appId": app_id, "version": app_version, "lastUpdated": now_milliseconds}},
-        *({"add": _added(file)} for file in files),
+        )
     ]
-    version = read_version + 1
-    try:
-        with commit_lock(place):
-            place.commit(version, commit_lines(actions))
-    except FileExistsError:
-        name = f"{place}/{LOG}/{commit_name(version)}"
-        raise VersionTakenError(f"{name}: found a commit there, expected none") from None
-    checkpoint_if_due(place, version, properties)
+    if transaction is not None:
+        app_id, version = transaction
+        fence = {"appId": app_id, "version": version, "lastUpdated": now_milliseconds}
+        actions.append({"txn": fence})
+    return [*actions, *({"add": _added(file)} for file in files)]
+
+
+def compacted(sizes: Mapping[str, int], file: DataFile, read_version: int) -> list[dict[str, Any]]:
+    """Return the actions of a commit that puts ``file``, of the same rows, in the place of the
+    files whose bytes ``sizes`` has by name.
+    """
+    now_milliseconds = time.time_ns() // 1_000_000
+    metrics = {
+        "numRemovedFiles": len(sizes),
+        "numRemovedBytes": sum(sizes.values()),
+        "numAddedFiles": 1,
+        "numAddedBytes": file.size_bytes,
+    }
+    info = commit_info(
+        now_milliseconds,
+        "OPTIMIZE",
+        {"predicate": "[]"},
+        isBlindAppend=False,
+        operationMetrics={name: str(number) for name, number in metrics.items()},
+        readVersion=read_version,
+    )
+    removed = [
+        {
+            "path": name,
+            "deletionTimestamp": now_milliseconds,
+            "dataChange": False,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": size,
+        }
+        for name, size in sizes.items()
+    ]
+    added = _added(file) | {"dataChange": False}
+    return [info, *({"remove": each} for each in removed), {"add": added}]
 
 
 def commit_info(
@@ -247,8 +317,12 @@ def checkpoint_if_due(
     """
     told = properties.get(_CHECKPOINT_INTERVAL) or ""
     interval = int(told) if _KNOWN_INTERVAL.fullmatch(told) else _DEFAULT_CHECKPOINT_INTERVAL
-    if version % interval:
-        return
+    if version % interval == 0:
+        write_checkpoint(place, version, properties)
+
+
+def write_checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | None]) -> None:
+    """Write a checkpoint and remove unneeded files of the log; our log tells a failure."""
     try:
         place.prepare_checkpoint()
         table = place.open(version)

@@ -3,11 +3,10 @@
 import json
 import time
 from collections.abc import Iterable, Mapping
-from random import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from dcp.client.backoff import Backoff
 from dcp.lake.store.file_commit import (
+    attempts,
     checkpoint_if_due,
     commit_info,
     commit_lines,
@@ -18,10 +17,6 @@ from dcp.lake.store.place import TablePlace
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
-
-_ATTEMPTS: Final = 10
-_PAUSES: Final = Backoff(0.05, 1.0, random)
-"""Between attempts, so that of several who commit at once each gets its turn."""
 
 
 def are_plain(names: Iterable[str]) -> bool:
@@ -39,7 +34,7 @@ def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -
     always came first. ``place`` must commit (`dcp.lake.store.file_commit.takes_files`), and the
     properties be plain.
     """
-    for attempt in range(_ATTEMPTS):
+    for _ in attempts():
         table = place.open()
         if unknown_features(table):
             return False
@@ -52,7 +47,6 @@ def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -
             with commit_lock(place):
                 place.commit(table.version() + 1, commit_lines(_actions(table, properties, after)))
         except FileExistsError:
-            time.sleep(_PAUSES.delay_seconds(attempt))
             continue
         checkpoint_if_due(place, table.version() + 1, after)
         return True

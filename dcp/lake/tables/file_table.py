@@ -12,19 +12,15 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
-from deltalake.exceptions import (
-    CommitFailedError,
-    DeltaProtocolError,
-    SchemaMismatchError,
-    TableNotFoundError,
-)
+from deltalake import QueryBuilder
+from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
 
-from dcp.errors import DcplakeError, LakeError
+from dcp.errors import DcplakeError
 from dcp.lake.spark.failures import innermost
-from dcp.lake.store.failures import plain_line, store_error
-from dcp.lake.store.file_commit import commit_lock, takes_files
+from dcp.lake.store.failures import store_error
+from dcp.lake.store.few_rows import append_rows
+from dcp.lake.store.file_commit import takes_files
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
@@ -34,9 +30,6 @@ from dcp.lake.store.table import Statement, TableSize, sized_columns
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.spark_table import SparkTable, committing, deleted_files, no_table
 from dcp.lake.tables.sql import standard_string
-
-_MOST_FILES: Final = 4
-"""An append that reaches so many files puts them into one."""
 
 _COORDINATED: Final = frozenset(
     {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
@@ -61,13 +54,7 @@ class _OnlySparkError(Exception):
     """The files are readable, but Spark has to commit to them."""
 
 
-_NOT_COMMITTED: Final = (CommitFailedError, SchemaMismatchError)
-"""Errors of delta-rs before a commit: it lacks a feature of the table, or columns differ.
-
-A failure after a commit, as of a checkpoint, raises others.
-"""
-
-_USUAL: Final = (TableNotFoundError, _OnlySparkError, *_NOT_COMMITTED)
+_USUAL: Final = (TableNotFoundError, _OnlySparkError)
 """What makes us ask Spark without anything being wrong with the table."""
 
 
@@ -261,37 +248,11 @@ class FileTable:
     @committing
     @_or_spark
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
-        table = self.place.open()
-        properties = CommitProperties(custom_metadata={"userMetadata": metadata_json(metadata)})
-        try:
-            with commit_lock(self.place):
-                write_deltalake(table, rows, mode="append", commit_properties=properties)
-                self._keep_few_files(table)
-        except _NOT_COMMITTED:
-            raise
-        except Exception as failure:  # of many classes, not all of them documented
-            error = store_error(failure)
-            told = error or plain_line(failure)
-            raise (LakeError if error is None else type(error))(
-                f"{self.where}: {told}; the rows may have been written: look whether the table has "
-                "them before you write them again"
-            ) from failure
-
-    def _keep_few_files(self, table: StoredTable) -> None:
-        """Put the rows of many appends into one file, and write a checkpoint.
-
-        Else each reader asks an object store for two more files after each append. A failure does
-        not touch the rows.
-        """
-        if len(table.file_uris()) < _MOST_FILES:
-            return
-        try:
-            table.optimize.compact()
-            table.create_checkpoint()
-        except Exception as failure:  # another process may do the same
-            _LOG.debug(
-                "%s: delta-rs: %s; its files stay as they are", self.where, plain_line(failure)
-            )
+        if not (
+            takes_files(self.place, self._stored())
+            and append_rows(self.place, rows, metadata_json(metadata), self.where)
+        ):
+            raise _OnlySparkError
 
     def _batches(
         self, statement: Statement, schema: pa.Schema, version: int | None

@@ -119,6 +119,10 @@ def test_requests_without_spark_and_those_in_sql_go_into_one_table(new_lake: New
     second = ask()
     assert {each.id for each in control.actions()} == {first, "sql", second}
     assert history(table)[0].ours == {"lake": lake.identity.lake_id, "control": second}
+    asked = {first, "sql", second, *(ask() for _ in range(3))}
+    assert any(each.is_optimize for each in history(table)), "many small files became one"
+    by_spark = lake.spark.newSession().sql(f"SELECT id FROM {table.sql}").collect()
+    assert sorted(row.id for row in by_spark) == sorted(asked)
     shutil.rmtree(lake.location.path(CONTROL_TABLE))
     columns = spark_ddl(CONTROL)
     ours = f"'dcplake.lake' = '{lake.identity.lake_id}'"

@@ -18,7 +18,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
-from dcp.lake.tables import file_table
+from dcp.lake.store import few_rows
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
@@ -131,7 +131,7 @@ def test_maintenance_compacts_what_only_grows(
     new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "_MANY_FILES", 4)
-    monkeypatch.setattr(file_table, "_MOST_FILES", 99)  # as if others inserted the rows, in SQL
+    monkeypatch.setattr(few_rows, "_MOST_FILES", 99)  # as if others inserted the rows, in SQL
     lake = new_lake(4)
     action = Action.requested("pause", None, {})
     control = Control(lake)

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
-from deltalake.exceptions import DeltaProtocolError
 
 from dcp.errors import LakeError
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.place import CommitFile
-from dcp.lake.tables import file_table
 from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
@@ -124,19 +121,19 @@ def test_the_log_says_once_why_spark_is_asked(
 
 
 def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark is left to write them only where delta-rs has committed nothing."""
+    """Spark is left to write them only where nothing was committed."""
     table = table_at(FolderPlace(tmp_path / "t"))
     rows = pa.table({"id": ["a"]})
     table.create(rows.schema, (), {})
-    write = write_deltalake
+    commit = FolderPlace.commit
 
-    def fails_behind_the_commit(*args: Any, **named: Any) -> None:
-        write(*args, **named)
-        raise DeltaProtocolError("no checkpoint")
+    def fails_behind_the_commit(*given: Any) -> None:
+        commit(*given)
+        raise OSError("the folder is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(file_table, "write_deltalake", fails_behind_the_commit)
-        with pytest.raises(LakeError, match=r"no checkpoint; the rows may have been written"):
+        patch.setattr(FolderPlace, "commit", fails_behind_the_commit)
+        with pytest.raises(LakeError, match=r"the folder is gone; the rows may have been written"):
             table.append(rows, {})
     assert table.rows("id", "true") == [{"id": "a"}]
     table.append(rows, {})
@@ -144,12 +141,12 @@ def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.Monkey
         table.append(pa.table({"other": ["a"]}), {})
     assert len(table.rows("id", "true")) == 2
     log = next((tmp_path / "t" / "_delta_log").glob("*0.json"))
-    features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["clustering"]}
+    features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     lines = [{"protocol": features} if "protocol" in line else line for line in lines]
     log.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(AssertionError, match="Spark was started"):
-        table.append(rows, {})  # a feature that delta-rs lacks
+        table.append(rows, {})  # a feature that our commits do not know
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

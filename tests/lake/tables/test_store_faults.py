@@ -50,6 +50,7 @@ from tests.lake.tables_at import no_spark, table_at
 BUSY: Failure = ("503 Slow Down", "SlowDown")
 ENDED: Failure = ("400 Bad Request", "ExpiredToken")
 MOST_SECONDS = 30.0
+CHANGES_ROW = pa.Table.from_pylist([{"round": 2}], schema=CHANGES)
 
 
 class Table:
@@ -305,6 +306,63 @@ def test_spark_is_not_asked_while_the_file_of_a_secret_is_empty(
             ask()
 
 
+def is_write(request: Request) -> bool:
+    return kind_of(request) == "PUT"
+
+
+def is_write_of_a_commit(request: Request) -> bool:
+    return is_put(request, ".json")
+
+
+@pytest.mark.parametrize("refused", [is_write, is_write_of_a_commit])
+@pytest.mark.parametrize(
+    ("failure", "said", "may_stand"),
+    [
+        (("403 Forbidden", "AccessDenied"), "the object store refused the credentials", False),
+        (BUSY, "503 Service Unavailable: the object store does not answer", True),
+    ],
+)
+def test_rows_that_a_store_refuses_are_one_line_that_says_whether_they_may_stand(
+    table: Table,
+    refused: Callable[[Request], bool],
+    failure: Failure,
+    said: str,
+    may_stand: bool,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert table.place.can_commit()
+    lake_table = table_at(table.place, "the lake: table t")
+    table.store.answer = lambda request: failure if refused(request) else None
+    with pytest.raises(SetupError) as told:
+        lake_table.append(CHANGES_ROW, {})
+    line = str(told.value)
+    assert line.startswith(f"the lake: table t: {said}") and "\n" not in line
+    is_unknown = may_stand and refused is is_write_of_a_commit
+    assert ("the rows may have been written" in line) == is_unknown
+    assert ("run again" in line) == (may_stand and not is_unknown), "it does not contradict itself"
+    assert capfd.readouterr().err == ""
+    table.store.answer = lambda _: None
+    assert table.versions() == [0]
+
+
+def test_rows_whose_commits_lose_their_answers_stand_once(table: Table) -> None:
+    lake_table = table_at(table.place, "the lake: table t")
+    lost: list[str] = []
+
+    def loses(request: Request) -> bool:
+        if not is_put(request, ".json") or request["PATH_INFO"] in lost:
+            return False
+        lost.append(request["PATH_INFO"])
+        return True
+
+    table.store.loses_answer = loses
+    for count in range(1, 8):
+        lake_table.append(CHANGES_ROW, {})
+        assert len(lake_table.rows("round", "round = 2")) == count
+        assert lake_table.size().files < 4, "many small files become one"
+    assert len(lost) == 9, "of seven appends, and two that put files together"
+
+
 def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectStore) -> None:
     place = server.place(uuid4().hex)
     trial = place.trial()
@@ -455,7 +513,7 @@ def test_a_name_with_special_characters_is_the_same_place_for_all(server: Object
         assert isinstance(place, ObjectPlace) and str(place) == f"{root}/t"
         make_table(place)
         commit_file(place, write_file(place))
-        table.append(pa.Table.from_pylist([{"round": 2}], schema=CHANGES), {})
+        table.append(CHANGES_ROW, {})
         assert sorted(row["round"] for row in table.rows("round", "true")) == [1, 1, 1, 1, 2]
         place.open().create_checkpoint()
         made = server.names(f"{prefix}/t")

@@ -1,0 +1,137 @@
+"""Appends few rows to a Delta table without Spark, and keeps what was appended in few files."""
+
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from deltalake import QueryBuilder
+
+from dcp.errors import DcplakeError, LakeError, StoreUnavailableError
+from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
+from dcp.lake.store.failures import plain_line, store_error
+from dcp.lake.store.file_commit import (
+    Operation,
+    appended,
+    attempts,
+    checkpoint_if_due,
+    commit_lines,
+    commit_lock,
+    compacted,
+    unknown_features,
+    write_checkpoint,
+)
+from dcp.lake.store.place import TablePlace
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
+
+_MOST_FILES: Final = 4
+"""An append that reaches so many files puts them into one."""
+
+_MOST_BYTES: Final = 16 * MEBIBYTE
+"""`dcplake maintain` compacts a table with more."""
+
+_PLAIN_NAME: Final = re.compile(r"[\w.-]+")
+"""A log has such a file's name as it is: at the table's place, and nothing in it is encoded."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: str) -> bool:
+    """Append rows as a version of their own; return whether that was done.
+
+    It is not if the table has other columns, or features that our commits do not know, or if other
+    commits always came first. ``place`` must commit (`dcp.lake.store.file_commit.takes_files`).
+
+    Raises:
+        DcplakeError: the commit failed. If it may stand nevertheless, the message, which begins
+            with ``where``, says so.
+        Exception: of the store or the disk, before the commit.
+    """
+    file: DataFile | None = None
+    for _ in attempts():
+        table = place.open()
+        if unknown_features(table) or not _has_columns_of(rows, table):
+            return False
+        file = file or _written(place, rows)
+        version = table.version() + 1
+        added = [] if file is None else [file]
+        lines = commit_lines(appended(added, table.version(), user_metadata, Operation.WRITE))
+        try:
+            with commit_lock(place):
+                place.commit(version, lines)
+        except FileExistsError:
+            continue
+        except Exception as failure:  # of many classes, not all of them documented
+            raise _commit_error(failure, where) from failure
+        checkpoint_if_due(place, version, table.metadata().configuration)
+        if len(table.file_uris()) + len(added) >= _MOST_FILES:
+            _keep_few_files(place, table)
+        return True
+    return False
+
+
+def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
+    """Put the rows of many appends into one file, and write a checkpoint.
+
+    Else each reader asks an object store for two more files after each append. A failure does not
+    touch the rows.
+    """
+    try:
+        table.update_incremental()
+        files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+        sizes = {each["path"]: each["size_bytes"] for each in files}
+        if (
+            sum(sizes.values()) > _MOST_BYTES
+            or not all(map(_PLAIN_NAME.fullmatch, sizes))
+            or table.protocol().reader_features
+            or unknown_features(table)
+        ):
+            return
+        file = _written(place, _all_rows(table))
+        if file is None:
+            return
+        with commit_lock(place):
+            place.commit(table.version() + 1, commit_lines(compacted(sizes, file, table.version())))
+        write_checkpoint(place, table.version() + 1, table.metadata().configuration)
+    except Exception as failure:  # another process may do the same
+        _LOG.debug("%s: %s; its files stay as they are", place, plain_line(failure))
+
+
+def _has_columns_of(rows: pa.Table, table: "StoredTable") -> bool:
+    columns = pa.schema(table.schema().to_arrow())
+    given = {each.name: each for each in rows.schema}
+    return given == {each.name: each for each in columns}
+
+
+def _all_rows(table: "StoredTable") -> pa.Table:
+    found = QueryBuilder().register("t", table).execute("SELECT * FROM t")
+    rows = pa.RecordBatchReader.from_stream(found).read_all()
+    return rows.cast(pa.schema(table.schema().to_arrow()))
+
+
+def _written(place: TablePlace, rows: pa.Table) -> DataFile | None:
+    bounded = [each.name for each in rows.schema if _has_bounds(each.type)]
+    with DataFileWriter(place, FileContents(rows.schema, bounded, _MOST_BYTES)) as writer:
+        for batch in rows.to_batches():
+            writer.write(batch)
+        return writer.finish()
+
+
+def _has_bounds(column_type: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_timestamp)
+    return any(is_kind(column_type) for is_kind in kinds)
+
+
+def _commit_error(failure: Exception, where: str) -> DcplakeError:
+    error = store_error(failure, where)
+    if error is not None and not isinstance(error, StoreUnavailableError):
+        return error  # the store refused it
+    kind: type[DcplakeError] = LakeError if error is None else StoreUnavailableError
+    told = plain_line(failure) if error is None else str(store_error(failure)).partition("; ")[0]
+    return kind(
+        f"{where}: {told}; the rows may have been written: look whether the table has them before "
+        "you write them again"
+    )
