@@ -158,10 +158,13 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
-        self._failing_since: dict[str, float] = {}
-        """By step: each thread has its own."""
+        self._refused: dict[str, tuple[float, float]] = {}
+        """By step, of which each thread has its own: the time of its last failure, and the seconds
+        that it was refused since its last success.
+        """
         self._is_cut_short = False
-        """True if a step failed since the tables were read, perhaps after an apply's commit.
+        """True if the run goes on after a step that failed since the tables were read, perhaps
+        after an apply's commit.
 
         Failures of the cluster do not count.
         """
@@ -242,7 +245,7 @@ class Driver:
             bounds.learn(plan, report)
             self.apply(report.round, force=False)
         found = query_cluster(self._access, self._remembered)
-        self._failing_since.clear()
+        self._refused.clear()
         bounds.update(found)
         return found
 
@@ -295,7 +298,7 @@ class Driver:
             with self.lake.look():
                 if (pause := self._requests.carry_out()) is not None:
                     hand_over(self.received())
-                    self._failing_since.pop(_RECEIVE, None)
+                    self._refused.pop(_RECEIVE, None)
                     return f"{PAUSED}: {_paused(pause)}"
                 try:
                     hand_over(self._receive(stop))
@@ -317,7 +320,7 @@ class Driver:
             report = self.round(plan)
             self._empty_rounds.learn(report.vbuckets, monotonic())
             newest = report.round
-        self._failing_since.pop(_RECEIVE, None)
+        self._refused.pop(_RECEIVE, None)
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
         return newest
@@ -327,14 +330,17 @@ class Driver:
     ) -> str:
         """Return what to wait for; raise a failure for which no patience is left."""
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-        if not isinstance(error, SourceError | RemoteProtocolError):
-            self._is_cut_short = True  # no |=: the thread of applies sets it, too
+        now = monotonic()
+        failed_at, refused_seconds = self._refused.get(step, (now, 0.0))
         for each in patience:
             if isinstance(error, each.kinds):
-                if not each.is_endless:
-                    since = self._failing_since.setdefault(step, monotonic())
-                    if monotonic() - since >= _REFUSED_SECONDS:
+                if not each.is_endless:  # an outage between two refusals does not count
+                    refused_seconds += now - failed_at
+                    if refused_seconds >= _REFUSED_SECONDS:
                         raise error
+                self._refused[step] = now, refused_seconds
+                if not isinstance(error, SourceError | RemoteProtocolError):
+                    self._is_cut_short = True  # no |=: the thread of applies sets it, too
                 return f"{each.awaited}: {error}"
         raise failure
 
@@ -346,7 +352,7 @@ class Driver:
         """
         try:
             self.apply(to_round, force=False)
-            self._failing_since.pop(_APPLY, None)
+            self._refused.pop(_APPLY, None)
         except Exception as failure:  # Spark's own class, where the store fails
             self._observer.waiting(0.0, self._outlast(failure, _ENDLESS, _APPLY))
         self._report.applied = self._report.applied[-1:]

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -19,6 +21,7 @@ from dcp.errors import (
     BucketError,
     DcplakeError,
     IncompleteRunError,
+    LakeError,
     NodeUnavailableError,
     RemoteProtocolError,
     SecretError,
@@ -376,6 +379,27 @@ def test_the_status_of_tables_is_read_anew_after_the_store_failed(
     assert calls == ["apply", "learn", "learn", "apply", "apply"]
 
 
+def test_a_failure_that_ends_the_run_lets_no_table_be_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Scripted, "apply", Driver.apply)
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    calls: list[str] = []
+
+    def apply(*_: object, **__: object) -> list[AppliedVersion]:
+        calls.append("apply")
+        if len(calls) == 1:
+            raise LakeError("t: its files are damaged")
+        return []
+
+    monkeypatch.setattr(driver._applier, "apply", apply)
+    monkeypatch.setattr(driver._applier, "learn", lambda: calls.append("learn"))
+    with pytest.raises(LakeError):
+        driver.apply_newest(1)
+    driver.apply_newest(1)
+    assert calls == ["apply", "apply"]
+
+
 def test_vbuckets_that_move_and_bring_nothing_make_ever_fewer_rounds(
     looks: list[ClusterView | DcplakeError],
 ) -> None:
@@ -478,6 +502,34 @@ def test_a_run_that_goes_on_may_be_refused_for_a_while(
     with pytest.raises(type(refusal)):
         driver.continuously(threading.Event())
     assert monotonic() - began >= 0.1
+
+
+@pytest.mark.parametrize("step", ["receive", "apply"])
+def test_an_outage_between_two_refusals_is_no_refusal(
+    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The node that comes back after an hour may refuse us while it starts, too."""
+    monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(driver_module, "monotonic", partial(next, count()))  # a second each time
+    refusal = StoreRefusedError("wrong keys")
+    outage = StoreUnavailableError("gone") if step == "apply" else NodeUnavailableError("gone")
+    failures: list[DcplakeError] = [refusal, *[outage] * 400, refusal, refusal]
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    if step == "receive":
+        looks += [*failures, view(10)]
+        driver.continuously(after_plans(driver, 2))
+        assert driver.rounds == [{0}]
+        return
+
+    def apply(*_: object, **__: object) -> list[AppliedVersion]:
+        if failures:
+            raise failures.pop(0)
+        return []
+
+    monkeypatch.setattr(driver, "apply", apply)
+    while failures:
+        driver.apply_newest(1)
+    driver.apply_newest(1)
 
 
 def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
