@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dcp.errors import SecretError
@@ -21,23 +21,26 @@ _KEYS_LAST: Final = timedelta(seconds=30)
 """Older keys of files and profiles are read again."""
 
 
-class _Keys:
-    """Tells obstore this machine's keys for S3; obstore asks again when they are old."""
+class _Bucket:
+    """A bucket of this process, which tells obstore its keys; obstore asks again for old ones."""
 
     refresh_threshold = timedelta(0)
 
-    def __init__(self, bucket: str, way: Mapping[str, str]) -> None:
-        self._bucket = bucket
+    def __init__(self, url: str, way: Mapping[str, str]) -> None:
+        self._url = url
         self._way = way
         self._last: dict[str, str] = {}
 
-    def __call__(self) -> dict[str, Any]:
+    def options(self) -> dict[str, str]:
         try:
-            found = self._last = with_secrets(self._bucket, self._way)
+            self._last = with_secrets(self._url, self._way)
         except SecretError:  # a file that is replaced may be empty, or gone, for a moment
             if not self._last:
                 raise
-            found = self._last
+        return dict(self._last)
+
+    def __call__(self) -> dict[str, Any]:
+        found = self.options()
         key, secret, token = (found.get(name) for name in KEYS)
         return {
             "access_key_id": key,
@@ -46,35 +49,50 @@ class _Keys:
             "expires_at": datetime.now(UTC) + _KEYS_LAST,
         }
 
+    @cached_property
+    def store(self) -> "ObjectStore":
+        from obstore import store  # not where all is on this machine
 
-def bucket_store(bucket: str, way: Mapping[str, str]) -> "ObjectStore":
+        config = self.options()
+        client = {name: config.pop(name) for name in _OF_CLIENT if name in config}
+        retry = {
+            "max_retries": int(config.pop("max_retries")),
+            "retry_timeout": timedelta(seconds=int(config.pop("retry_timeout").removesuffix("s"))),
+        }
+        has_keys = KEYS[0] in config
+        for name in KEYS:
+            config.pop(name, None)
+        open_store: Any = store.from_url  # its types ask for the options of one kind of store
+        opened: ObjectStore = open_store(
+            self._url,
+            config=config,
+            client_options=client,
+            retry_config=retry,
+            **({"credential_provider": self} if has_keys else {}),
+        )
+        return opened
+
+
+def bucket_store(url: str, way: Mapping[str, str]) -> "ObjectStore":
     """Return the store of a bucket's URL.
 
     Raises:
-        SecretError: a file with a secret cannot be read, or is empty.
+        SecretError: as of `bucket_options`.
     """
-    return _opened(bucket, tuple(sorted(way.items())))
+    return _bucket(url, tuple(sorted(way.items()))).store
+
+
+def bucket_options(url: str, way: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a bucket's URL with its secrets, as they are now.
+
+    While a file of a secret cannot be used they are those of before.
+
+    Raises:
+        SecretError: a file of a secret cannot be read, or is empty, and never was of use.
+    """
+    return _bucket(url, tuple(sorted(way.items()))).options()
 
 
 @lru_cache(_MOST_OPEN)
-def _opened(bucket: str, way: tuple[tuple[str, str], ...]) -> "ObjectStore":
-    from obstore import store  # not where all is on this machine
-
-    config = with_secrets(bucket, dict(way))
-    client = {name: config.pop(name) for name in _OF_CLIENT if name in config}
-    retry = {
-        "max_retries": int(config.pop("max_retries")),
-        "retry_timeout": timedelta(seconds=int(config.pop("retry_timeout").removesuffix("s"))),
-    }
-    has_keys = KEYS[0] in config
-    for name in KEYS:
-        config.pop(name, None)
-    open_store: Any = store.from_url  # its types ask for the options of one kind of store
-    opened: ObjectStore = open_store(
-        bucket,
-        config=config,
-        client_options=client,
-        retry_config=retry,
-        **({"credential_provider": _Keys(bucket, dict(way))} if has_keys else {}),
-    )
-    return opened
+def _bucket(url: str, way: tuple[tuple[str, str], ...]) -> _Bucket:
+    return _Bucket(url, dict(way))

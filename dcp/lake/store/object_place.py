@@ -12,9 +12,8 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from dcp.lake.config.lake_root import parts_of
-from dcp.lake.config.storage_options import with_secrets
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
-from dcp.lake.store.bucket_store import bucket_store
+from dcp.lake.store.bucket_store import bucket_options, bucket_store
 from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
 from dcp.lake.store.put_if_absent import put_if_absent
 from dcp.lake.store.trial import StoreTrial, require_conditional_writes
@@ -50,17 +49,17 @@ class ObjectPlace(TablePlace):
 
     @property
     def options(self) -> dict[str, str]:
-        """Looks for the secrets at each call.
+        """Looks for the secrets at each call; raises as `bucket_options`."""
+        return bucket_options(self._bucket, self.way)
 
-        Raises:
-            SecretError: a file with a secret cannot be read, or is empty.
-        """
-        return with_secrets(self.url, self.way)
+    @property
+    def _bucket(self) -> str:
+        scheme, bucket, _ = parts_of(self.url)
+        return f"{scheme}://{bucket}"
 
     @property
     def _store(self) -> "ObjectStore":
-        scheme, bucket, _ = parts_of(self.url)
-        return bucket_store(f"{scheme}://{bucket}", self.way)
+        return bucket_store(self._bucket, self.way)
 
     def _path(self, *names: str) -> str:
         return "/".join((parts_of(self.url).path, *names))
@@ -128,8 +127,7 @@ class ObjectPlace(TablePlace):
         return True
 
     def trial(self) -> StoreTrial:
-        scheme, bucket, _ = parts_of(self.url)
-        where = f"{scheme}://{bucket}"
+        where = self._bucket
         if "endpoint" in self.way:
             where += f" at {self.way['endpoint']}"
         return StoreTrial(self._store, self._path(LOG), where)

@@ -287,9 +287,18 @@ def empty_secret(table: Table) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("empty_secret")
-def test_spark_is_not_asked_while_the_file_of_a_secret_is_empty(
+def test_a_key_file_that_becomes_empty_leaves_all_readers_the_last_key(table: Table) -> None:
+    lake_table = table_at(table.place)
+    lake_table.append(CHANGES_ROW, {})
+    assert table_at(table.place).rows("round", "true") == [{"round": 2}]
+    assert table.place.open().version() == 1
+
+
+@pytest.mark.usefixtures("empty_secret")
+def test_spark_is_not_asked_while_the_file_of_a_secret_was_never_filled(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bucket_store._bucket.cache_clear()
     lake_table = table_at(table.place)
     catalog = LakeLocation(schema="s", way=lambda _: table.place.way)
     monkeypatch.setattr(SparkTable, "location", lambda *_: table.place.url)
@@ -471,7 +480,7 @@ def test_a_task_whose_secret_cannot_be_read_says_which(table: Table, tmp_path: P
     secret = Path(table.store.options["secret_access_key_file"])
     place = table.place
     content = secret.read_text()
-    bucket_store._opened.cache_clear()
+    bucket_store._bucket.cache_clear()
     secret.unlink()
     try:
         with pytest.raises(DcplakeError, match=r"secret_access_key_file: cannot read the file"):
