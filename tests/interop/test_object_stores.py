@@ -136,7 +136,7 @@ def test_a_table_is_made_appended_to_by_several_and_read_without_spark(place: Ob
     created = place.commits_from(0)
 
     def append(_: int) -> None:
-        other = replace(table, by_spark=replace(table.by_spark, remembered=RememberedTables()))
+        other = replace(table, remembered=RememberedTables())
         other.append(rows, {"by": "tests"})
 
     with ThreadPoolExecutor(WRITERS) as pool:

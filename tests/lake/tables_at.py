@@ -1,5 +1,6 @@
 """Tables at a place that a test knows, which must be read without Spark."""
 
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 def table_at(place: TablePlace, where: str = "t") -> FileTable:
     """Return the table at a place; ``where`` is what messages call it."""
-    lock = partial(commit_lock, place)
-    by_spark = SparkTable("delta.`t`", where, no_spark, place.uri, RememberedTables(), lock)
-    return FileTable(by_spark, place, lambda: None)
+    lock, uri = partial(commit_lock, place), place.uri
+    return FileTable(
+        "delta.`t`", where, no_spark, uri, RememberedTables(), lock, place, lambda: None
+    )
 
 
 def place_of(table: Table) -> TablePlace:
@@ -34,7 +36,8 @@ def files_of(table: Table) -> FileTable:
 
 def by_spark(table: Table) -> SparkTable:
     """Return the same table as Spark alone reads it."""
-    return table if isinstance(table, SparkTable) else files_of(table).by_spark
+    assert isinstance(table, SparkTable)
+    return SparkTable(**{each.name: getattr(table, each.name) for each in fields(SparkTable)})
 
 
 def no_spark() -> "SparkSession":

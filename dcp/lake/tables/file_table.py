@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,14 +21,13 @@ from dcp.lake.spark.failures import innermost
 from dcp.lake.store.failures import store_error
 from dcp.lake.store.few_rows import append_rows
 from dcp.lake.store.file_commit import takes_files
-from dcp.lake.store.looks import Looks
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.properties import are_plain, commit_properties
-from dcp.lake.store.remembered_table import RememberedTable, RememberedTables
+from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.store.table import Statement, TableSize, sized_columns
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.spark_table import SparkTable, committing, deleted_files, no_table
+from dcp.lake.tables.spark_table import SparkTable, committing, no_table
 from dcp.lake.tables.sql import standard_string
 
 _COORDINATED: Final = frozenset(
@@ -47,7 +46,6 @@ _left_to_spark: Final[set[str]] = set()
 
 _Found = TypeVar("_Found")
 _Asked = TypeVar("_Asked", bound=Callable[..., Any])
-_Given = ParamSpec("_Given")
 
 
 class _OnlySparkError(Exception):
@@ -58,98 +56,66 @@ _USUAL: Final = (TableNotFoundError, _OnlySparkError)
 """What makes us ask Spark without anything being wrong with the table."""
 
 
+class _UnreadableError(Exception):
+    """The cause is a failure to read the table, as its rows were taken."""
+
+
 def _or_spark(by_files: _Asked) -> _Asked:
     """Let Spark do what the files do not allow; what it says of damaged ones users look up.
 
-    The catalog, if one has the table, is asked for its place anew.
-
     Raises:
-        SetupError, SecretError, Exception: see `leave_to_spark`.
-        LakeError: there is no table.
+        SetupError, SecretError, LakeError, Exception: see `FileTable.leave_files`.
     """
 
     @wraps(by_files)
     def ask(table: "FileTable", /, *asked: Any, **named: Any) -> Any:
         try:
             return by_files(table, *asked, **named)
-        except DcplakeError:
-            raise
         except Exception as failure:  # of many classes, not all of them documented
-            table.forget()
-            leave_to_spark(failure, table.where)
-            _refuse_missing(table, failure)
-        return getattr(table.by_spark, by_files.__name__)(*asked, **named)
+            table.leave_files(failure)
+        return getattr(SparkTable, by_files.__name__)(table, *asked, **named)
 
     return cast("_Asked", ask)
 
 
-def _refuse_missing(table: "FileTable", failure: Exception) -> None:
-    """Raise LakeError if there is no table, and no catalog that may have it elsewhere."""
-    has_log = True
-    if isinstance(failure, TableNotFoundError) and table.by_spark.path is not None:
-        try:
-            has_log = table.place.has_log()
-        except Exception as refusal:  # of many classes, not all of them documented
-            leave_to_spark(refusal, table.where)
-    if not has_log:
-        raise no_table(table.where, may_have_data=table.place.has_data())
-
-
-def _by_spark(
-    statement: Callable[Concatenate[SparkTable, _Given], _Found],
-) -> Callable[Concatenate["FileTable", _Given], _Found]:
-    def run(table: "FileTable", /, *given: _Given.args, **named: _Given.kwargs) -> _Found:
-        return statement(table.by_spark, *given, **named)
-
-    return run
-
-
 @dataclass(frozen=True, slots=True)
-class FileTable:
-    """A table at a place that delta-rs opens."""
+class FileTable(SparkTable):
+    """A table at a place that delta-rs opens; what is not here Spark does."""
 
-    by_spark: SparkTable
     place: TablePlace
     forget: Callable[[], object] = field(repr=False, compare=False)
     """Lets a catalog be asked for the table's place anew."""
 
-    @property
-    def sql(self) -> str:
-        return self.by_spark.sql
+    def leave_files(self, failure: Exception) -> None:
+        """Return if Spark may do what failed; the catalog, if one has the table, is asked anew.
 
-    @property
-    def where(self) -> str:
-        return self.by_spark.where
-
-    @property
-    def remembered(self) -> RememberedTables:
-        return self.by_spark.remembered
-
-    @property
-    def looks(self) -> Looks:
-        return self.remembered.looks
-
-    add_columns = _by_spark(SparkTable.add_columns)
-    append_found = _by_spark(SparkTable.append_found)
-    delete = _by_spark(SparkTable.delete)
-    is_readable = _by_spark(SparkTable.is_readable)
-    merge = _by_spark(SparkTable.merge)
-    optimize = _by_spark(SparkTable.optimize)
-    register = _by_spark(SparkTable.register)
-    renew = _by_spark(SparkTable.renew)
-    rewrite = _by_spark(SparkTable.rewrite)
+        Raises:
+            SetupError, SecretError, Exception: see `leave_to_spark`.
+            LakeError: there is no table, and no catalog that may have it elsewhere.
+        """
+        if isinstance(failure, DcplakeError):
+            raise failure
+        self.forget()
+        leave_to_spark(failure, self.where)
+        has_log = True
+        if isinstance(failure, TableNotFoundError) and self.path is not None:
+            try:
+                has_log = self.place.has_log()
+            except Exception as refusal:  # of many classes, not all of them documented
+                leave_to_spark(refusal, self.where)
+        if not has_log:
+            raise no_table(self.where, may_have_data=self.place.has_data())
 
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
-        found = self.by_spark.run_vacuum(metadata, hours, dry_run=dry_run)
-        if dry_run:
-            return found
-        try:
-            self.place.tidy_log()
-        except Exception as failure:  # of many classes, not all of them documented
-            leave_to_spark(failure, self.where)
-        return deleted_files(self.commits, self.where)
+        found = SparkTable.vacuum(self, metadata, hours, dry_run=dry_run)
+        if not dry_run:
+            try:
+                self.place.tidy_log()
+            except Exception as failure:  # of many classes, not all of them documented
+                leave_to_spark(failure, self.where)
+        return found
 
     @_or_spark
     def exists(self) -> bool:
@@ -164,7 +130,7 @@ class FileTable:
                     raise
             else:
                 return True
-        if self.by_spark.path is None:
+        if self.path is None:
             raise TableNotFoundError(self.where)  # a catalog may have it elsewhere by then
         self.remembered.note_absent(self.sql, begun_at)
         return False
@@ -194,15 +160,22 @@ class FileTable:
     def commits(self, limit: int) -> list[dict[str, Any]]:
         return self._newest().commits(self.place, limit)
 
-    def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
-        return self.take_rows(columns, condition, list)
-
-    @_or_spark
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        found = self._execute(f"SELECT {columns} FROM {_NAME} WHERE {condition}", None)
-        return take(row for batch in found for row in batch.to_pylist())
+        try:
+            return take(self._read_rows(f"SELECT {columns} FROM {_NAME} WHERE {condition}"))
+        except _UnreadableError as failure:
+            assert isinstance(failure.__cause__, Exception)
+            self.leave_files(failure.__cause__)
+        return SparkTable.take_rows(self, columns, condition, take)
+
+    def _read_rows(self, statement: str) -> Iterator[dict[str, Any]]:
+        try:
+            for batch in self._execute(statement, None):
+                yield from batch.to_pylist()
+        except Exception as failure:  # of many classes, not all of them documented
+            raise _UnreadableError from failure
 
     @_or_spark
     def query(

@@ -84,7 +84,7 @@ class SparkStore:
     def slots(self) -> int:
         return session_slots(self.spark)
 
-    def table(self, name: str) -> FileTable | SparkTable:
+    def table(self, name: str) -> SparkTable:
         """Return a table by its files, or by Spark if only Spark finds it, or may make it."""
         located = self._located(name)
         if located is None or located.place is None:
@@ -93,17 +93,19 @@ class SparkStore:
 
     def _by_files(self, name: str, place: TablePlace) -> FileTable:
         forget = partial(self.located.pop, name, None)
-        return FileTable(self._by_spark(name, place), place, forget)
+        return FileTable(*self._names(name), partial(commit_lock, place), place, forget)
 
-    def _by_spark(self, name: str, place: TablePlace | None = None) -> SparkTable:
+    def _by_spark(self, name: str) -> SparkTable:
+        return SparkTable(*self._names(name), partial(commit_lock, None))
+
+    def _names(self, name: str) -> tuple[str, str, StartSpark, str | None, RememberedTables]:
         location = self.location
-        return SparkTable(
+        return (
             location.table_sql(name),
             f"{location}: table {name}",
             self.start_spark,
             None if location.root is None else location.spark_path(name),
             self.remembered,
-            partial(commit_lock, place),
         )
 
     def _located(self, name: str) -> Located | None:
@@ -253,7 +255,7 @@ class SparkRows:
     """Rows of ``changes`` that Spark appends; each attempt makes them anew."""
 
     frame: "DataFrame"
-    table: FileTable | SparkTable
+    table: SparkTable
     settings: Mapping[str, str]
 
     def append(

@@ -39,6 +39,7 @@ from dcp.lake.tables.transaction import (
 )
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
     from pyspark.sql import SparkSession
 
 StartSpark = Callable[[], "SparkSession"]
@@ -194,8 +195,9 @@ class SparkTable:
         """Return None: Spark does not tell."""
         return None
 
-    def read_log(self) -> None:
-        """Return None: delta-rs alone has it."""
+    def read_log(self) -> "StoredTable | None":
+        """Return the table as delta-rs read it; None if only Spark reads it."""
+        return None
 
     def columns(self, version: int | None = None) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
@@ -399,22 +401,29 @@ class SparkTable:
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
-        found = self.run_vacuum(metadata, hours, dry_run=dry_run)
-        return found if dry_run else deleted_files(self.commits, self.where)
-
-    @committing
-    def run_vacuum(
-        self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
-    ) -> int:
-        """Return how many files a dry run found; without it the newest commits say what it did."""
         spark = self.start_spark()
         # By default it lists folders in 10,000 tasks, whatever the size of the table.
         tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
         settings = {_LISTING_TASKS: str(tasks), _RETAIN_IGNORED: "false"}
         longer = "" if hours is None else f" RETAIN {hours} HOURS"
-        with described(spark, metadata, settings):
+        with self.looks.committing(), described(spark, metadata, settings):
             files = spark.sql(f"VACUUM {self.sql}{longer}{' DRY RUN' if dry_run else ''}").collect()
-        return len(files)
+        return len(files) if dry_run else self._deleted_files()
+
+    def _deleted_files(self) -> int:
+        """Return how many files the newest VACUUM deleted, by its commits.
+
+        Raises:
+            LakeError: Spark was told not to write that down.
+        """
+        for limit in _VACUUM_LOOKS:
+            for commit in self.commits(limit):
+                if commit["operation"] == "VACUUM END":
+                    return int(commit["operationMetrics"]["numDeletedFiles"])
+        raise LakeError(
+            f"{self.where}: found no commit VACUUM END, expected one for the VACUUM that was made; "
+            "see that nobody sets spark.databricks.delta.vacuum.logging.enabled = false"
+        )
 
     def register(self, name: str) -> None:
         assert self.path is not None, "a catalog's table has a name"
@@ -488,19 +497,3 @@ def _column_list(columns: pa.Schema, comments: Mapping[str, str]) -> str:
         return f"{quoted(column.name)} {spark_type(column.type)}{comment}"
 
     return ", ".join(map(told, columns))
-
-
-def deleted_files(commits: Callable[[int], list[dict[str, Any]]], where: str) -> int:
-    """Return how many files the newest VACUUM of a table deleted, by its commits.
-
-    Raises:
-        LakeError: Spark was told not to write that down.
-    """
-    for limit in _VACUUM_LOOKS:
-        for commit in commits(limit):
-            if commit["operation"] == "VACUUM END":
-                return int(commit["operationMetrics"]["numDeletedFiles"])
-    raise LakeError(
-        f"{where}: found no commit VACUUM END, expected one for the VACUUM that was made; see that "
-        "nobody sets spark.databricks.delta.vacuum.logging.enabled = false"
-    )

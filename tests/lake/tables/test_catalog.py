@@ -97,7 +97,7 @@ def test_views_and_tables_of_other_formats_are_left_to_spark(store: SparkStore) 
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW control AS SELECT 't' AS id")
     assert not store.table("control").exists(), "a temporary view is none of the schema"
     for name, found in (("docs", "v"), ("changes", "p")):
-        assert isinstance(store.table(name), SparkTable)
+        assert type(store.table(name)) is SparkTable
         assert store.table(name).rows("id", "true") == [{"id": found}]
 
 
@@ -190,7 +190,7 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
         assert asked == [f"s3a://{BUCKET}"]
         assert SECRET_KEY not in repr(table) + repr(store)
         unknown = SparkStore(lambda: session, LakeLocation(schema="main.travel"))
-        assert isinstance(unknown.table("docs"), SparkTable)
+        assert type(unknown.table("docs")) is SparkTable
         conf["spark.delta.logStore.s3a.impl"] = "io.delta.storage.S3DynamoDBLogStore"
         anew = SparkStore(lambda: session, location)
-        assert isinstance(anew.table("docs"), SparkTable), "it knows the newest commits"
+        assert type(anew.table("docs")) is SparkTable, "it knows the newest commits"

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,34 @@ def folder_of(lake: LakeTables) -> Path:
 
 
 def without_spark(table: FileTable) -> FileTable:
-    return replace(table, by_spark=replace(table.by_spark, start_spark=never))
+    return replace(table, start_spark=never)
+
+
+@pytest.mark.parametrize("failure", [AttributeError, KeyError, OSError, ValueError])
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_failure_of_who_takes_rows_does_not_start_spark(
+    tmp_path: Path, failure: type[Exception], count: int
+) -> None:
+    table = table_at(FolderPlace(tmp_path / "t"))
+    table.create(pa.schema({"id": pa.string()}), (), {})
+    table.append(pa.table({"id": ["a", "b"]}), {})
+
+    def take(rows: Iterator[dict[str, Any]]) -> None:
+        assert len(list(islice(rows, count))) == count
+        raise failure("ours")
+
+    with pytest.raises(failure, match="ours"):
+        table.take_rows("id", "true", take)
+
+
+def test_rows_that_become_unreadable_as_they_are_taken_are_left_to_spark(tmp_path: Path) -> None:
+    table = table_at(FolderPlace(tmp_path / "t"))
+    table.create(pa.schema({"id": pa.string()}), (), {})
+    table.append(pa.table({"id": ["a"]}), {})
+    for file in (tmp_path / "t").glob("*.parquet"):
+        file.write_bytes(b"damaged")
+    with pytest.raises(AssertionError, match="Spark was started"):
+        table.take_rows("id", "true", list)
 
 
 @pytest.mark.parametrize("mistake", [AssertionError, AttributeError, KeyError, TypeError])
@@ -97,11 +125,11 @@ def test_a_mistake_in_our_program_does_not_start_spark(
     table = table_at(FolderPlace(tmp_path / "t"))
     table.create(pa.schema({"id": pa.string()}), (), {})
 
-    def take(_: object) -> None:
+    def statement(*_: object) -> str:
         raise mistake("ours")
 
     with pytest.raises(mistake, match="ours"):
-        table.take_rows("id", "true", take)
+        table.query(statement, pa.schema({"id": pa.string()}))
 
 
 def test_the_log_says_once_why_spark_is_asked(
