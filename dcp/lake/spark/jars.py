@@ -14,22 +14,32 @@ repository. They hold less than the packages ask for:
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from base64 import b64encode
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
+from textwrap import shorten
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from dcp.errors import SetupError
 from dcp.lake.spark.install_paths import jars_folder
+from dcp.printable import printable
 
 _VARIABLE: Final = "DEFAULT_ARTIFACT_REPOSITORY"
 _MAVEN_CENTRAL: Final = "https://repo1.maven.org/maven2"
 _DOWNLOAD_TIME: Final = timedelta(minutes=10)
 _LISTS: Final = Path(__file__).parent
+
+_ANSWER: Final = re.compile(r"Error performing GET (\S+) .*?status code: ([^:]*)(?::(.*))?")
+"""How obstore tells a server's answer."""
+_MARKUP: Final = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>?", re.IGNORECASE)
+_PAGE_BEGIN: Final = 2000
+_MOST_WORDS: Final = 80
+"""Characters of an answer that are searched for words, and that are shown."""
 
 LOG_STORE_JAR: Final = _LISTS / "log_store" / "dcplake-s3-log-store.jar"
 """Commits to tables on S3; its source is beside it."""
@@ -113,8 +123,6 @@ def _content(wanted: JarSet, path: PurePosixPath, folder: Path) -> bytes:
     from obstore.exceptions import BaseError
     from obstore.store import HTTPStore
 
-    from dcp.lake.store.failures import plain_line
-
     repository, headers = _repository()
     try:
         store = HTTPStore.from_url(
@@ -129,10 +137,25 @@ def _content(wanted: JarSet, path: PurePosixPath, folder: Path) -> bytes:
         return bytes(store.get(str(path)).bytes())
     except (BaseError, OSError, ValueError) as error:
         raise SetupError(
-            f"The {wanted.title} could not be downloaded from {repository}: {plain_line(error)}; "
+            f"The {wanted.title} could not be downloaded from {repository}: {_told(error)}; "
             f"see that it can be reached, or name another Maven repository with {_VARIABLE}, or "
             f"put the files of {wanted.files} into {folder} by hand"
         ) from error
+
+
+def _told(failure: BaseException) -> str:
+    """Return a failure in one line; of a server's answer its URL, status and first words.
+
+    Proxies answer with whole pages of HTML.
+    """
+    from dcp.lake.store.failures import plain_line
+
+    told = plain_line(failure)
+    if (answer := _ANSWER.search(told)) is None:
+        return told
+    url, status, page = answer.groups("")
+    words = shorten(_MARKUP.sub(" ", page[:_PAGE_BEGIN]), _MOST_WORDS, placeholder=" …")
+    return printable(f"{url}: {status}{f': {words}' if words else ''}")
 
 
 def _repository() -> tuple[str, dict[str, str]]:

@@ -257,9 +257,32 @@ def test_failed_download_is_one_line_and_leaves_nothing(
     with pytest.raises(SetupError) as refused:
         jars.delta_jars()
     assert f"could not be downloaded from {repository.address}: " in str(refused.value)
-    assert f"{repository.names[1]} not found" in str(refused.value)
+    assert f"/{repository.names[1]}: 404 Not Found: " in str(refused.value)
     assert "\n" not in str(refused.value)
     assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_server_that_answers_with_a_page_is_told_by_url_status_and_its_first_words(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (
+        "<!DOCTYPE html>\n<html><head><title>Blocked</title><style>a {color: red}</style></head>"
+        "<body>\n<h1>Ask \x1b[2J the help desk</h1>" + "<p>more" * 1000
+    )
+
+    def answer(handler: SimpleHTTPRequestHandler) -> None:
+        handler.send_response(403)
+        handler.send_header("Content-Length", str(len(page)))
+        handler.end_headers()
+        handler.wfile.write(page.encode())
+
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "do_GET", answer)
+    with pytest.raises(SetupError) as refused:
+        jars.delta_jars()
+    told = str(refused.value)
+    assert f"/{repository.names[0]}: 403 Forbidden: Blocked Ask" in told
+    assert "the help desk more more" in told and told.isprintable()
+    assert "<" not in told and "color" not in told and told.count("more") < 20
 
 
 @pytest.mark.parametrize(
