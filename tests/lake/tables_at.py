@@ -1,10 +1,8 @@
 """Tables at a place that a test knows, which must be read without Spark."""
 
 from dataclasses import fields
-from functools import partial
 from typing import TYPE_CHECKING
 
-from dcp.lake.store.file_commit import commit_lock
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Table
@@ -17,10 +15,8 @@ if TYPE_CHECKING:
 
 def table_at(place: TablePlace, where: str = "t") -> FileTable:
     """Return the table at a place; ``where`` is what messages call it."""
-    lock, uri = partial(commit_lock, place), place.uri
-    return FileTable(
-        "delta.`t`", where, no_spark, uri, RememberedTables(), lock, place, lambda: None
-    )
+    named = "delta.`t`", where, no_spark, place.uri
+    return FileTable(*named, RememberedTables(), place, lambda: None)
 
 
 def place_of(table: Table) -> TablePlace:

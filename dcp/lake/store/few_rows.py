@@ -17,7 +17,6 @@ from dcp.lake.store.file_commit import (
     attempts,
     checkpoint_if_due,
     commit_lines,
-    commit_lock,
     compacted,
     unknown_features,
     write_checkpoint,
@@ -60,8 +59,7 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
         added = [] if file is None else [file]
         lines = commit_lines(appended(added, table.version(), user_metadata, Operation.WRITE))
         try:
-            with commit_lock(place):
-                place.commit(version, lines)
+            place.commit(version, lines)
         except FileExistsError:
             continue
         except Exception as failure:  # of many classes, not all of them documented
@@ -93,8 +91,7 @@ def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
         file = _written(place, _all_rows(table))
         if file is None:
             return
-        with commit_lock(place):
-            place.commit(table.version() + 1, commit_lines(compacted(sizes, file, table.version())))
+        place.commit(table.version() + 1, commit_lines(compacted(sizes, file, table.version())))
         write_checkpoint(place, table.version() + 1, table.metadata().configuration)
     except Exception as failure:  # another process may do the same
         _LOG.debug("%s: %s; its files stay as they are", place, plain_line(failure))

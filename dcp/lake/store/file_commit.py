@@ -12,11 +12,8 @@ commit survives the end of any process at once, and of the machine when it is on
 import json
 import logging
 import re
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from enum import Enum
 from random import random
 from typing import TYPE_CHECKING, Any, Final
@@ -88,23 +85,6 @@ _METRICS: Final = {
 }
 
 _LOG = logging.getLogger(__name__)
-
-
-_commit_locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
-
-
-@contextmanager
-def commit_lock(place: TablePlace | None) -> Iterator[None]:
-    """Lock: keeps this process's other threads from committing to the table at ``place``.
-
-    For our statements beside Spark's: a lock of Spark's log store keeps its own commits apart.
-    None: only Spark commits to the table.
-    """
-    if place is None:
-        yield
-        return
-    with _commit_locks[place.uri]:
-        yield
 
 
 class VersionTakenError(Exception):
@@ -179,8 +159,7 @@ def commit_files(
     actions = appended(files, read_version, user_metadata, operation, transaction)
     version = read_version + 1
     try:
-        with commit_lock(place):
-            place.commit(version, commit_lines(actions))
+        place.commit(version, commit_lines(actions))
     except FileExistsError:
         name = f"{place}/{LOG}/{commit_name(version)}"
         raise VersionTakenError(f"{name}: found a commit there, expected none") from None

@@ -3,11 +3,14 @@
 import logging
 import os
 import time
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Lock
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -15,6 +18,7 @@ import pyarrow as pa
 from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
 
 _LOG = logging.getLogger(__name__)
+_commit_locks: Final[defaultdict[Path, Lock]] = defaultdict(Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,15 @@ class FolderPlace(TablePlace):
         beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
         try:
             beside.write_bytes(content)
-            os.link(beside, place)
+            with self.beside_spark():
+                os.link(beside, place)
         finally:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
+
+    def beside_spark(self) -> AbstractContextManager[object]:
+        """Lock: in a folder Spark looks for a file, and then renames its own onto it."""
+        return _commit_locks[self.path]
 
     def prepare_checkpoint(self) -> None:
         """Remove the last checkpoint's checksum, too.

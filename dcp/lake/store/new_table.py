@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema as StoredSchema
 
-from dcp.lake.store.file_commit import commit_info, commit_lines, commit_lock
+from dcp.lake.store.file_commit import commit_info, commit_lines
 from dcp.lake.store.place import TablePlace
 
 DELETION_VECTORS: Final = "delta.enableDeletionVectors"
@@ -27,8 +27,7 @@ def commit_table(
     ``place`` must commit (`TablePlace.can_commit`).
     """
     try:
-        with commit_lock(place):
-            place.commit(0, commit_lines(_actions(columns, cluster_by, properties)))
+        place.commit(0, commit_lines(_actions(columns, cluster_by, properties)))
     except FileExistsError:
         return
 

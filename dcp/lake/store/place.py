@@ -6,7 +6,7 @@ holds no secrets, so it may travel to tasks: whoever opens the store looks for t
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -98,6 +98,13 @@ class TablePlace(ABC):
         Raises:
             FileExistsError: another commit has that version. Of two writers one wins.
         """
+
+    def beside_spark(self) -> AbstractContextManager[object]:
+        """Keep this process's commits from coming between those of a Spark statement.
+
+        By default nothing: an object store itself refuses the second commit of a version.
+        """
+        return nullcontext()
 
     @abstractmethod
     def tidy_log(self) -> None:

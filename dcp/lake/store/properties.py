@@ -10,7 +10,6 @@ from dcp.lake.store.file_commit import (
     checkpoint_if_due,
     commit_info,
     commit_lines,
-    commit_lock,
     unknown_features,
 )
 from dcp.lake.store.place import TablePlace
@@ -44,8 +43,7 @@ def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -
         if after == before:
             return True
         try:
-            with commit_lock(place):
-                place.commit(table.version() + 1, commit_lines(_actions(table, properties, after)))
+            place.commit(table.version() + 1, commit_lines(_actions(table, properties, after)))
         except FileExistsError:
             continue
         checkpoint_if_due(place, table.version() + 1, after)

@@ -6,6 +6,7 @@ process needs no JVM.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
@@ -105,6 +106,9 @@ class FileTable(SparkTable):
                 leave_to_spark(refusal, self.where)
         if not has_log:
             raise no_table(self.where, may_have_data=self.place.has_data())
+
+    def beside_files(self) -> AbstractContextManager[object]:
+        return self.place.beside_spark()
 
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False

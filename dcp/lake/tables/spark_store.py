@@ -24,7 +24,7 @@ from dcp.lake.spark.session import (
 )
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.data_file import FileContents
-from dcp.lake.store.file_commit import Operation, commit_lock, takes_files
+from dcp.lake.store.file_commit import Operation, takes_files
 from dcp.lake.store.lake_store import BatchFunction, NewRows
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import Located, TablePlace
@@ -93,10 +93,10 @@ class SparkStore:
 
     def _by_files(self, name: str, place: TablePlace) -> FileTable:
         forget = partial(self.located.pop, name, None)
-        return FileTable(*self._names(name), partial(commit_lock, place), place, forget)
+        return FileTable(*self._names(name), place, forget)
 
     def _by_spark(self, name: str) -> SparkTable:
-        return SparkTable(*self._names(name), partial(commit_lock, None))
+        return SparkTable(*self._names(name))
 
     def _names(self, name: str) -> tuple[str, str, StartSpark, str | None, RememberedTables]:
         location = self.location

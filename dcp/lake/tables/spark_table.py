@@ -8,7 +8,7 @@ says of a damaged log is what users look up.
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -123,12 +123,14 @@ class SparkTable:
     """Spark finds the table here without a catalog."""
     remembered: RememberedTables = field(repr=False, compare=False)
     """An open lake shares it, so that an unchanged log is not read again."""
-    lock: Callable[[], AbstractContextManager[None]] = field(repr=False, compare=False)
-    """Keeps this process's commits of files from coming between those of a statement."""
 
     @property
     def looks(self) -> Looks:
         return self.remembered.looks
+
+    def beside_files(self) -> AbstractContextManager[object]:
+        """Keep this process's commits of files from coming between those of a statement."""
+        return nullcontext()
 
     def exists(self) -> bool:
         if self.remembered.is_absent(self.sql):
@@ -393,7 +395,7 @@ class SparkTable:
             self.start_spark(),
             reader_settings(largest_bytes) if largest_bytes else {},
         )
-        with self.lock(), described(spark, metadata, settings):
+        with self.beside_files(), described(spark, metadata, settings):
             [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
@@ -466,7 +468,7 @@ class SparkTable:
             yield spark
 
     def _alter(self, change: str) -> None:
-        with self._there() as spark, self.lock():
+        with self._there() as spark, self.beside_files():
             spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
 
     def _at(self, version: int | None) -> str:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
-from dcp.lake.store.file_commit import VersionTakenError, commit_files, commit_lock, takes_files
+from dcp.lake.store.file_commit import VersionTakenError, commit_files, takes_files
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.history import history
@@ -168,7 +168,7 @@ def test_spark_trusts_our_checkpoint_that_follows_one_of_its_own(lake: LakeTable
 
 def test_a_commit_waits_for_one_of_spark_in_another_thread(lake: LakeTables) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with commit_lock(place_of(lake)):
+        with place_of(lake).beside_spark():
             committing = pool.submit(commit, place_of(lake), 0, 1)
             with pytest.raises(TimeoutError):
                 committing.result(0.5)

@@ -5,11 +5,15 @@ Without Spark: what tasks and drivers do there is done here.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
+from threading import Event
 from time import monotonic, sleep
 from types import MappingProxyType
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pyarrow as pa
@@ -313,6 +317,29 @@ def test_spark_is_not_asked_while_the_file_of_a_secret_was_never_filled(
     for ask in asks:
         with pytest.raises(SecretError, match="secret_access_key_file: the first line of the file"):
             ask()
+
+
+def test_a_round_commits_while_spark_optimizes_the_same_table(table: Table) -> None:
+    """Spark stands still in OPTIMIZE, before its commit."""
+    begun, ends = Event(), Event()
+
+    def done() -> list[dict[str, dict[str, int]]]:
+        begun.set()
+        assert ends.wait(MOST_SECONDS)
+        return [{"metrics": {"numFilesAdded": 1, "numFilesRemoved": 4}}]
+
+    statement = Mock(collect=done)
+    spark = Mock(sql=lambda _: statement)
+    lake_table = replace(table_at(table.place), start_spark=lambda: spark)
+    with ThreadPoolExecutor(2) as pool:
+        optimizing = pool.submit(lake_table.optimize, {}, 0, whole=False)
+        try:
+            assert begun.wait(MOST_SECONDS)
+            pool.submit(table.round).result(MOST_SECONDS)
+            assert table.versions() == [0, 1] and not optimizing.done()
+        finally:
+            ends.set()
+        assert optimizing.result()["numFilesRemoved"] == 4
 
 
 def is_write(request: Request) -> bool:
