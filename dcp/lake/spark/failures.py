@@ -77,6 +77,16 @@ _CAUSES: Final = (
     ),
     Cause(
         re.compile(
+            r"ClassNotFoundException: (\S+)\n(?:\s*at [^\n]*\n)*?"
+            r"\s*at [^\n]*\.delta\.storage\.(?:Delegating)?LogStore"
+        ),
+        SetupError,
+        "found no such class, expected the log store that a setting spark.delta.logStore.* names",
+        "correct the setting in [spark.conf], or where Spark gets it, or add the jar that has the "
+        "class to spark.jars (docs/object-stores.md)",
+    ),
+    Cause(
+        re.compile(
             r"\[DELTA_(?:VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG|STATE_RECOVER_ERROR|"
             r"LOG_FILE_NOT_FOUND\w*|MISSING_PART_FILES|CREATE_TABLE_WITH_NON_EMPTY_LOCATION)\]"
             r"(?: (\w*:?/\S+?):)?"

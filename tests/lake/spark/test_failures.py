@@ -108,6 +108,13 @@ CASES = [
         r"dcplake\.S3LogStore: found no such class, .* adds dcplake's jar",
     ),
     (
+        "java.lang.ClassNotFoundException: theirs.LogStore\n\tat java.base/java.lang.Class.forName("
+        "Class.java:398)\n\tat org.apache.spark.sql.delta.storage.LogStore$."
+        "createLogStoreWithClassName(LogStore.scala:291)",
+        SetupError,
+        r"failed: theirs\.LogStore: found no such class, expected the log store .* \[spark\.conf\]",
+    ),
+    (
         "dcplake.S3LogStore$UnsafeStoreException: s3://b at http://h:1: the store does not know If",
         LakeError,
         r"s3://b at http://h:1: the store does not refuse to overwrite .* nothing was committed",
