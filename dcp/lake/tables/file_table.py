@@ -1,4 +1,4 @@
-"""A table whose files this process reads and commits, by delta-rs; Spark does the rest.
+"""A table whose files this process reads by delta-rs, and commits itself; Spark does the rest.
 
 delta-rs reads a table in a folder of this machine or in an object store in milliseconds, and this
 process needs no JVM.
