@@ -51,8 +51,9 @@ def test_the_page_of_operations_lists_the_exit_codes_that_there_are() -> None:
 
 def commands_in(page: str) -> Iterator[list[str]]:
     """The words of each command of dcplake in a page: a line of a block, or a text in backticks."""
-    blocks = re.findall(r"^```(?:sh|bash|console|text)?\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    shown = [block for kind, block in blocks if kind in ("", "sh", "bash", "console", "text")]
+    lines = [line for block in shown for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"(?<!`)`(dcplake [^`\n]+)`", page)
     for line in lines:
         found = re.match(r"(?:\$ )?(?:[*0-9/]+ +){0,5}(?:\S*/)?(dcplake|spark-submit) (.*)", line)
