@@ -1,14 +1,19 @@
-"""Fixtures of all tests: one Spark session for a run, and Hypothesis without a clock."""
+"""Fixtures of all tests: one Spark session for a process, and Hypothesis without a clock."""
 
+import gc
 import logging
 import os
+import re
 from collections.abc import Generator, Iterator
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from tests.quick_spark import QUICK_CONF
 from tests.simulation.report import told_by
@@ -41,6 +46,14 @@ _SPREAD: Final = 0.7
 """The part of the quick modules among which the slow ones are; the rest comes behind."""
 
 
+gc.disable()  # until all tests are collected: they stay
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread modules with slow tests among the others, which begin early and end last.
 
@@ -64,6 +77,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         *((number / before_each, tests) for number, tests in enumerate(quick)),
     ]
     items[:] = [each for _, tests in sorted(spread, key=itemgetter(0)) for each in tests]
+
+
+_OF_SESSION: Final = re.compile(r'\b(spark(: |"\))|new_lake\b|view: Callable)')
+"""What a module takes whose tests share the Spark session of their process."""
+
+_OF_ONE_DRIVER: Final = (
+    "lake/run/test_backfill.py",
+    "lake/run/test_crashes.py",
+    "lake/run/test_side_by_side.py",
+    "lake/run/test_stopped_drivers.py",
+)
+"""Modules that one process tests, since they share a driver: the fixture ``host``."""
+
+
+class FewSessions(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives modules with the shared Spark session to every second process, as long as others wait.
+
+    The first statements of each session take half a minute of CPU more than later ones.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        module: str = super()._split_scope(nodeid)
+        return "one driver" if module.endswith(_OF_ONE_DRIVER) else module
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        takes_spark = self.nodes.index(node) % 2 == 0
+        for scope, tests in self.workqueue.items():
+            if _has_session(self.config.rootpath / next(iter(tests)).split("::")[0]) == takes_spark:
+                self.workqueue.move_to_end(scope, last=False)
+                break
+        super()._assign_work_unit(node)
+
+
+@cache
+def _has_session(module: Path) -> bool:
+    return _OF_SESSION.search(module.read_text()) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewSessions | None:
+    return FewSessions(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(wrapper=True)

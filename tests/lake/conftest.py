@@ -13,7 +13,7 @@ from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.opening import refuse_to_start
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
-from tests.lake.driver_host import DriverHost
+from tests.lake.driver_host import QUICKLY_GIVEN_UP, DriverHost
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 
 if TYPE_CHECKING:
@@ -83,11 +83,24 @@ def lakes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dcp.lake.tables.opening.session", lambda *_, **__: refuse_to_start())
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHost]:
-    """One driver in a process of its own for all tests of a module."""
-    host = DriverHost(tmp_path_factory.mktemp("driver") / "host")
-    try:
-        yield host
-    finally:
-        host.kill()
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[DriverHost]]:
+    """The driver that `host` has made, if any."""
+    made: list[DriverHost] = []
+    yield made
+    for each in made:
+        each.kill()
+
+
+@pytest.fixture
+def host(hosts: list[DriverHost], tmp_path_factory: pytest.TempPathFactory) -> DriverHost:
+    """One driver in a process of its own for all tests that take it, until one kills it.
+
+    ``tests/conftest.py`` names their modules.
+    """
+    if not hosts or not hosts[-1].is_free:
+        while hosts:
+            hosts.pop().kill()
+        folder = tmp_path_factory.mktemp("driver") / "host"
+        hosts.append(DriverHost(folder, QUICKLY_GIVEN_UP))
+    return hosts[-1]

@@ -31,6 +31,8 @@ from tests.lake.process_tree import process_tree, stop_tree, wake_tree
 from tests.lake.statement_log import ENDED, install, log_statements, read_statements
 from tests.quick_spark import QUICK_CONF
 
+QUICKLY_GIVEN_UP: Final = {"spark.network.timeout": "40s", "spark.network.timeoutInterval": "5s"}
+"""After so long without a heartbeat Spark gives an executor up, but in local mode."""
 WAIT_SECONDS: Final = 300.0
 _SECONDS: Final = 0.05
 _QUICKLY_SECONDS: Final = 0.002
@@ -60,6 +62,7 @@ class DriverHost:
         environment |= {VARIABLE: f"{_OF_WORKERS}:0=pause", FILE_VARIABLE: str(self.receiving)}
         self._statements = folder / "none"
         self._commands = 0
+        self._is_busy = False
         self._output = (folder / "host.log").open("wb")
         words = [sys.executable, "-m", "tests.lake.driver_host", str(folder), json.dumps(conf)]
         self._process = subprocess.Popen(
@@ -78,6 +81,7 @@ class DriverHost:
         """
         self._require_alive("its command")
         self._commands += 1
+        self._is_busy = True
         folder = self._folder / f"command-{self._commands}"
         folder.mkdir()
         self._statements = folder / "statements"
@@ -106,7 +110,13 @@ class DriverHost:
         stdout = cast("IO[bytes]", self._process.stdout)
         line = stdout.readline()
         assert line, f"the host ended before its command:\n{self._log()}"
+        self._is_busy = False
         return Ended(**json.loads(line))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can begin a command: it lives, and nothing is left of the one before."""
+        return self._process.poll() is None and not self._is_busy
 
     @property
     def statements(self) -> list[str]:
@@ -161,6 +171,8 @@ class DriverHost:
 
     def kill(self) -> None:
         """End all of them at this instant: none can say or write another word."""
+        if self._process.returncode is not None:
+            return
         with contextlib.suppress(psutil.NoSuchProcess):
             self.stop()
             for each in process_tree(self._process.pid):

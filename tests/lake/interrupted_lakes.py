@@ -100,9 +100,9 @@ class InterruptedLakes:
         self.write(20)
         run(settings, once=True, spark=self.spark)
 
-    def maintain(self, settings: Settings, steps: Sequence[str] | None = None) -> None:
-        """Do all maintenance, or some steps of it, as if the horizon began now: it cleans more than
-        who came before.
+    def maintain(self, settings: Settings, steps: Sequence[str]) -> None:
+        """Do steps of maintenance as if the horizon began now: they clean more than who came
+        before.
         """
         lake, horizon = self.lake(settings), Horizon.of_hours(settings.lake.horizon_hours)
         later = datetime.now(UTC) + timedelta(seconds=horizon.seconds)

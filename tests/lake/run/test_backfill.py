@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,15 +48,6 @@ if TYPE_CHECKING:
 VBUCKETS = 6
 RATE = 0.015
 """Megabytes per second: what one vbucket of the tests takes two seconds for."""
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[DriverHost]:
-    host = DriverHost(tmp_path / "host")
-    try:
-        yield host
-    finally:
-        host.kill()
 
 
 def cluster_of(nodes: int, replicas: int, checkpoint_items: int = 10_000) -> ProducerCluster:

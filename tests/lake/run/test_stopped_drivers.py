@@ -33,10 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FENCED: Final = FencedError.exit_code
 IDLE_SECONDS: Final = 40.0
 """After so long the nodes close a connection that answers no NOOP."""
-QUICKLY_GIVEN_UP: Final = {"spark.network.timeout": "40s", "spark.network.timeoutInterval": "5s"}
-"""After so long without a heartbeat Spark gives an executor up, but in local mode."""
 STOPPED_SECONDS: Final = 50.0
-"""Longer than both."""
+"""Longer than that, and than Spark's time limits (`QUICKLY_GIVEN_UP`)."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,19 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def lakes(
+    spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InterruptedLakes]:
     [seed] = seeds(1, first=8000)
     folder = tmp_path_factory.mktemp("stopped")
     settings = ClusterSettings(nodes=2, vbuckets=4, seed=seed, idle_timeout_seconds=IDLE_SECONDS)
     with ProducerCluster(settings) as cluster:
-        host = DriverHost(folder / "host", QUICKLY_GIVEN_UP)
-        try:
-            yield Scene(InterruptedLakes(cluster, spark, folder, seed), host)
-        finally:
-            host.kill()
+        yield InterruptedLakes(cluster, spark, folder, seed)
+
+
+@pytest.fixture
+def scene(lakes: InterruptedLakes, host: DriverHost) -> Scene:
+    return Scene(lakes, host)
 
 
 def require_fenced(ended: Ended) -> None:
@@ -173,7 +174,7 @@ def test_stopped_inside_maintenance(scene: Scene, step: str, statement: str) -> 
     settings = lakes.old()
     stop_in(scene, settings, statement, words=("maintain", "--step", step))
     lakes.take_over(settings)
-    lakes.maintain(settings, None if step == "clean" else [step])
+    lakes.maintain(settings, ["clean", "vacuum"] if step == "clean" else [step])
     noted = cleaned_round(lakes.lake(settings), DOCS)
     host.wake()
     ended = host.ended()
