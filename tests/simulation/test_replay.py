@@ -54,7 +54,7 @@ def test_options_are_the_seeds_own() -> None:
     ("mutation", "begin", "promises"),
     [
         ("publishes half snapshots", 9, ("P1/P2",)),
-        ("takes back no dead rows", 0, ("P1/P2", "P6")),
+        ("takes back no dead rows", 4, ("P1/P2",)),
         ("driver does not look for others", 107, ("P7",)),
         ("a flush takes nothing", 4, ("P1/P2",)),
         ("publishes what no disk has", 6, ("persist_to",)),
@@ -65,7 +65,7 @@ def test_a_fault_of_ours_is_found_and_says_how_to_repeat_it(
 ) -> None:
     """By the promise that it breaks, or by the first of them that a seed comes to.
 
-    ``begin`` is the first seed that finds it: to run those below it takes minutes.
+    ``begin`` is a seed that finds it within a second: to run those below it takes minutes.
     """
     found = seeds_until_found(mutation, range(begin, begin + SEEDS_TO_TRY))
     assert found is not None, f"found nothing in {SEEDS_TO_TRY} seeds"
