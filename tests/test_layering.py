@@ -182,9 +182,9 @@ STARTS_SPARK = Path("dcp/lake/spark/session.py")
 
 # What only the packages that store a lake name, in text or as a module.
 OF_THE_STORE = re.compile(
-    r"\b(?:VACUUM|RESTORE|OPTIMIZE|REORG|MERGE INTO|INSERT INTO|DELETE FROM|ALTER TABLE"
-    r"|CREATE (?:OR REPLACE )?TABLE|DESCRIBE (?:DETAIL|HISTORY))\b|\bUSING delta\b"
-    r"|\bdelta\.|_delta_log"
+    r"\b(?:VACUUM|RESTORE|OPTIMIZE|REORG|MERGE (?:WITH .*)?INTO|VERSION AS OF|INSERT INTO"
+    r"|DELETE FROM|ALTER TABLE|CREATE (?:OR REPLACE )?TABLE|DESCRIBE (?:DETAIL|HISTORY))\b"
+    r"|\bUSING delta\b|\bdelta\.|_delta_log"
 )
 MODULES_OF_THE_STORE = frozenset({"deltalake", "delta", "obstore"})
 STORES_LAKES = ("dcp/lake/store/", "dcp/lake/tables/")
@@ -198,6 +198,7 @@ MAY_NAME_DELTA: dict[str, str] = {
     "dcp/lake/query/query.py": "tells users how they name a table in SQL",
     "dcp/cli/lake/sql.py": "tells users how they name a table in SQL",
     "dcp/cli/demo/demo.py": "shows what users ask in SQL",
+    "dcp/cli/demo/demo_rollback.py": "shows what users ask in SQL",
 }
 
 # What reads rows of a table of a lake.
@@ -286,13 +287,20 @@ def queries_of_changes(path: Path, root: Path, tree: ast.Module) -> Iterator[str
 
 def names_of_the_store(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
     """Statements, settings, files and libraries of Delta, above the ports of a lake."""
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    seen = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # prose
     where = path.relative_to(root)
     for node in ast.walk(tree):
         match node:
-            case ast.Constant(value=str(text)) if id(node) not in prose:
-                if named := OF_THE_STORE.search(text):
-                    yield f"{where}:{node.lineno} names {named[0]}: dcp.lake.store has ports"
+            case ast.Constant(value=str(text)) if id(node) not in seen:
+                pass
+            case ast.JoinedStr():  # a value may stand between two words of a statement
+                parts = [each for each in node.values if isinstance(each, ast.Constant)]
+                seen |= set(map(id, parts))
+                text = "".join(str(part.value) for part in parts)
+            case _:
+                continue
+        if named := OF_THE_STORE.search(" ".join(text.split())):
+            yield f"{where}:{node.lineno} names {named[0]}: dcp.lake.store has ports"
     for line, module in imported_modules(tree, ".".join(where.parent.parts)):
         if module.split(".")[0] in MODULES_OF_THE_STORE:
             yield f"{where}:{line} names {module}: dcp.lake.store has ports"
@@ -636,6 +644,8 @@ def test_planted_import_is_found(tmp_path: Path, path: str, source: str, importe
         ("dcp/lake/a.py", "lake.changes.rows('key', 'true')", "dcp/lake/a.py:1 asks changes"),
         ("dcp/lake/a.py", "f(f'VACUUM {t} DRY RUN')", "dcp/lake/a.py:1 names VACUUM"),
         ("dcp/lake/a.py", "f(f'delta.`{path}`')", "dcp/lake/a.py:1 names delta."),
+        ("dcp/lake/a.py", "f(f'MERGE{how} INTO {t}')", "dcp/lake/a.py:1 names MERGE INTO"),
+        ("dcp/lake/a.py", "f(f'{t} VERSION AS OF {n}')", "dcp/lake/a.py:1 names VERSION AS OF"),
         ("dcp/cli/a.py", "import deltalake", "dcp/cli/a.py:1 names deltalake"),
     ],
 )

@@ -18,7 +18,7 @@ from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round
-from dcp.lake.log.log_slice import LogSlice
+from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import DOCS, ensure_replicas

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from dcp.errors import LakeError
 from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.looks import Looks
+from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.spark_table import committing
@@ -220,10 +221,6 @@ class MemoryTable:
         """Raise: no lake in memory has typed columns."""
         raise NotImplementedError
 
-    def rewrite(self, *_: object) -> None:
-        """Raise: no lake in memory has typed columns."""
-        raise NotImplementedError
-
     def register(self, name: str) -> None:
         """Raise: there is no session."""
         raise NotImplementedError
@@ -279,22 +276,14 @@ class MemoryTable:
             )
 
     @committing
-    def merge(
-        self,
-        rows: pa.Table | str,
-        statement: Callable[[str], str],  # it says the same in Spark's words
-        transaction: Transaction,
-        metadata: Mapping[str, Any],
-        largest_bytes: int,  # memory is not scarce
-        *,
-        is_small: bool = False,  # there are no tasks
-    ) -> None:
+    def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         """Merge rows into the table by ``vbucket`` and ``key``; those with ``deleted`` go."""
         read = self.kept.newest
         if read.had(transaction):
             return
-        assert not isinstance(rows, str), "an apply in memory is small"
-        chunks, metrics = _merged(read.rows, rows)
+        assert isinstance(merge.rows, pa.Table), "an apply in memory is small"
+        assert merge.made is None and not merge.rewrites, "no lake in memory has typed columns"
+        chunks, metrics = _merged(read.rows, merge.rows)
         self.store.between(self.name)
         since = self.kept.versions[read.number + 1 :]
         if any(each.has_new_rows or each.operation in _KEEPS_FILES for each in since):

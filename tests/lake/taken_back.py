@@ -2,7 +2,8 @@
 
 from itertools import pairwise
 
-from dcp.lake.tables.applied_version import AppliedVersion, Undo
+from dcp.lake.store.log_slice import Undo
+from dcp.lake.tables.applied_version import AppliedVersion
 from tests.lake.forking_log import ForkingLog
 from tests.lake.watched_lake import Place, Row, Version
 

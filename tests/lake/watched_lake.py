@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.log.applied import applied_of
-from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion, Undo
+from dcp.lake.store.log_slice import Undo
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables

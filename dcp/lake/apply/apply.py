@@ -14,40 +14,20 @@ reads the version of ``changes`` that it was planned on, so that a driver which 
 plan and MERGE misses nothing of what maintenance cleans meanwhile.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import Final
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.apply.apply_plan import (
-    ApplyPlan,
-)
-from dcp.lake.apply.apply_sql import merge_sql, source_sql, written_sql
-from dcp.lake.apply.merge_source import plan_source, typed_source
+from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.apply.typed_plan import ColumnChange
-from dcp.lake.apply.typed_rows import typed_batch, typed_sql, typed_table
-from dcp.lake.log.applied import (
-    applied_of,
-    settled_lineage,
-)
+from dcp.lake.log.applied import applied_of, settled_lineage
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
-from dcp.lake.store.table import Transaction
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.records import plain
-from dcp.lake.tables.schema import REPLICA, REPLICA_CLUSTERING
-from dcp.lake.tables.sql import quoted
-from dcp.lake.tables.tables import (
-    MICROSECOND_TIMESTAMPS,
-    LakeTables,
-    has_deletion_vectors,
-)
-from dcp.lake.tables.transaction import (
-    is_conflict,
-)
+from dcp.lake.tables.tables import LakeTables, has_deletion_vectors
+from dcp.lake.tables.transaction import is_conflict
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
 
 _ATTEMPTS: Final = 5
@@ -96,21 +76,7 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
     """
     if not plan.is_first or plan.rows is not None or plan.typed.rewrites:
         return None
-    columns = plan.typed.columns
-    source = source_sql(lake.table_sql(plan.held.table), lake.changes_sql, plan)
-    names = ", ".join(map(quoted, REPLICA.names))
-
-    def as_in_files(batch: pa.RecordBatch) -> pa.RecordBatch:
-        known = batch.cast(REPLICA)  # elements of arrays have other names
-        return known if columns is None else typed_batch(known, columns)
-
-    return lake.store.first_rows(
-        plan.held.table,
-        f"SELECT {names} FROM {source} WHERE NOT deleted",
-        as_in_files,
-        REPLICA if columns is None else columns.replica_schema,
-        plan.largest_bytes,
-    )
+    return lake.store.first_rows(plan.held.table, plan.merge(lake.changes_sql))
 
 
 def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
@@ -146,7 +112,7 @@ def _commit(
 
     A failure does not say that it did not commit.
     """
-    metadata = plain(plan.log_slice.applied_to(plan.held))
+    metadata = plain(plan.held.after(plan.log_slice))
     metadata |= {
         "lake": lake.identity.lake_id,
         "base": metadata.pop("version"),
@@ -154,53 +120,18 @@ def _commit(
     }
     transaction = f"{lake.identity.lake_id}:{plan.held.table}", plan.since_version + 1
     try:
-        if plan.typed.rewrites:
-            _rewrite(lake, plan, transaction, metadata)
-        elif first is None:
-            _merge(lake, plan, transaction, metadata)
+        if first is None:
+            table, merge = lake.table(plan.held.table), plan.merge(lake.changes_sql)
+            if plan.rows is not None:
+                # Without deletion vectors it writes whole files anew: then one task is too few.
+                merge = replace(merge, is_small=has_deletion_vectors(table))
+            table.merge(merge, transaction, metadata)
         else:
             first.append(lambda: plan.held.version, transaction, metadata)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
     return None
-
-
-def _merge(
-    lake: LakeTables, plan: ApplyPlan, transaction: Transaction, metadata: Mapping[str, Any]
-) -> None:
-    table, columns = lake.table(plan.held.table), plan.typed.columns
-
-    def statement(source: str) -> str:
-        return merge_sql(table.sql, source, plan)
-
-    if plan.rows is None:
-        with typed_source(lake, plan) as source:
-            table.merge(source, statement, transaction, metadata, plan.largest_bytes)
-    else:
-        rows = plan.rows if columns is None else typed_table(plan.rows, columns)
-        # Without deletion vectors it writes whole files anew: then one task is too few.
-        is_small, largest = has_deletion_vectors(table), plan.largest_bytes
-        table.merge(rows, statement, transaction, metadata, largest, is_small=is_small)
-
-
-def _rewrite(
-    lake: LakeTables, plan: ApplyPlan, transaction: Transaction, metadata: Mapping[str, Any]
-) -> None:
-    table, columns = lake.table(plan.held.table), plan.typed.columns
-    with plan_source(lake, plan) as source:
-        rows, comments = written_sql(source, plan, table.sql), {}
-        if columns is not None:
-            rows, comments = typed_sql(lake.spark, rows, columns), {DOC: columns.fingerprint}
-        table.rewrite(
-            f"SELECT * FROM {rows}",
-            comments,
-            REPLICA_CLUSTERING,
-            MICROSECOND_TIMESTAMPS,
-            transaction,
-            metadata,
-            plan.largest_bytes,
-        )
 
 
 def _read_back(

@@ -8,10 +8,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.typed_plan import UNTYPED, TypedPlan
+from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
+from dcp.lake.apply.typed_rows import made_columns
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
-from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.slice_keys import Keys
+from dcp.lake.store.log_slice import LogSlice
+from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.printable import number_ranges
 
@@ -73,6 +75,24 @@ class ApplyPlan:
     @property
     def vbuckets(self) -> tuple[int, ...]:
         return self.log_slice.vbuckets if self.keys is None else self.keys.vbuckets
+
+    def merge(self, changes_sql: str) -> Merge:
+        """Return the rows for the table; ``changes_sql`` is the name of ``changes``."""
+        typed = self.typed
+        log_rows = LogRows(
+            changes_sql, self.log_version, self.collection_id, self.log_slice, self.without_repeats
+        )
+        return Merge(
+            rows=log_rows if self.rows is None else self.rows,
+            held_version=self.held.version,
+            vbuckets=self.vbuckets,
+            largest_bytes=self.largest_bytes,
+            keys=self.keys.names if self.keys is not None and self.names_keys else (),
+            made=None if typed.columns is None else made_columns(typed.columns),
+            only_inserts=self.is_first,
+            extends=typed.change is ColumnChange.EXTEND,
+            rewrites=typed.rewrites,
+        )
 
     @property
     def method(self) -> str:

@@ -19,11 +19,11 @@ import pyarrow as pa
 from dcp.lake.apply.apply_plan import ROW_BUDGET
 from dcp.lake.log.applied import ReplicaStatus
 from dcp.lake.log.round_records import states_left
-from dcp.lake.log.slice_rows import deletions_between
-from dcp.lake.log.slice_sql import deletions_sql
+from dcp.lake.log.slice_rows import deletions_between, deletions_sql
 from dcp.lake.log.stop_points import reached
+from dcp.lake.store.log_slice import REPLACED
 from dcp.lake.store.table import Statement
-from dcp.lake.tables.applied_version import REPLACED, AppliedVersion
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_ledger
@@ -108,11 +108,11 @@ def _sources(lake: LakeTables, audited: Audited) -> AuditSources:
     applied = audited.applied
     if (views := _few_rows(lake, audited)) is not None:
         return AuditSources(_BEFORE, _AFTER, _DELETIONS, _REVIVED if applied.revived else "", views)
-    table_sql = lake.table_sql(applied.table)
 
     def of_version(columns: Iterable[str], version: int, condition: str) -> str:
         listed = ", ".join(map(quoted, columns))
-        return f"SELECT {listed} FROM {table_sql} VERSION AS OF {version} WHERE {condition}"
+        table_sql = lake.table_sql(applied.table, version)
+        return f"SELECT {listed} FROM {table_sql} WHERE {condition}"
 
     before, after = (
         f"({of_version(_COMPARED.names, version, _chosen(audited, string))})"

@@ -13,8 +13,8 @@ So:
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dcp.lake.log.epochs import Fork, is_live
-from dcp.lake.log.log_slice import CollectionEvent, Role, RowRange
+from dcp.lake.log.epochs import CollectionEvent, Fork, is_live
+from dcp.lake.store.log_slice import Role, RowRange
 
 
 @dataclass(frozen=True, slots=True)

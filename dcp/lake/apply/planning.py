@@ -19,23 +19,21 @@ from dcp.lake.apply.apply_plan import (
     RowBudget,
 )
 from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES, deletions
-from dcp.lake.apply.apply_sql import written_sql
-from dcp.lake.apply.merge_source import plan_source
 from dcp.lake.apply.readable_slice import ReadableSlice, readable_slice
 from dcp.lake.apply.typed_documents import see_documents
 from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
 from dcp.lake.apply.typed_rows import see_rows
 from dcp.lake.config.contracts import Contract, ContractMode
-from dcp.lake.config.memory import DOCUMENT_BYTES, arrow_settings
+from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.log.applied import ReplicaStatus, replica_status
-from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.round_records import largest_document_bytes
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import SOURCE, vbuckets_without_repeats, winning_rows
+from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
+from dcp.lake.tables.merge_rows import written_rows
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.lake.tables.transaction import session_settings_for_a_while
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds without rows for a table, an apply without rows moves it on."""
@@ -153,9 +151,8 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
     if plan.rows is not None and not plan.typed.rewrites:
         seen = see_documents(columns, plan.rows.to_batches())
     else:
-        arrow = arrow_settings(plan.largest_bytes)
-        with session_settings_for_a_while(lake.spark, arrow), plan_source(lake, plan) as source:
-            rows = written_sql(source, plan, lake.table_sql(plan.held.table))
+        merge = replace(plan.merge(lake.changes_sql), made=None)
+        with written_rows(lake.spark, lake.table_sql(plan.held.table), merge) as rows:
             seen = see_rows(lake.spark, rows, columns)
     return replace(plan, typed=with_documents(plan.typed, columns, seen))
 

@@ -14,9 +14,9 @@ from dcp.lake.apply.apply_rows import old_rows, with_held_keys
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import ReplicaStatus
-from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import touched_keys
+from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.table import Table
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 

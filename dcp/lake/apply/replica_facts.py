@@ -1,4 +1,4 @@
-"""Reads the facts that an apply's decision needs (`dcp.lake.log.log_slice.ReplicaFacts`)."""
+"""Reads the facts that an apply's decision needs (`dcp.lake.apply.slice_rules.ReplicaFacts`)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -8,10 +8,10 @@ import pyarrow as pa
 from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.collection_log import collection_events
 from dcp.lake.log.epoch_log import forks_between
-from dcp.lake.log.epochs import Fork
-from dcp.lake.log.log_slice import CollectionEvent
+from dcp.lake.log.epochs import CollectionEvent, Fork
 from dcp.lake.log.round_records import round_records, rounds_left
-from dcp.lake.tables.applied_version import EMPTY_TABLE, AppliedVersion
+from dcp.lake.store.log_slice import EMPTY_TABLE
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA

@@ -18,29 +18,44 @@ Flushes and drops of the replica's collection then change what the ranges mean (
 What decides is read through `ReplicaFacts`, so that a model in memory can take Delta's place.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from dcp.errors import LakeError
-from dcp.lake.apply.clearing_rules import (
-    keeps_dropped_rows,
-    with_events,
-)
-from dcp.lake.log.epochs import Fork, is_live, live_up_to
-from dcp.lake.log.log_slice import (
-    CollectionEvent,
-    LogSlice,
-    ReplicaFacts,
-    Role,
-    RowRange,
-)
-from dcp.lake.tables.applied_version import BEGINNING, EMPTY_TABLE, REPLACED, AppliedVersion, Undo
+from dcp.lake.apply.clearing_rules import keeps_dropped_rows, with_events
+from dcp.lake.log.epochs import CollectionEvent, Fork, is_live, live_up_to
+from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, Role, RowRange, Undo
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 _VERSIONS_AT_ONCE: Final = 16
 _UNREADABLE_MOST: Final = 3
 """After so many unreadable versions the others are not tried: they are older."""
+
+
+class ReplicaFacts(Protocol):
+    """The facts about one replica and the log from which a slice is decided."""
+
+    @property
+    def cleaned_round(self) -> int:
+        """Up to this round the log may lack published rows; 0 if it is whole."""
+
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
+        """Return every vbucket's state after some rounds; none at all after round 0."""
+
+    def forks(
+        self, after_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[Fork]: ...
+
+    def collection_events(
+        self, from_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[CollectionEvent]: ...
+
+    def older_versions(self) -> Sequence[AppliedVersion]:
+        """Return the versions that may still be readable, newest first."""
+
+    def is_readable(self, version: int, vbucket: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from dcp.lake.log.log_slice import CollectionEvent
+from dcp.lake.log.epochs import CollectionEvent
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables

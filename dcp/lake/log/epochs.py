@@ -26,6 +26,21 @@ class Fork:
             raise ValueError(f"fork: found epoch {self.epoch}, expected one after {FIRST_EPOCH}")
 
 
+@dataclass(frozen=True, slots=True)
+class CollectionEvent:
+    """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
+
+    No document of the collection at a lower seqno is left after it.
+    """
+
+    vbucket: int
+    epoch: int
+    seqno: int
+    round: int
+    keeps: bool = False
+    """It is a drop that removes none (`dcp.lake.receive.system_events.DroppedPolicy`)."""
+
+
 def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
     """Return the newest seqno of ``epoch`` that is live, seen from ``newest_epoch``.
 

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dcp.lake.log.log_slice import LogSlice, Role
 from dcp.lake.log.slice_keys import Keys, Winner, keys_of
-from dcp.lake.log.slice_sql import DELETION_COLUMNS, deletions_sql, rows_sql, winners_sql
+from dcp.lake.store.log_slice import LogSlice, Role
 from dcp.lake.store.table import Table
+from dcp.lake.tables.apply_sql import rows_sql, won_rows_sql
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
-from dcp.lake.tables.sql import integer_list
+from dcp.lake.tables.sql import integer_list, quoted, u64
 from dcp.wire.vocabulary import REPEATING
 
 SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
@@ -30,7 +30,7 @@ _COUNT: Final = pa.schema([("found", pa.int64()), ("first", pa.int64())])
 _MARKER: Final = pa.schema(
     [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
 )
-_DELETION: Final = pa.schema([CHANGES.field(name) for name in DELETION_COLUMNS])
+_DELETION: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "key", "seqno")])
 _MOST_MARKERS: Final = 100_000
 """With more markers, snapshots are too small for this look to pay."""
 _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
@@ -118,8 +118,21 @@ def winning_rows(
     """Return the rows of the log that win, as `SOURCE`; None: more than ``most_bytes``."""
     if not winners:
         return SOURCE.empty_table()
+    values = ", ".join(
+        f"({each.round}, {each.vbucket}, {each.epoch}, {u64(each.seqno)})" for each in winners
+    )
     found = changes.bounded_query(
-        lambda name, _: winners_sql(name, collection_id, winners), _WON, version, most_bytes
+        lambda name, _: won_rows_sql(
+            name,
+            collection_id,
+            f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
+            [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
+            rounds=(min(each.round for each in winners), max(each.round for each in winners)),
+            vbuckets=(each.vbucket for each in winners),
+        ),
+        _WON,
+        version,
+        most_bytes,
     )
     if found is None:
         return None
@@ -143,6 +156,14 @@ def deletions_between(
     )
 
 
+def deletions_sql(changes_sql: str, first_round: int, last_round: int, condition: str) -> str:
+    return (
+        f"SELECT {', '.join(_DELETION.names)} FROM {changes_sql} "
+        f"WHERE round BETWEEN {int(first_round)} AND {int(last_round)} "
+        f"AND {is_kind(RowKind.DELETION, RowKind.EXPIRATION)} AND {condition}"
+    )
+
+
 def _modified_at_micros(cas: Any) -> int:
-    """Return the time in a CAS: its upper 48 bits, in nanoseconds (`apply_sql.MODIFIED_AT_SQL`)."""
+    """Return the time in a CAS, as `dcp.lake.tables.apply_sql.MODIFIED_AT_SQL` does."""
     return (int(cas) >> 16 << 16) // 1000

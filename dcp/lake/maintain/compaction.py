@@ -17,7 +17,8 @@ from dcp.lake.maintain.maintenance_work import (
 )
 from dcp.lake.maintain.retention import wrong_properties
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
-from dcp.lake.tables.tables import LEDGERS, MICROSECOND_TIMESTAMPS, LakeTables
+from dcp.lake.tables.schema import MICROSECOND_TIMESTAMPS
+from dcp.lake.tables.tables import LEDGERS, LakeTables
 
 _INT96: Final = "an earlier dcplake stored timestamps as INT96, which readers take for other years"
 

@@ -1,22 +1,19 @@
 """Holds applies back while rows that they would publish break a suite (``quality.gate``)."""
 
 import logging
+from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Final
 
 from dcp.errors import QualityError
 from dcp.lake.apply.apply_plan import ApplyPlan
-from dcp.lake.apply.merge_source import typed_source
 from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import write_results
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
-from dcp.lake.tables.schema import REPLICA, TYPED
-from dcp.lake.tables.sql import quoted
+from dcp.lake.tables.merge_rows import written_rows
 from dcp.lake.tables.tables import LakeTables
 
-_COLUMNS: Final = ", ".join(quoted(name) for name in REPLICA.names)
 _LOG = logging.getLogger(__name__)
 
 
@@ -72,14 +69,14 @@ def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> Qualit
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
     from dcp.lake.quality.quality import RowsToCheck, check_version, complete_positions
 
-    held = plan.log_slice.applied_to(plan.held)
+    held = plan.held.after(plan.log_slice)
     row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
-    columns = _COLUMNS if plan.typed.columns is None else ", ".join([_COLUMNS, *TYPED.names])
-    with typed_source(lake, plan) as source:
+    merge = replace(plan.merge(lake.changes_sql), rewrites=False)  # what stays was checked
+    with written_rows(lake.spark, lake.table_sql(plan.held.table), merge) as source:
         rows = RowsToCheck(
             held=held,
             vbucket_count=lake.identity.vbucket_count,
-            rows_sql=f"SELECT {columns} FROM {source} WHERE NOT deleted",
+            rows_sql=f"SELECT * FROM {source}",
             complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, held).items()},
             scope=CheckScope.PENDING,
             row_bytes=row_bytes,

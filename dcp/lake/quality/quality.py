@@ -99,7 +99,7 @@ def newest_version(
     return RowsToCheck(
         held=status.held,
         vbucket_count=lake.identity.vbucket_count,
-        rows_sql=f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {status.version}",
+        rows_sql=f"SELECT * FROM {lake.table_sql(table, status.version)}",
         complete={vbucket: seqno for vbucket, (_, seqno) in now.items()},
         scope=CheckScope.WHOLE if since is None else CheckScope.CHANGED,
         since=since,

@@ -52,7 +52,7 @@ class Cut(Record, Shown):
     def views_sql(self, lake: LakeTables) -> list[str]:
         return [
             f"CREATE OR REPLACE TEMPORARY VIEW {quoted(f'cut_{table}')} AS "
-            f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {version}"
+            f"SELECT * FROM {lake.table_sql(table, version)}"
             for table, version in self.versions.items()
         ]
 

@@ -8,10 +8,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_sql import MODIFIED_AT_SQL
 from dcp.lake.log.epochs import dead_by_sql
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.apply_sql import MODIFIED_AT_SQL
 from dcp.lake.tables.schema import (
     AUDIT,
     ITEM_KINDS,

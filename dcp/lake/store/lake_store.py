@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from dcp.lake.store.looks import Looks
+from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Table, Transaction
 
 if TYPE_CHECKING:
@@ -76,18 +77,8 @@ class LakeStore(Protocol):
         number.
         """
 
-    def first_rows(
-        self,
-        table: str,
-        query: str,
-        made: Callable[[pa.RecordBatch], pa.RecordBatch],
-        columns: pa.Schema,
-        largest_bytes: int,
-    ) -> NewRows | None:
-        """Return the first rows of an existing replica, which ``made`` makes of a query's rows.
-
-        ``columns`` describe what ``made`` returns; memory is kept for documents of
-        ``largest_bytes``. None if the rows must be merged.
+    def first_rows(self, table: str, merge: Merge) -> NewRows | None:
+        """Return the rows of a merge as the first ones of a replica; None: they must be merged.
 
         Raises:
             LakeError: the table's store overwrites.

@@ -6,6 +6,8 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from dcp.lake.store.merge import Merge
+
 Transaction = tuple[str, int]
 """Application id and version of Delta's transaction identifiers.
 
@@ -145,42 +147,11 @@ class Table(Protocol):
     def is_readable(self) -> bool:
         """Return whether all rows can be read, by reading them."""
 
-    def merge(
-        self,
-        rows: "pa.Table | str",
-        statement: Callable[[str], str],
-        transaction: Transaction,
-        metadata: Mapping[str, Any],
-        largest_bytes: int,
-        *,
-        is_small: bool = False,
-    ) -> None:
-        """Merge rows into the table by ``vbucket`` and ``key``; rows marked ``deleted`` go.
+    def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
+        """Merge rows into a replica.
 
-        Args:
-            rows: the table's columns, and ``deleted``; each key once. Or SQL for them, of views and
-                tables of `LakeStore.spark`.
-            statement: makes Spark's MERGE from the rows' SQL.
-            transaction: fences the commit.
-            metadata: the commit's own words (`dcp.lake.tables.history`).
-            largest_bytes: of a document; memory is kept for such.
-            is_small: one task is enough for it.
-        """
-
-    def rewrite(
-        self,
-        query: str,
-        comments: Mapping[str, str],
-        cluster_by: Collection[str],
-        properties: Mapping[str, str],
-        transaction: Transaction,
-        metadata: Mapping[str, Any],
-        largest_bytes: int,
-    ) -> None:
-        """Commit a version with exactly a query's rows and columns.
-
-        The table keeps its properties, except those in ``properties``. ``comments`` are by column.
-        The other arguments are as for `merge`.
+        ``transaction`` fences the commit; ``metadata`` is its own words
+        (`dcp.lake.tables.history`).
         """
 
     def optimize(

@@ -7,12 +7,10 @@ from typing import Annotated, Final
 
 import pyarrow as pa
 
+from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Undo
 from dcp.lake.tables.records import UNSTORED
 from dcp.lake.tables.vbucket_state import Round, Vbucket
 from dcp.printable import number_ranges
-
-REPLACED: Final = -1
-EMPTY_TABLE: Final = 0
 
 Version = Annotated[int, pa.int64()]
 Count = Annotated[int, UNSTORED]
@@ -24,21 +22,6 @@ class StaleVbucket:
 
     vbucket: Vbucket
     round: Round
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Undo:
-    vbucket: Vbucket
-    version: Version
-    """Gives the lost rows; 0 is the empty table, -1 means that the vbucket was replaced
-    as a whole.
-    """
-    fork_seqno: int
-    """Rows above it are undone."""
-
-    @property
-    def is_replacement(self) -> bool:
-        return self.version == REPLACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +79,24 @@ class AppliedVersion:
         at = bisect_left(self.stale_vbuckets, vbucket, key=lambda each: each.vbucket)
         found = self.stale_vbuckets[at : at + 1]
         return found[0].round if found and found[0].vbucket == vbucket else self.to_round
+
+    def after(self, log_slice: LogSlice) -> "AppliedVersion":
+        """Return what the table becomes by a slice.
+
+        The version stays: Delta numbers the new one.
+        """
+        return AppliedVersion(
+            self.table,
+            self.version,
+            self.to_round,
+            log_slice.to_round,
+            log_slice.log_from_round,
+            tuple(StaleVbucket(*each) for each in sorted(log_slice.stale.items())),
+            log_slice.undone,
+            log_slice.cleared,
+            log_slice.revived,
+            log_slice.first_round,
+        )
 
 
 BEGINNING: Final = AppliedVersion("", EMPTY_TABLE, 0, 0, 0)

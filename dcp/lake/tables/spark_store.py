@@ -27,14 +27,17 @@ from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files
 from dcp.lake.store.lake_store import BatchFunction, NewRows
 from dcp.lake.store.looks import Looks
+from dcp.lake.store.merge import Merge
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.location import LakeLocation
+from dcp.lake.tables.merge_rows import written_rows
 from dcp.lake.tables.schema import (
     CHANGES,
     CHANGES_STATISTICS,
+    REPLICA,
     REPLICA_CLUSTERING,
     REPLICA_STATISTICS,
     spark_ddl,
@@ -222,22 +225,22 @@ class SparkStore:
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
         return SparkRows(frame, self.table(_CHANGES), settings)
 
-    def first_rows(
-        self,
-        table: str,
-        query: str,
-        made: Callable[[pa.RecordBatch], pa.RecordBatch],
-        columns: pa.Schema,
-        largest_bytes: int,
-    ) -> TaskFiles | None:
+    def first_rows(self, table: str, merge: Merge) -> TaskFiles | None:
         if (place := self.place_of_files(table)) is None:
             return None
+        made = merge.made
+        columns = REPLICA if made is None else pa.unify_schemas([REPLICA, made.schema])
         contents = FileContents(columns, REPLICA_STATISTICS, _ROW_GROUP_BYTES, REPLICA_CLUSTERING)
 
         def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return map(made, batches)
+            for batch in batches:
+                known = batch.cast(REPLICA)  # elements of arrays have other names
+                yield known if made is None else made.added_to(known)
 
-        found, settings = self.spark.sql(query), arrow_settings(largest_bytes)
+        table_sql = self.location.table_sql(table)
+        with written_rows(self.spark, table_sql, replace(merge, made=None)) as query:
+            found = self.spark.sql(f"SELECT * FROM {query}")
+        settings = arrow_settings(merge.largest_bytes)
         return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
 
     def beside(self) -> Self:

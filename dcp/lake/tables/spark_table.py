@@ -19,16 +19,24 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dcp.errors import LakeError
-from dcp.lake.config.memory import arrow_settings, reader_settings
+from dcp.lake.config.memory import reader_settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.session import remove_empty_folder, session_slots
 from dcp.lake.store.failures import remedy
 from dcp.lake.store.looks import Looks
+from dcp.lake.store.merge import Merge
 from dcp.lake.store.place import LOG, commit_name, in_time
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
-from dcp.lake.tables.schema import spark_ddl, spark_type
-from dcp.lake.tables.sql import dotted, property_list, quoted, string, string_list
+from dcp.lake.tables.apply_sql import merge_sql
+from dcp.lake.tables.merge_rows import merged_rows, written_rows
+from dcp.lake.tables.schema import (
+    MICROSECOND_TIMESTAMPS,
+    REPLICA_CLUSTERING,
+    spark_ddl,
+    spark_type,
+)
+from dcp.lake.tables.sql import at_version, dotted, property_list, quoted, string, string_list
 from dcp.lake.tables.transaction import (
     FEW_JOBS,
     FEW_JOBS_TO_JOIN,
@@ -77,7 +85,6 @@ _VACUUM_LOOKS: Final = (1, 16)
 """So many of the newest commits are searched for the end of a VACUUM: others may have committed."""
 
 _REWRITTEN: Final = "dcplake_rows_of_rewritten_table"
-_MERGED: Final = "dcplake merged rows"
 _APPENDED: Final = "dcplake appended rows"
 _Found = TypeVar("_Found")
 _Change = TypeVar("_Change", bound=Callable[..., Any])
@@ -336,52 +343,33 @@ class SparkTable:
         return True
 
     @committing
-    def merge(
-        self,
-        rows: pa.Table | str,
-        statement: Callable[[str], str],
-        transaction: Transaction,
-        metadata: Mapping[str, Any],
-        largest_bytes: int,
-        *,
-        is_small: bool = False,
-    ) -> None:
-        spark, few = self.start_spark(), FEW_JOBS_TO_JOIN if is_small else {}
-        settings = arrow_settings(largest_bytes) | few
-        with ExitStack() as stack:
-            stack.enter_context(fenced(spark, transaction, metadata, settings))
-            if not isinstance(rows, str):
-                rows = stack.enter_context(memory_view(spark, _MERGED, rows))
-            spark.sql(statement(rows)).collect()
+    def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
+        spark, settings = self.start_spark(), FEW_JOBS_TO_JOIN if merge.is_small else {}
+        with fenced(spark, transaction, metadata, settings):
+            if merge.rewrites:
+                self._rewrite(spark, merge)
+                return
+            with merged_rows(spark, self.sql, merge) as source:
+                spark.sql(merge_sql(self.sql, source, merge)).collect()
 
-    @committing
-    def rewrite(
-        self,
-        query: str,
-        comments: Mapping[str, str],
-        cluster_by: Collection[str],
-        properties: Mapping[str, str],
-        transaction: Transaction,
-        metadata: Mapping[str, Any],
-        largest_bytes: int,
-    ) -> None:
-        spark, there = self.start_spark(), self.properties().items()
+    def _rewrite(self, spark: "SparkSession", merge: Merge) -> None:
+        there, made = self.properties().items(), merge.made
         kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
-        listed = property_list({**kept, **properties})
-        frame = spark.sql(query)
-        for name, comment in comments.items():
-            frame = frame.withMetadata(name, {"comment": comment})
-        frame.createOrReplaceTempView(_REWRITTEN)
-        try:
-            with fenced(spark, transaction, metadata, arrow_settings(largest_bytes)):
+        listed = property_list({**kept, **MICROSECOND_TIMESTAMPS})
+        with written_rows(spark, self.sql, merge) as rows:
+            frame = spark.sql(f"SELECT * FROM {rows}")
+            for name, comment in (made.comments if made else {}).items():
+                frame = frame.withMetadata(name, {"comment": comment})
+            frame.createOrReplaceTempView(_REWRITTEN)
+            try:
                 # What is replaced loses its properties and its clustering, unless they are named.
                 spark.sql(
                     f"CREATE OR REPLACE TABLE {self.sql} USING delta "
-                    f"CLUSTER BY ({', '.join(cluster_by)}) TBLPROPERTIES ({listed}) "
+                    f"CLUSTER BY ({', '.join(REPLICA_CLUSTERING)}) TBLPROPERTIES ({listed}) "
                     f"AS SELECT * FROM {_REWRITTEN}"
                 ).collect()
-        finally:
-            spark.catalog.dropTempView(_REWRITTEN)
+            finally:
+                spark.catalog.dropTempView(_REWRITTEN)
 
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         nothing = f"SELECT * FROM {self.sql} WHERE false"
@@ -472,7 +460,7 @@ class SparkTable:
             spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
 
     def _at(self, version: int | None) -> str:
-        return self.sql if version is None else f"{self.sql} VERSION AS OF {version}"
+        return self.sql if version is None else at_version(self.sql, version)
 
     def _detail(self, column: str) -> Any:
         told = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}")

@@ -44,6 +44,10 @@ def _escaped(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def at_version(table_sql: str, version: int) -> str:
+    return f"{table_sql} VERSION AS OF {version}"
+
+
 def restore_sql(table_sql: str, version: "int | str") -> str:
     """Return the statement that takes a table back to a version, for people to run."""
     return f"RESTORE TABLE {table_sql} TO VERSION AS OF {version}"

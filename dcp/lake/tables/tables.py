@@ -27,6 +27,7 @@ from dcp.lake.tables.schema import (
     CHANGES,
     CHANGES_STATISTICS,
     CONTROL,
+    MICROSECOND_TIMESTAMPS,
     QUALITY,
     REPLICA,
     REPLICA_CLUSTERING,
@@ -35,7 +36,7 @@ from dcp.lake.tables.schema import (
     spark_type,
 )
 from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.sql import restore_sql
+from dcp.lake.tables.sql import at_version, restore_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,12 +77,6 @@ _NODES: Final = "dcplake.nodes"
 """Holds `LakeTables.nodes`."""
 
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
-
-MICROSECOND_TIMESTAMPS: Final = {"dcplake.timestamps": "micros"}
-"""Property of replicas whose files all have timestamps as 64-bit microseconds.
-
-Without it Spark may have written INT96: `maintain` writes those files anew.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +138,9 @@ class LakeTables:
     def changes_sql(self) -> str:
         return self.changes.sql
 
-    def table_sql(self, table: str) -> str:
-        return self.table(table).sql
+    def table_sql(self, table: str, version: int | None = None) -> str:
+        sql = self.table(table).sql
+        return sql if version is None else at_version(sql, version)
 
     def beside(self) -> "LakeTables":
         """Return the same lake for another thread; `LakeStore.end_beside` ends it."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dcp.lake.config.column_names import same_name_key
 from dcp.lake.config.contracts import Contract, ContractMode, FieldName, Step, Wildcard
-from dcp.lake.tables.schema import REPLICA, TYPED, spark_type
+from dcp.lake.tables.schema import TYPED, spark_type
 
 DOC: Final = TYPED.names[0]
 VIOLATIONS: Final = TYPED.names[1]
@@ -66,10 +66,6 @@ class TypedColumns:
     def schema(self) -> pa.Schema:
         """The columns; the table keeps the fingerprint as the comment of ``doc``."""
         return pa.schema([pa.field(DOC, self.document), TYPED.field(VIOLATIONS)])
-
-    @property
-    def replica_schema(self) -> pa.Schema:
-        return pa.unify_schemas([REPLICA, self.schema])
 
 
 def fingerprint_of(contract: Contract) -> str:

@@ -81,7 +81,7 @@ def replica_rows(lake: "LakeTables", pins: Sequence[Pin], vbuckets: Collection[i
     parts = [
         lake.spark.sql(
             f"SELECT {pin.replica.collection_id}L AS collection_id, vbucket, key, seqno, cas "
-            f"FROM {lake.table_sql(pin.replica.name)} VERSION AS OF {pin.held.version} {where}"
+            f"FROM {lake.table_sql(pin.replica.name, pin.held.version)} {where}"
         )
         for pin in pins
     ]

@@ -12,10 +12,10 @@ import pytest
 
 from dcp.errors import ForeignWriteError
 from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.apply_sql import merge_sql
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.query.views import register_views
+from dcp.lake.tables.apply_sql import merge_sql
 from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
@@ -67,7 +67,7 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
         lake.spark.newSession().sql(f"UPDATE {docs} SET rev = rev + 1")
         return merge_sql(*arguments)
 
-    monkeypatch.setattr("dcp.lake.apply.apply.merge_sql", write_first)
+    monkeypatch.setattr("dcp.lake.tables.spark_table.merge_sql", write_first)
     culprit = rf"docs: found version {second.version + 1} \(UPDATE"
     with pytest.raises(ForeignWriteError, match=culprit):
         run_apply(lake, plan, "w")

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.log.log_slice import Role
 from dcp.lake.log.slice_keys import LostKey, Winner, keys_of
+from dcp.lake.store.log_slice import Role
 
 rows = st.lists(
     st.tuples(st.integers(0, 1), st.sampled_from("abc"), st.sampled_from(list(Role))), max_size=40

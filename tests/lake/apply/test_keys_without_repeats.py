@@ -10,8 +10,8 @@ import pytest
 from dcp.lake.apply import applier
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
 from dcp.lake.apply.planning import plan_apply
-from dcp.lake.log.slice_sql import rows_sql
 from dcp.lake.run.run import run
+from dcp.lake.tables.apply_sql import rows_sql
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -7,9 +7,9 @@ import pytest
 from dcp.lake.apply.planning import EMPTY_ROUNDS, Due, why_due
 from dcp.lake.apply.readable_slice import ReadableSlice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.log.slice_keys import Keys, LostKey
-from dcp.lake.tables.applied_version import EMPTY_TABLE, AppliedVersion, StaleVbucket, Undo
+from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Undo
+from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 
 HELD = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
 NEXT = LogSlice(ranges=(), first_round=8, to_round=8, log_from_round=8)

@@ -15,7 +15,7 @@ from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.rounds.round_report import RoundReport
-from dcp.lake.tables.applied_version import REPLACED
+from dcp.lake.store.log_slice import REPLACED
 from dcp.lake.tables.round_record import VbucketReport
 from dcp.lake.tables.tables import DOCS, record_cleaned_round
 from dcp.producer.cluster import ProducerCluster

@@ -24,7 +24,8 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
-from dcp.lake.tables.applied_version import EMPTY_TABLE, REPLACED, AppliedVersion
+from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, cleaned_round

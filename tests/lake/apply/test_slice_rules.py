@@ -12,8 +12,8 @@ from dcp.lake.apply.slice_rules import (
     row_ranges,
     slice_between,
 )
-from dcp.lake.log.epochs import Fork
-from dcp.lake.log.log_slice import CollectionEvent, Role, RowRange
+from dcp.lake.log.epochs import CollectionEvent, Fork
+from dcp.lake.store.log_slice import Role, RowRange
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position

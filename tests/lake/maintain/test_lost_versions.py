@@ -15,7 +15,8 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.run.run import run
-from dcp.lake.tables.applied_version import EMPTY_TABLE, AppliedVersion
+from dcp.lake.store.log_slice import EMPTY_TABLE
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round
 from dcp.lake.tables.transaction import described

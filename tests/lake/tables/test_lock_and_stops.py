@@ -281,7 +281,7 @@ def _is_commit(call: ast.Call) -> bool:
         return call.func.id == "transaction"
     # Other methods of these names have fewer arguments: they take no transaction.
     return isinstance(call.func, ast.Attribute) and (
-        call.func.attr in ("append_found", "renew", "rewrite")
+        call.func.attr in ("append_found", "renew")
         or (call.func.attr in ("append", "merge") and len(call.args) > 2)
     )
 

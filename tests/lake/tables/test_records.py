@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.lake.log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
-from dcp.lake.log.log_slice import LogSlice
 from dcp.lake.query.rollbacks import DocumentState
-from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket, Undo
+from dcp.lake.store.log_slice import LogSlice, Undo
+from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.history import HEARTBEAT, METADATA_KEY, TableCommit, metadata_json
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.records import bare, marked, plain, read, stored_fields
@@ -99,7 +99,7 @@ def test_a_status_row_is_read_as_it_was_written(report: VbucketReport) -> None:
 
 def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
     log_slice = LogSlice((), 4, 9, 8, (Undo(1, 3, 2**64 - 1),), (2,), (1,), {5: 3, 4: 2})
-    content = plain(log_slice.applied_to(AppliedVersion("docs", 11, 0, 7, 7)))
+    content = plain(AppliedVersion("docs", 11, 0, 7, 7).after(log_slice))
     ours = json.loads(metadata_json(content))[METADATA_KEY]
     now = datetime(2026, 1, 1, tzinfo=UTC)
     applied = applied_of("docs", TableCommit(12, now, "MERGE", ours))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import LakeError
+from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Table, Transaction
 from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import WHOLE, history
@@ -193,16 +194,10 @@ def test_rows_are_merged_and_deleted(table: Table) -> None:
     new = rows("old", "gone", "never", "new", value=b"new")
     marks = pa.array([False, True, True, False])
 
-    def statement(source: str) -> str:
-        return (
-            f"MERGE INTO {table.sql} t USING {source} s ON t.vbucket = s.vbucket AND t.key = s.key "
-            "WHEN MATCHED AND s.deleted THEN DELETE WHEN MATCHED THEN UPDATE SET * "
-            "WHEN NOT MATCHED AND NOT s.deleted THEN INSERT *"
-        )
-
     def merge(given: pa.Table) -> None:
         marked = given.append_column("deleted", marks[: len(given)])
-        table.merge(marked, statement, ("app", 1), {"by": "us"}, 0, is_small=True)
+        values = Merge(marked, 1, (0,), 0, is_small=True)
+        table.merge(values, ("app", 1), {"by": "us"})
 
     merge(new)
     merge(rows("late"))

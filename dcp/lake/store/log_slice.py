@@ -1,16 +1,17 @@
-"""A slice of the log: the row ranges of an apply, and the facts that decide them.
+"""A slice of the log: the row ranges of an apply, and its effect on the replica's vbuckets.
 
-The rules are in `dcp.lake.apply.slice_rules`.
+The rules that decide it are in `dcp.lake.apply.slice_rules`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, Final
 
-from dcp.lake.log.epochs import Fork
-from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket, Undo
-from dcp.lake.tables.vbucket_state import VbucketProgress
+import pyarrow as pa
+
+REPLACED: Final = -1
+EMPTY_TABLE: Final = 0
 
 
 class Role(StrEnum):
@@ -35,43 +36,19 @@ class RowRange:
     role: Role = Role.FRESH
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionEvent:
-    """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
-
-    No document of the collection at a lower seqno is left after it.
+@dataclass(frozen=True, slots=True, order=True)
+class Undo:
+    vbucket: Annotated[int, pa.int32()]
+    version: Annotated[int, pa.int64()]
+    """Gives the lost rows; 0 is the empty table, -1 means that the vbucket was replaced
+    as a whole.
     """
-
-    vbucket: int
-    epoch: int
-    seqno: int
-    round: int
-    keeps: bool = False
-    """It is a drop that removes none (`dcp.lake.receive.system_events.DroppedPolicy`)."""
-
-
-class ReplicaFacts(Protocol):
-    """The facts about one replica and the log from which a slice is decided."""
+    fork_seqno: int
+    """Rows above it are undone."""
 
     @property
-    def cleaned_round(self) -> int:
-        """Up to this round the log may lack published rows; 0 if it is whole."""
-
-    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
-        """Return every vbucket's state after some rounds; none at all after round 0."""
-
-    def forks(
-        self, after_round: int, to_round: int, vbuckets: Collection[int]
-    ) -> Sequence[Fork]: ...
-
-    def collection_events(
-        self, from_round: int, to_round: int, vbuckets: Collection[int]
-    ) -> Sequence[CollectionEvent]: ...
-
-    def older_versions(self) -> Sequence[AppliedVersion]:
-        """Return the versions that may still be readable, newest first."""
-
-    def is_readable(self, version: int, vbucket: int) -> bool: ...
+    def is_replacement(self) -> bool:
+        return self.version == REPLACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +96,6 @@ class LogSlice:
         whole.
         """
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
-
-    def applied_to(self, held: AppliedVersion) -> AppliedVersion:
-        """Return what a table becomes that holds ``held``.
-
-        The version stays that of ``held``: Delta numbers the new one.
-        """
-        return AppliedVersion(
-            held.table,
-            held.version,
-            held.to_round,
-            self.to_round,
-            self.log_from_round,
-            tuple(StaleVbucket(*each) for each in sorted(self.stale.items())),
-            self.undone,
-            self.cleared,
-            self.revived,
-            self.first_round,
-        )
 
     @property
     def has_work(self) -> bool:

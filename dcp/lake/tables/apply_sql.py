@@ -1,0 +1,219 @@
+"""Builds the SQL of an apply: from the values of a merge to one statement. No Spark."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
+from dcp.lake.store.merge import LogRows, Merge
+from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind, is_kind
+from dcp.lake.tables.sql import (
+    at_version,
+    i64,
+    integer_list,
+    quoted,
+    string,
+    string_list,
+    u64,
+)
+
+# The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
+# h times 65,536 nanoseconds are h * 8192 / 125 microseconds, rounded down; each part of this is
+# well below 2^63, and arithmetic of BIGINT costs a tenth of that of DECIMAL.
+_HIGH_CAS: Final = "coalesce(shiftright(try_cast(c.cas AS BIGINT), 16), c.cas div 65536)"
+MODIFIED_AT_SQL: Final = (
+    f"timestamp_micros({_HIGH_CAS} div 125 * 8192 + {_HIGH_CAS} % 125 * 8192 div 125)"
+)
+
+_NAMES: Final = [quoted(name) for name in REPLICA.names]
+_LOG_COLUMNS: Final = [
+    f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
+    for name in REPLICA.names
+]
+_PLACE: Final = (quoted("vbucket"), quoted("key"))
+
+
+def rows_sql(
+    changes_sql: str, collection_id: int, log_slice: LogSlice, ranges: Iterable[RowRange]
+) -> str:
+    """Return the clauses that choose the document rows of some ranges (c, with the range b)."""
+    chosen = list(ranges)
+    # BIGINT is compared in a fraction of the time of DECIMAL. A seqno beyond it is above them all.
+    fits = all(each.high < 2**63 for each in chosen)
+    seqno, number = ("try_cast(c.seqno AS BIGINT)", i64) if fits else ("c.seqno", u64)
+    values = ", ".join(
+        f"({each.vbucket}, {each.epoch}, {number(each.low)}, {number(each.high)}, "
+        f"{string(each.role)})"
+        for each in chosen
+    )
+    vbuckets = integer_list(sorted({each.vbucket for each in chosen}))
+    if not chosen:
+        values, vbuckets = f"(-1, -1, {number(0)}, {number(0)}, '')", "-1"
+    return f"""FROM {changes_sql} c
+JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
+  ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
+WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
+  AND c.{is_kind(*ITEM_KINDS)}
+  AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
+
+
+def won_rows_sql(
+    changes_sql: str,
+    collection_id: int,
+    winners: str,
+    columns: Iterable[str],
+    *,
+    rounds: tuple[int, int],
+    vbuckets: Iterable[int],
+) -> str:
+    """Return the query for the rows of ``winners``, joined with their documents.
+
+    ``winners`` is SQL for a relation ``w`` of round, vbucket, epoch and seqno.
+    """
+    return f"""
+SELECT {", ".join(columns)}, c.kind <> '{RowKind.MUTATION}' AS deleted
+FROM {changes_sql} c JOIN {winners}
+  ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
+WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.{is_kind(*ITEM_KINDS)}
+  AND c.collection_id = {collection_id} AND c.vbucket IN ({integer_list(sorted(set(vbuckets)))})"""
+
+
+def touched_sql(changes_sql: str, collection_id: int, log_slice: LogSlice) -> str:
+    """Return the query for every key that an apply touches; narrow columns only.
+
+    ``newest`` is its newest live row above the base, NULL without one.
+    """
+    if not log_slice.undone:
+        newest, touched = "max(struct(c.seqno, c.epoch, c.round))", ""
+    else:
+        newest = (
+            f"max(struct(c.seqno, c.epoch, c.round)) FILTER (WHERE b.role <> {string(Role.UNDONE)})"
+        )
+        touched = f"\nHAVING count_if(b.role <> {string(Role.KEPT)}) > 0"
+    return f"""
+SELECT c.vbucket, c.key, {newest} AS newest
+{rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}
+GROUP BY c.vbucket, c.key{touched}"""
+
+
+def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
+    """Return the MERGE of a source that has the made columns as well.
+
+    Only literals prune the target: its vbuckets, and its keys if that pays. A MERGE that only
+    inserts reads its source once, and does not shuffle it for a join with an empty table.
+    """
+    pruning = f"t.vbucket IN ({integer_list(merge.vbuckets)})" if merge.vbuckets else "false"
+    if merge.keys:
+        pruning += f" AND t.key IN ({string_list(merge.keys)})"
+    given = REPLICA.names if isinstance(merge.rows, LogRows) else merge.rows.column_names
+    made = merge.made.schema.names if merge.made else ()
+    names = [quoted(name) for name in (*given, *made) if name != "deleted"]
+    assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
+    matched = f"""
+WHEN MATCHED AND s.deleted THEN DELETE
+WHEN MATCHED THEN UPDATE SET {assignments}"""
+    return f"""
+MERGE{" WITH SCHEMA EVOLUTION" if merge.extends else ""} INTO {table_sql} t USING {source} s
+ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}{"" if merge.only_inserts else matched}
+WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(names)})
+  VALUES ({", ".join(f"s.{name}" for name in names)})"""
+
+
+def rewritten_sql(held_sql: str, source: str) -> str:
+    """Return the query for all rows of a table behind a merge."""
+    kept, written = (", ".join(f"{side}.{name}" for name in _NAMES) for side in "ts")
+    return f"""(
+SELECT {kept} FROM {held_sql} t
+LEFT ANTI JOIN {source} s ON t.vbucket = s.vbucket AND t.key = s.key
+UNION ALL SELECT {written} FROM {source} s WHERE NOT s.deleted)"""
+
+
+def source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
+    """Return the query for the rows to merge: each touched key once, with its fate."""
+    changes_sql, ranges = at_version(rows.changes_sql, rows.log_version), rows.log_slice.ranges
+    single = [each for each in ranges if each.vbucket in rows.without_repeats]
+    parts = [_single_rows(changes_sql, rows, single)] if single else []
+    rest = tuple(each for each in ranges if each.vbucket not in rows.without_repeats)
+    if rest or not single:
+        log_slice = replace(rows.log_slice, ranges=rest)
+        held_sql = at_version(table_sql, held_version)
+        parts += _newest_parts(table_sql, held_sql, changes_sql, rows.collection_id, log_slice)
+    return "(" + "\nUNION ALL".join(parts) + ")"
+
+
+def _newest_parts(
+    table_sql: str, held_sql: str, changes_sql: str, collection_id: int, log_slice: LogSlice
+) -> list[str]:
+    touched = touched_sql(changes_sql, collection_id, log_slice)
+    parts = [
+        won_rows_sql(
+            changes_sql,
+            collection_id,
+            f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w",
+            _LOG_COLUMNS,
+            rounds=(log_slice.first_round, log_slice.to_round),
+            vbuckets=log_slice.vbuckets,
+        )
+    ]
+    if log_slice.restored:
+        lost = f"(SELECT vbucket, key FROM ({touched}) WHERE newest IS NULL) w"
+        parts.append(_lost_part(table_sql, log_slice, lost))
+    if log_slice.revived:
+        parts.append(_revived_part(table_sql, log_slice, touched))
+    if log_slice.emptied:
+        parts.append(_gone_part(held_sql, log_slice, touched))
+    return parts
+
+
+def _single_rows(changes_sql: str, rows: LogRows, ranges: Iterable[RowRange]) -> str:
+    chosen = rows_sql(changes_sql, rows.collection_id, rows.log_slice, ranges)
+    return f"SELECT {', '.join(_LOG_COLUMNS)}, c.kind <> '{RowKind.MUTATION}' AS deleted {chosen}"
+
+
+def _lost_part(table_sql: str, log_slice: LogSlice, lost: str) -> str:
+    """Return the keys without a live row, each with its row in the base version, or deleted."""
+    old = _old_rows(table_sql, log_slice, log_slice.restored)
+    columns = ", ".join(f"w.{name}" if name in _PLACE else f"o.{name}" for name in _NAMES)
+    return f"""
+SELECT {columns}, o.key IS NULL AS deleted
+FROM {lost} LEFT JOIN ({old}) o ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _revived_part(table_sql: str, log_slice: LogSlice, touched: str) -> str:
+    """Return the base version's rows that a flush or drop took, and the log does not touch."""
+    columns = ", ".join(f"o.{name}" for name in _NAMES)
+    return f"""
+SELECT {columns}, false AS deleted
+FROM ({_old_rows(table_sql, log_slice, log_slice.revived)}) o
+LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _old_rows(table_sql: str, log_slice: LogSlice, vbuckets: Iterable[int]) -> str:
+    by_version: dict[int, list[int]] = {}
+    for vbucket in vbuckets:
+        version = log_slice.restored[vbucket]
+        if version != EMPTY_TABLE:
+            by_version.setdefault(version, []).append(vbucket)
+    olds = [
+        f"SELECT {', '.join(_NAMES)} FROM {at_version(table_sql, version)} "
+        f"WHERE vbucket IN ({_listed(some)})"
+        for version, some in sorted(by_version.items())
+    ]
+    if not olds:
+        return f"SELECT {', '.join(_NAMES)} FROM {table_sql} WHERE false"
+    return " UNION ALL ".join(olds)
+
+
+def _gone_part(held_sql: str, log_slice: LogSlice, touched: str) -> str:
+    """Return the keys of emptied vbuckets that get no row."""
+    vbuckets = _listed(log_slice.emptied)
+    # They only leave: of a whole table that is flushed no document is read.
+    columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)
+    return f"""
+SELECT {columns}, true AS deleted
+FROM (SELECT DISTINCT vbucket, key FROM {held_sql} WHERE vbucket IN ({vbuckets})) o
+LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _listed(vbuckets: Iterable[int]) -> str:
+    return integer_list(sorted(set(vbuckets)))

@@ -1,0 +1,72 @@
+"""Gives Spark the rows of a merge, with the columns that are made of them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from dcp.lake.config.memory import arrow_settings
+from dcp.lake.store.merge import LogRows, MadeColumns, Merge
+from dcp.lake.tables.apply_sql import rewritten_sql, source_sql
+from dcp.lake.tables.schema import spark_type
+from dcp.lake.tables.sql import at_version
+from dcp.lake.tables.transaction import memory_view, session_settings_for_a_while
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS: Final = "dcplake_merged_rows"
+_FUNCTION: Final = "dcplake_made"
+_MADE: Final = "_dcplake_made"
+
+
+@contextmanager
+def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator[str]:
+    """Give SQL for the rows of a merge: the name of a view, or a query."""
+    with ExitStack() as stack:
+        arrow = arrow_settings(merge.largest_bytes)
+        stack.enter_context(session_settings_for_a_while(spark, arrow))
+        if isinstance(merge.rows, LogRows):
+            source = source_sql(table_sql, merge.rows, merge.held_version)
+            yield source if merge.made is None else _made_sql(spark, source, merge.made)
+            return
+        rows = merge.rows
+        if merge.made is not None:
+            schema = pa.schema([*rows.schema, *merge.made.schema])
+            rows = pa.Table.from_batches(map(merge.made.added_to, rows.to_batches()), schema)
+        yield stack.enter_context(memory_view(spark, _ROWS, rows))
+
+
+@contextmanager
+def written_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator[str]:
+    """Give SQL for the rows that a merge inserts and updates; for all rows if it rewrites."""
+    if not merge.rewrites:
+        with merged_rows(spark, table_sql, merge) as source:
+            yield f"(SELECT * EXCEPT (deleted) FROM {source} WHERE NOT deleted)"
+        return
+    with merged_rows(spark, table_sql, replace(merge, made=None)) as source:
+        rows = rewritten_sql(at_version(table_sql, merge.held_version), source)
+        yield rows if merge.made is None else _made_sql(spark, rows, merge.made)
+
+
+def _made_sql(spark: "SparkSession", source: str, made: MadeColumns) -> str:
+    """Return the query for the rows of ``source`` with made columns.
+
+    Spark leaves out unneeded columns: where a MERGE looks for matching rows, it reads no document.
+    """
+    from pyspark.sql.pandas.functions import arrow_udf  # an apply of few rows does without
+
+    make, kind = made.make, pa.struct(list(made.schema))
+
+    def of_rows(datatypes: pa.Array, values: pa.Array) -> pa.Array:
+        return pa.StructArray.from_arrays(make(datatypes, values), fields=list(kind))
+
+    # Its stub demands the third argument, of which its code warns: type hints are enough.
+    function = arrow_udf(of_rows, spark_type(kind))  # type: ignore[call-overload]
+    spark.udf.register(_FUNCTION, function)
+    columns = ", ".join(f"{_MADE}.{name} AS {name}" for name in made.schema.names)
+    return f"""(
+SELECT * EXCEPT ({_MADE}), {columns}
+FROM (SELECT *, {_FUNCTION}(datatype, value) AS {_MADE} FROM {source}))"""
