@@ -12,12 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_plan import (
-    ROW_BUDGET,
-    TABLE_BYTES_BY_NAMED_KEY,
-    ApplyPlan,
-    RowBudget,
-)
+from dcp.lake.apply.apply_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, ApplyPlan, RowBudget
 from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES, deletions
 from dcp.lake.apply.readable_slice import ReadableSlice, readable_slice
 from dcp.lake.apply.typed_documents import see_documents

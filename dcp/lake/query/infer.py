@@ -11,12 +11,7 @@ from dcp.errors import LakeError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, NUMERIC_TEXT, Seen
 from dcp.lake.config.column_names import refusal_of
-from dcp.lake.config.contracts import (
-    FieldName,
-    Step,
-    Wildcard,
-    require_collection,
-)
+from dcp.lake.config.contracts import FieldName, Step, Wildcard, require_collection
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.wire.vocabulary import Datatype

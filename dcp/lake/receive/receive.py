@@ -25,12 +25,7 @@ from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.change_rows import ChangeRows
 from dcp.lake.receive.source_access import SourceAccess
-from dcp.lake.receive.stop_policy import (
-    LONGEST_WAIT_SECONDS,
-    StopPolicy,
-    TaskBudget,
-    VbucketStop,
-)
+from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.receive.system_events import collection_of
 from dcp.lake.receive.task_consumer import task_consumer
 from dcp.lake.receive.wanted_rows import WantedRows

@@ -22,13 +22,7 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.rounds.backfill_plan import ROUND_SECONDS, BackfillPlan, BackfillStream
 from dcp.lake.rounds.rollback_plan import BlockedRollback
-from dcp.lake.rounds.round_plan import (
-    Idle,
-    LeftOut,
-    RoundPlan,
-    StreamPlan,
-    TaskPlan,
-)
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 

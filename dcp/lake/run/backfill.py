@@ -20,11 +20,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.rounds.backfill_report import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
-from dcp.lake.run.backfills import (
-    backfill_options,
-    progress_of,
-    request_of,
-)
+from dcp.lake.run.backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.run import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lock import LakeLockedError

@@ -22,12 +22,7 @@ from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
-from dcp.lake.tables.tables import (
-    LakeTables,
-    ReplicaTable,
-    record_cleaned_round,
-    replicas_in,
-)
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 

@@ -24,12 +24,7 @@ from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.opening import (
-    NeedsSparkError,
-    opened_lake,
-    opened_store,
-    store_without_spark,
-)
+from dcp.lake.tables.opening import NeedsSparkError, opened_lake, opened_store, store_without_spark
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import LakeTables, create_lake, find_lake
 

@@ -16,22 +16,10 @@ from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from dcp.errors import (
-    DcplakeError,
-    FencedError,
-    LakeError,
-    SetupError,
-    StoppedError,
-)
+from dcp.errors import DcplakeError, FencedError, LakeError, SetupError, StoppedError
 from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
-from dcp.lake.store.failures import (
-    CAUSES,
-    Cause,
-    is_from_store,
-    named_cause,
-    without_breaks,
-)
+from dcp.lake.store.failures import CAUSES, Cause, is_from_store, named_cause, without_breaks
 
 _JVM_SECONDS: Final = 10.0
 """A JVM may take this long to end after its connections closed."""

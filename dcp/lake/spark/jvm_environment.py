@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dcp.errors import ConfigError
 from dcp.lake.spark.install_paths import spark_home
 from dcp.lake.spark.java import find_java_home
-from dcp.lake.spark.leftovers import (
-    home_folder,
-    libraries_folder,
-    private_folder,
-    temporary_folder,
-)
+from dcp.lake.spark.leftovers import home_folder, libraries_folder, private_folder, temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

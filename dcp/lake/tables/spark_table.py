@@ -30,12 +30,7 @@ from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
 from dcp.lake.tables.apply_sql import merge_sql
 from dcp.lake.tables.merge_rows import merged_rows, written_rows
-from dcp.lake.tables.schema import (
-    MICROSECOND_TIMESTAMPS,
-    REPLICA_CLUSTERING,
-    spark_ddl,
-    spark_type,
-)
+from dcp.lake.tables.schema import MICROSECOND_TIMESTAMPS, REPLICA_CLUSTERING, spark_ddl, spark_type
 from dcp.lake.tables.sql import at_version, dotted, property_list, quoted, string, string_list
 from dcp.lake.tables.transaction import (
     FEW_JOBS,

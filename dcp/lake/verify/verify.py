@@ -31,12 +31,7 @@ from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.opening import opened_store
 from dcp.lake.tables.records import read
-from dcp.lake.tables.tables import (
-    ReplicaTable,
-    open_lake,
-    refuse_lost_replica,
-    replicas_in,
-)
+from dcp.lake.tables.tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
 from dcp.lake.verify.verify_frames import replica_digests, replica_rows, source_digests
 from dcp.lake.verify.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
 from dcp.lake.verify.verify_pins import Pin, pin_replicas, unpinned_vbuckets
