@@ -23,7 +23,7 @@ from benchmarks._producer import producer
 from benchmarks._runs import settings_for
 from benchmarks.end_to_end import plan_for, record, replay_function
 from dcp.lake.spark.jars import delta_jars
-from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
+from dcp.lake.spark.session_settings import DELTA_CATALOG, DELTA_EXTENSION
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 
 # The bare session imports nothing of ours, so it is given the source of the function.

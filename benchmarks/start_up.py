@@ -18,7 +18,7 @@ from typing import Final
 from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_options, report, sets_of
 from benchmarks._producer import PASSWORD, USER
 from dcp.lake.spark.jars import delta_jars
-from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
+from dcp.lake.spark.session_settings import DELTA_CATALOG, DELTA_EXTENSION
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 

@@ -173,12 +173,12 @@ SERVER_EDGE: dict[str, str] = {
     "names of the standard library, no I/O": "http_endpoints http_messages",
 }
 
-# What Spark Connect does not have. One module may use it, the one that starts a JVM where it
-# is asked for a classic session.
+# What Spark Connect does not have. These modules may use it: one starts a JVM where it is asked for
+# a classic session, one asks that JVM's own file systems.
 CLASSIC_ONLY = frozenset(
     {"rdd", "sparkContext", "SparkContext", "accumulator", "parallelize", "DeltaTable", "_jvm"}
 )
-STARTS_SPARK = Path("dcp/lake/spark/session.py")
+OF_CLASSIC_SPARK = (Path("dcp/lake/spark/session.py"), Path("dcp/lake/spark/hadoop.py"))
 
 # What only the packages that store a lake name, in text or as a module.
 OF_THE_STORE = re.compile(
@@ -189,7 +189,8 @@ OF_THE_STORE = re.compile(
 MODULES_OF_THE_STORE = frozenset({"deltalake", "delta", "obstore"})
 STORES_LAKES = ("dcp/lake/store/", "dcp/lake/tables/")
 MAY_NAME_DELTA: dict[str, str] = {
-    "dcp/lake/spark/session.py": "settings of a session are Delta's, too",
+    "dcp/lake/spark/session_settings.py": "settings of a session are Delta's, too",
+    "dcp/lake/spark/hadoop.py": "tells users the setting of a log store",
     "dcp/lake/config/required_spark.py": "settings of a session are Delta's, too",
     "dcp/lake/config/storage_options.py": "the setting of a log store is Delta's",
     "dcp/lake/spark/jars.py": "downloads jars, which are no files of a lake",
@@ -329,7 +330,7 @@ def violations(root: Path) -> list[str]:
                 found.append(f"{relative}: dcp.{in_part} is in no layer")
                 continue
             found += wrong_imports(path, root, tree)
-            if in_part == "lake" and relative != STARTS_SPARK:
+            if in_part == "lake" and relative not in OF_CLASSIC_SPARK:
                 found += classic_only_names(path, root, tree)
             if in_part == "lake" and path.parent.name != "log":
                 found += queries_of_changes(path, root, tree)

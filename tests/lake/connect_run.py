@@ -14,7 +14,8 @@ from dcp.lake.config.settings import SparkSettings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views import register_views
 from dcp.lake.run.run import run
-from dcp.lake.spark.session import end_session, jars_settings, started_session, static_settings
+from dcp.lake.spark.session import end_session, started_session
+from dcp.lake.spark.session_settings import jars_settings, static_settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.job_series import commands_for, run_jobs

@@ -16,7 +16,7 @@ from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.run import run
 from dcp.lake.spark.java import find_java_home
-from dcp.lake.spark.session import jars_settings, static_settings
+from dcp.lake.spark.session_settings import jars_settings, static_settings
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

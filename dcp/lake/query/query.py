@@ -27,7 +27,7 @@ from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.query.shown_times import told_times, with_times_as_texts
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.failures import known_error
-from dcp.lake.spark.session import DELTA_CATALOG
+from dcp.lake.spark.session_settings import DELTA_CATALOG
 from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.sql import dotted, quoted, string
 from dcp.lake.tables.tables import (

@@ -7,15 +7,14 @@ Four cases, told apart here and nowhere else:
 * a session exists already (a notebook's): one beside it is set up, and it stays as it is;
 * the master is a server of Spark Connect: the same, in a new session there.
 
-The tables below give the reason of each setting, ``docs/operations.md`` what operators may change.
+The settings, with their reasons, are in `session_settings`.
 """
 
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,46 +25,36 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
-from dcp.lake.config.lake_root import S3_SCHEMES, parts_of
-from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
-from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
-from dcp.lake.config.storage_options import LOG_STORE, LOG_STORE_OF_ALL, log_store_in
+from dcp.lake.config.spark_master import local_master, slots_of
 from dcp.lake.spark.beside import is_connect, is_same, make_active, session_beside
 from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
-from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
-from dcp.lake.spark.jvm_environment import (
-    LOOPBACK,
-    driver_java_options,
-    environment,
-    jvm_variables,
-    set_language,
-    task_settings,
-)
+from dcp.lake.spark.jvm_environment import environment, jvm_variables, set_language
 from dcp.lake.spark.launch_properties import launch_properties
-from dcp.lake.spark.leftovers import (
-    kept_log,
-    remove_empty_warehouse_at_exit,
-    sockets_folder,
-    temporary_log_file,
-)
+from dcp.lake.spark.leftovers import kept_log, remove_empty_warehouse_at_exit, temporary_log_file
 from dcp.lake.spark.log4j import write_log4j_properties
+from dcp.lake.spark.session_settings import (
+    DELTA_EXTENSION,
+    EXECUTOR_JAVA_OPTIONS,
+    EXTENSIONS,
+    JARS,
+    JAVA_OPTIONS,
+    PACKAGES,
+    PYTHON,
+    PYTHON_VARIABLE,
+    S3_CLASS,
+    S3_PACKAGE,
+    guarding_settings,
+    jars_settings,
+    log_store_settings,
+    python_of_tasks,
+    session_settings,
+    static_settings,
+    warehouse_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-
-DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-
-JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
-_JARS: Final = "spark.jars"
-_PACKAGES: Final = "spark.jars.packages"
-_S3_PACKAGE: Final = "org.apache.hadoop:hadoop-aws:"
-_S3_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-_EXTENSIONS: Final = "spark.sql.extensions"
-_PYTHON: Final = "spark.pyspark.python"
-_PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 
 _POOL: Final = "spark.scheduler.pool"
 
@@ -232,164 +221,6 @@ def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
         context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # its stub has no None
 
 
-def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
-    """Return settings that Spark needs before its start, besides the jars."""
-    settings = {
-        _EXTENSIONS: DELTA_EXTENSION,
-        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
-        "spark.driver.memory": driver_memory,
-        "spark.task.maxFailures": str(TASK_ATTEMPTS),
-        # A second copy of a task would open the same streams again and lose the first one's.
-        "spark.speculation": "false",
-        # What receives and what applies side by side have a pool each (`in_pool`).
-        "spark.scheduler.mode": "FAIR",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # 1.5 times as fast as TCP for short tasks, and no port to guard.
-        "spark.python.unix.domain.socket.enabled": "true",
-        # By its own default (20, each wait twice the last one) S3A would wait for days for a store
-        # that answers 503.
-        "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
-    }
-    if log4j is not None:
-        log_option = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
-        settings[JAVA_OPTIONS] = f"{log_option} {driver_java_options()}"
-    return settings | task_settings()
-
-
-def jars_settings(
-    is_there: Callable[[str], bool] = lambda _: False, *, on_s3: bool = False
-) -> dict[str, str]:
-    """Return settings that bring the jars of Delta, and of S3, to driver and executors.
-
-    ``is_there`` says whether Spark has a class already.
-    """
-    jars = [] if is_there(DELTA_EXTENSION) else delta_jars()
-    jars += [] if is_there(LOG_STORE) else [LOG_STORE_JAR]
-    jars += s3_jars() if on_s3 and not is_there(_S3_CLASS) else []
-    return {_JARS: ",".join(str(jar) for jar in jars)} if jars else {}
-
-
-def log_store_settings(given: Callable[[str], str | None]) -> dict[str, str]:
-    """Let the store itself refuse the second commit of a version on S3.
-
-    ``given`` returns the user's settings. The user may have chosen a log store, and Delta refuses
-    two.
-    """
-    if given(LOG_STORE_OF_ALL):
-        return {}
-    keys = (f"spark.delta.logStore.{scheme}.impl" for scheme in S3_SCHEMES)
-    return {key: given(key) or LOG_STORE for key in keys}
-
-
-def log_store_of(spark: SparkSession, place: str) -> str:
-    """Return the class by which a session commits to a place on S3.
-
-    Raises:
-        ConfigError: it is Delta's own, which may overwrite others' commits.
-    """
-    if chosen := log_store_in(lambda key: spark.conf.get(key, None), place):
-        return chosen
-    key = f"spark.delta.logStore.{parts_of(place).scheme}.impl"
-    raise ConfigError(
-        f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
-        "two drivers could commit the same version. Who starts the session sets it, and adds the "
-        f"jar {LOG_STORE_JAR} (docs/object-stores.md)"
-    )
-
-
-def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
-    """Try that the store of a folder refuses to overwrite; False if a server has the session.
-
-    Any exception of Spark means that the store overwrites, or does not answer.
-    """
-    jvm = jvm_of(spark)
-    if jvm is None:
-        return False
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    jvm.dcplake.S3LogStore.requireConditionalWrites(path, _hadoop_configuration(spark))
-    return True
-
-
-def remove_empty_folder(spark: SparkSession, folder: str) -> None:
-    """Remove an empty folder of any store; does nothing if a server has the session.
-
-    Any exception of Spark means that the folder is not empty, or that the store forbids it.
-    """
-    if (jvm := jvm_of(spark)) is not None:
-        path = jvm.org.apache.hadoop.fs.Path(folder)
-        path.getFileSystem(_hadoop_configuration(spark)).delete(path, False)  # not what is in it
-
-
-def _hadoop_configuration(spark: SparkSession) -> Any:
-    return spark.sparkContext._jsc.hadoopConfiguration()
-
-
-def guarding_settings(master: str) -> dict[str, str]:
-    """Return settings that keep strangers out of a session's processes.
-
-    Without them Spark's block manager serves task data to any client. Spark makes a secret for each
-    session. Under a standalone master the secret is the cluster's, and its owner sets it.
-    """
-    if master.startswith("spark://"):
-        return {}
-    settings = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
-    if master.startswith("local"):  # all of Spark is on this machine
-        settings |= {
-            "spark.driver.bindAddress": LOOPBACK,
-            "spark.driver.host": LOOPBACK,
-            # Whoever may write to these sockets is served without a further question.
-            "spark.python.unix.domain.socket.dir": str(sockets_folder()),
-            # Spark gives up a silent executor. Here (Spark 4.2) no scheduler takes it back, and the
-            # session of a machine that slept for a while would end.
-            "spark.storage.blockManagerHeartbeatTimeoutMs": "3650d",
-        }
-    return settings
-
-
-def warehouse_settings() -> dict[str, str]:
-    """Return Spark's default folder of tables if Spark itself would miss it.
-
-    Spark takes the path from its URI and decodes nothing: a space becomes ``%20``.
-    """
-    folder = Path("spark-warehouse").absolute()
-    if folder.as_uri() == f"file://{folder}":
-        return {}
-    return {"spark.sql.warehouse.dir": f"file:{folder}"}
-
-
-def python_of_tasks(configured: str | None, master: str) -> str:
-    """Return the Python of tasks: ``spark.pyspark.python``, else this one.
-
-    On a cluster ``PYSPARK_PYTHON`` counts, too. With a local master it is ignored: images set it
-    for other programs, to a Python that may lack dcplake.
-    """
-    elsewhere = "" if master.startswith("local") else os.environ.get(_PYTHON_VARIABLE)
-    return configured or elsewhere or sys.executable
-
-
-def session_settings(slots: int) -> dict[str, str]:
-    """Return settings that can be set at any time."""
-    cores = str(max(1, slots))
-    return {
-        "spark.sql.shuffle.partitions": cores,
-        "spark.databricks.delta.snapshotPartitions": cores,
-        # MERGE's outer join: hashing beats sorting the whole target.
-        "spark.sql.join.preferSortMergeJoin": "false",
-        "spark.sql.parquet.compression.codec": "zstd",
-        # Memory of a writing and of a reading task, however large the documents: memory.py.
-        **writer_settings(),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        # Without these every OPTIMIZE rewrites the whole table up to 100 GiB.
-        "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
-            64 * 1024 * 1024
-        ),
-        "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize": (
-            str(256 * 1024 * 1024)
-        ),
-    }
-
-
 def _start(
     app_name: str,
     master: str | None,
@@ -403,8 +234,8 @@ def _start(
     variables = jvm_variables(running)
     log_file = log_file or temporary_log_file()
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
-    is_resolved = _S3_PACKAGE in extra.get(_PACKAGES, "")
-    settings |= jars_settings(lambda name: is_resolved and name == _S3_CLASS, on_s3=on_s3)
+    is_resolved = S3_PACKAGE in extra.get(PACKAGES, "")
+    settings |= jars_settings(lambda name: is_resolved and name == S3_CLASS, on_s3=on_s3)
     settings["spark.master"] = running
     settings["spark.app.name"] = app_name
     settings |= guarding_settings(settings["spark.master"])
@@ -433,9 +264,9 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
         for key, value in (warehouse_settings() | log_store_settings(theirs)).items():
             if theirs(key) is None:
                 conf.set(key, value)
-        if theirs(_PACKAGES):  # what they brought is in its list by now, for executors elsewhere
-            conf.set(_JARS, _overridden({_JARS: theirs(_JARS)}, settings)[_JARS])
-        os.environ[_PYTHON_VARIABLE] = python_of_tasks(theirs(_PYTHON), settings["spark.master"])
+        if theirs(PACKAGES):  # what they brought is in its list by now, for executors elsewhere
+            conf.set(JARS, _overridden({JARS: theirs(JARS)}, settings)[JARS])
+        os.environ[PYTHON_VARIABLE] = python_of_tasks(theirs(PYTHON), settings["spark.master"])
         with _sigint_kept():
             _keep_quiet_at_the_end(SparkContext(conf=conf, gateway=gateway))
         return SparkSession.builder.getOrCreate()
@@ -466,12 +297,12 @@ def _start_in_submitted_jvm(
     ours |= log_store_settings({**extra, **given}.get)
     ours |= jars_settings(lambda name: _has_class(jvm, name), on_s3=on_s3)
     wanted = _overridden(_overridden(ours, extra), given)
-    _add_to_class_path(jvm, wanted.get(_JARS, ""), given.get(_JARS, ""))
+    _add_to_class_path(jvm, wanted.get(JARS, ""), given.get(JARS, ""))
     for key, value in wanted.items():
         if value and key != JAVA_OPTIONS:  # the JVM runs already
             conf.set(key, value)
     conf.set("spark.master", local_master(running))
-    os.environ[_PYTHON_VARIABLE] = python_of_tasks(conf.get(_PYTHON), running)
+    os.environ[PYTHON_VARIABLE] = python_of_tasks(conf.get(PYTHON), running)
     with _sigint_kept():
         session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -493,10 +324,10 @@ def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
 def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
     """Merge settings: theirs win; lists are joined without duplicates."""
     joined = {}
-    for key in (JAVA_OPTIONS, _EXECUTOR_JAVA_OPTIONS):
+    for key in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS):
         if key in ours and key in theirs:
             joined[key] = f"{ours[key]} {theirs[key]}"
-    for key in (_JARS, _EXTENSIONS):
+    for key in (JARS, EXTENSIONS):
         names = f"{ours.get(key, '')},{theirs.get(key, '')}".split(",")
         if listed := ",".join(dict.fromkeys(filter(None, names))):
             joined[key] = listed
@@ -539,10 +370,10 @@ def _set_up(
     session: SparkSession, extra: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Set our settings, then ``extra``; keep those that the session was ``given``."""
-    extensions = session.conf.get(_EXTENSIONS, "") or ""
+    extensions = session.conf.get(EXTENSIONS, "") or ""
     if DELTA_EXTENSION not in extensions:
         raise ConfigError(
-            f"The Spark session was started without Delta: found {_EXTENSIONS} = {extensions!r}, "
+            f"The Spark session was started without Delta: found {EXTENSIONS} = {extensions!r}, "
             f"expected it to contain {DELTA_EXTENSION}."
         )
     slots = session_slots(session) or os.cpu_count() or 1

@@ -18,9 +18,11 @@ from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs, s3a_settings
 from dcp.lake.spark.beside import note_settings
+from dcp.lake.spark.hadoop import log_store_of
 from dcp.lake.spark.jvm_environment import refuse_language
 from dcp.lake.spark.jvm_options import jvm_options
-from dcp.lake.spark.session import JAVA_OPTIONS, build_session, jvm_of, log_store_of
+from dcp.lake.spark.session import build_session, jvm_of
+from dcp.lake.spark.session_settings import JAVA_OPTIONS
 from dcp.lake.store.lock import locked
 from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.spark_store import SparkStore

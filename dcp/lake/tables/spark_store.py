@@ -16,7 +16,8 @@ from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.session import in_pool, log_store_of, session_slots, try_conditional_writes
+from dcp.lake.spark.hadoop import log_store_of, try_conditional_writes
+from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files

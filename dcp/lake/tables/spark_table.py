@@ -21,7 +21,8 @@ from pyspark.errors import PySparkException
 from dcp.errors import LakeError
 from dcp.lake.config.memory import reader_settings
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.session import remove_empty_folder, session_slots
+from dcp.lake.spark.hadoop import remove_empty_folder
+from dcp.lake.spark.session import session_slots
 from dcp.lake.store.failures import remedy
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge

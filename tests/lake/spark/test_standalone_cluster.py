@@ -13,7 +13,7 @@ import pytest
 
 from dcp.cli.main import main as dcplake
 from dcp.lake.spark.java import find_java_home
-from dcp.lake.spark.session import python_of_tasks
+from dcp.lake.spark.session_settings import python_of_tasks
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake import job_series

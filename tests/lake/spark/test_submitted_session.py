@@ -11,7 +11,7 @@ import pytest
 
 from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars
 from dcp.lake.spark.java import find_java_home
-from dcp.lake.spark.session import DELTA_EXTENSION
+from dcp.lake.spark.session_settings import DELTA_EXTENSION
 from tests.quick_spark import QUICK_JAVA_OPTIONS
 
 BIN: Final = Path(sys.executable).parent

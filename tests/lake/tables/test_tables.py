@@ -19,7 +19,7 @@ from dcp.lake.log.changes import append_round, latest_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
-from dcp.lake.spark.session import log_store_of
+from dcp.lake.spark.hadoop import log_store_of
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.collections import collections_in

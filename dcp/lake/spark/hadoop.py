@@ -1,0 +1,54 @@
+"""What a session of Spark does with stores by itself: how it commits there, and folders."""
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dcp.errors import ConfigError
+from dcp.lake.config.lake_root import parts_of
+from dcp.lake.config.storage_options import LOG_STORE, log_store_in
+from dcp.lake.spark.jars import LOG_STORE_JAR
+from dcp.lake.spark.session import jvm_of
+
+
+def log_store_of(spark: SparkSession, place: str) -> str:
+    """Return the class by which a session commits to a place on S3.
+
+    Raises:
+        ConfigError: it is Delta's own, which may overwrite others' commits.
+    """
+    if chosen := log_store_in(lambda key: spark.conf.get(key, None), place):
+        return chosen
+    key = f"spark.delta.logStore.{parts_of(place).scheme}.impl"
+    raise ConfigError(
+        f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
+        "two drivers could commit the same version. Who starts the session sets it, and adds the "
+        f"jar {LOG_STORE_JAR} (docs/object-stores.md)"
+    )
+
+
+def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
+    """Try that the store of a folder refuses to overwrite; False if a server has the session.
+
+    Any exception of Spark means that the store overwrites, or does not answer.
+    """
+    jvm = jvm_of(spark)
+    if jvm is None:
+        return False
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    jvm.dcplake.S3LogStore.requireConditionalWrites(path, _hadoop_configuration(spark))
+    return True
+
+
+def remove_empty_folder(spark: SparkSession, folder: str) -> None:
+    """Remove an empty folder of any store; does nothing if a server has the session.
+
+    Any exception of Spark means that the folder is not empty, or that the store forbids it.
+    """
+    if (jvm := jvm_of(spark)) is not None:
+        path = jvm.org.apache.hadoop.fs.Path(folder)
+        path.getFileSystem(_hadoop_configuration(spark)).delete(path, False)  # not what is in it
+
+
+def _hadoop_configuration(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.hadoopConfiguration()
