@@ -48,7 +48,9 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
             rows = [each for each in ranges if each.role is not Role.UNDONE]
             return ClearedRanges(rows, clears=True, base_is_empty=True)
     if revives:  # of what is published and live, the dead event may have taken any row
-        ranges = _all_fresh(ranges)
+        ranges = [
+            replace(each, role=Role.FRESH) if each.role is Role.KEPT else each for each in ranges
+        ]
     return ClearedRanges(ranges, base_is_empty=newest_live is not None, revives=revives)
 
 
@@ -85,7 +87,3 @@ def _above(seqno: int, ranges: Iterable[RowRange]) -> list[RowRange]:
         for each in ranges
     )
     return [each for each in cut if each.low < each.high]
-
-
-def _all_fresh(ranges: Iterable[RowRange]) -> list[RowRange]:
-    return [replace(each, role=Role.FRESH) if each.role is Role.KEPT else each for each in ranges]

@@ -61,7 +61,7 @@ def _check(name: str, value: object, default: object, facts: Mapping[str, Any]) 
         if (
             not isinstance(value, tuple)
             or not (value or may_be_empty)
-            or not all(map(_filled, value))
+            or not all(isinstance(item, str) and item for item in value)
         ):
             raise problem
     elif not isinstance(value, Mapping) or not all(
@@ -78,10 +78,6 @@ def _check(name: str, value: object, default: object, facts: Mapping[str, Any]) 
 
 
 _NOT_NUMBERS: Final = (float("inf"), float("-inf"))
-
-
-def _filled(item: object) -> bool:
-    return isinstance(item, str) and bool(item)
 
 
 def describe_found(value: object, facts: Mapping[str, Any]) -> str:

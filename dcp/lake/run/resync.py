@@ -18,7 +18,6 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
@@ -81,9 +80,10 @@ def commit_resync(
         _empty(lake, replicas, newest, writer_id)
     after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
     after |= {vb: after[vb].beginning_epoch(0, 0) for vb in chosen}
+    rows = _rows(after, chosen, number)
     append_round(
         lake,
-        lake.store.new_changes(1, _of_one_task(after, chosen, number), are_few=True),
+        lake.store.new_changes(1, lambda _: iter(rows), are_few=True),
         number,
         writer_id,
         verify=not is_whole_lake,  # else whatever is there does not matter
@@ -123,13 +123,6 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
     base = history(lake.changes, 1)[0].version
     ours = {"lake": lake.identity.lake_id, "writer": writer_id, CLEANING: newest, "base": base}
     lake.changes.delete(None, ours)
-
-
-def _of_one_task(
-    after: Mapping[int, VbucketProgress], chosen: Collection[int], number: int
-) -> BatchFunction:
-    rows = _rows(after, chosen, number)
-    return lambda _: iter(rows)
 
 
 def _rows(

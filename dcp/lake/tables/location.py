@@ -19,10 +19,6 @@ WayToStore = Callable[[str], Mapping[str, str] | None]
 """Returns the options by which delta-rs opens a bucket, by its URL; None if only Spark can."""
 
 
-def _only_spark(_: str) -> None:
-    return
-
-
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
     """The place of a lake's tables: exactly one of a folder and a catalog schema.
@@ -32,7 +28,7 @@ class LakeLocation:
 
     root: str | None = None
     schema: str | None = None
-    way: WayToStore = field(default=_only_spark, repr=False, compare=False)
+    way: WayToStore = field(default=lambda _: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (self.root is None) == (self.schema is None):

@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -418,7 +417,7 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
 
 
 def _existing(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> tuple[ReplicaTable, ...]:
-    exist = lake.store.for_each(partial(replica_exists, lake), replicas)
+    exist = lake.store.for_each(lambda each: lake.table(each.name).exists(), replicas)
     return tuple(each for each, is_there in zip(replicas, exist, strict=True) if is_there)
 
 
@@ -494,7 +493,3 @@ def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]
 
 def _cleaned_key(replica: ReplicaTable | None) -> str:
     return _CLEANED_ROUND if replica is None else f"{_CLEANED_ROUND}.{replica.name}"
-
-
-def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
-    return lake.table(replica.name).exists()
