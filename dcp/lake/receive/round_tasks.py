@@ -10,13 +10,12 @@ from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
-
-TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+from dcp.lake.store.lake_store import BatchFunction
 
 
 def receive_function(
     plan: RoundPlan, access: SourceAccess, progress: RoundProgress | None = None
-) -> TaskFunction:
+) -> BatchFunction:
     budget = TaskBudget(plan.target_bytes, plan.target_seconds)
     name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}"
     rows_of = TaskReceiver.batches
@@ -31,7 +30,7 @@ def task_function(
     name: str,
     rows_of: Callable[[TaskReceiver], Iterator[pa.RecordBatch]],
     progress: RoundProgress | None,
-) -> TaskFunction:
+) -> BatchFunction:
     """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``.
 
     ``name`` begins the names of the tasks.

@@ -120,6 +120,13 @@ class TableCommit:
     def keeps_rows(self) -> bool:
         return self.operation in DATA_PRESERVING or self.is_heartbeat
 
+    @property
+    def rows_of(self) -> int:
+        """The version whose rows it has; its own if it changed some."""
+        if self.restored is not None:
+            return self.restored
+        return self.version - 1 if self.keeps_rows else self.version
+
 
 def metadata_json(content: Mapping[str, Any]) -> str:
     return json.dumps({METADATA_KEY: dict(content)}, separators=(",", ":"), sort_keys=True)

@@ -53,22 +53,15 @@ class Lineage:
         without rows.
         """
         for commit in self._path(version):
-            version = commit.version
-            if commit.restored is not None:
-                version = commit.restored
-            elif commit.keeps_rows:
-                version -= 1
+            version = commit.rows_of
         return version
 
     def _path(self, version: int) -> Iterator[TableCommit]:
         while (commit := self.commit(version)) is not None:
             yield commit
-            if commit.restored is not None:
-                version = commit.restored
-            elif commit.keeps_rows:
-                version -= 1
-            else:
+            if commit.rows_of == version:
                 return
+            version = commit.rows_of
 
     def heartbeat_content(self, version: int) -> Mapping[str, Any] | None:
         """Return a heartbeat's record of the rows of ``version``; None without one.

@@ -207,7 +207,8 @@ def lake_in(
         horizon = Horizon.of_hours(horizon_hours)
         also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
         _make_lake(changes, identity, horizon, also)
-    lake = _open(store, location)
+    with store.looks.look():
+        lake = _open(store, location)
     lake.identity.require_same(identity, str(location))
     _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
     return lake
@@ -264,15 +265,11 @@ def open_lake(store: SparkStore) -> LakeTables:
     Raises:
         LakeError: there is none, the table is foreign, or of another format version.
     """
-    return _open(store, store.location)
+    with store.looks.look():
+        return _open(store, store.location)
 
 
 def _open(store: LakeStore, location: LakeLocation) -> LakeTables:
-    with store.looks.look():
-        return _opened(store, location)
-
-
-def _opened(store: LakeStore, location: LakeLocation) -> LakeTables:
     changes = store.table(CHANGES_TABLE)
     where, properties = changes.where, changes.properties()
     if "dcplake.lake" not in properties:
@@ -323,7 +320,7 @@ def find_lake(store: SparkStore) -> LakeTables | None:
         LakeError: there is a table, and it is no lake of ours.
     """
     with store.looks.look():
-        return _opened(store, store.location) if store.table(CHANGES_TABLE).exists() else None
+        return _open(store, store.location) if store.table(CHANGES_TABLE).exists() else None
 
 
 def ensure_replicas(

@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.receive import TaskReceiver
-from dcp.lake.receive.round_tasks import TaskFunction, task_function
+from dcp.lake.receive.round_tasks import task_function
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.rounds.round_plan import TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
+from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import ITEM_KINDS, U64, RowKind
@@ -79,7 +80,7 @@ def read_function(
     tasks: Sequence[TaskPlan],
     access: SourceAccess,
     progress: RoundProgress | None = None,
-) -> TaskFunction:
+) -> BatchFunction:
     name = f"dcplake-verify-{lake_id[:8]}"
     return task_function(tasks, _NO_ROUND, UNLIMITED, access, name, _rows_of, progress)
 
