@@ -16,6 +16,7 @@ from datafusion import SessionConfig, SessionContext
 from dcp.errors import LakeError
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.looks import Looks
+from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.location import LakeLocation
@@ -108,8 +109,18 @@ class MemoryStore:
         """Share nothing."""
         yield
 
-    def first_rows(self, *_: object) -> None:
-        """Let the rows be merged."""
+    def first_rows(self, table: str, merge: Merge) -> "FirstRows":
+        """Return the rows of a merge, as the first ones of a table."""
+        return FirstRows(self.table(table), merge)
+
+    def look_at_written(
+        self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
+    ) -> pa.Table:
+        """Let one task look at the rows that a merge would write."""
+        replica = self.table(table)
+        rows = replica.after(merge)[0] if merge.rewrites else replica.written(merge)
+        documents = rows.select(["datatype", "value"]).to_batches()
+        return pa.Table.from_batches(look(iter(documents)), schema)
 
     def new_changes(
         self,
@@ -160,6 +171,21 @@ class MemoryRows:
         version = base()
         self._store.between(CHANGES_TABLE)
         changes.append_on(version, self._made, transaction, metadata)
+
+
+class FirstRows:
+    """The rows of a merge into an empty table."""
+
+    def __init__(self, table: MemoryTable, merge: Merge) -> None:
+        self._table, self._merge = table, merge
+
+    def append(
+        self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
+    ) -> None:
+        """Commit the rows, if no other commit came behind the one of ``base``."""
+        rows, version = self._table.written(self._merge), base()
+        self._table.store.between(self._table.name)
+        self._table.append_on(version, rows, transaction, metadata, "MERGE")
 
 
 def run_task(number: int, receive: BatchFunction) -> list[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 The product's own SQL runs over it by DataFusion, the engine that delta-rs has, too.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,8 +17,11 @@ from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
 from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.spark_table import committing
 from dcp.lake.tables.sql import standard_string
+from dcp.lake.tables.tables import CHANGES_TABLE
+from tests.lake.memory_merge import log_rows, with_made
 
 if TYPE_CHECKING:
     from tests.lake.memory_store import MemoryStore
@@ -217,9 +220,14 @@ class MemoryTable:
                 empty = _chunks(columns.empty_table())
                 self._commit("CREATE TABLE", columns, empty, {}, properties=dict(properties))
 
+    @committing
     def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
-        """Raise: no lake in memory has typed columns."""
-        raise NotImplementedError
+        """Add columns that are not there, without values."""
+        newest = self.kept.newest
+        missing = [each for each in columns if each.name not in newest.columns.names]
+        if missing:
+            schema = pa.schema([*newest.columns, *_commented(missing, comments)])
+            self._commit("ADD COLUMNS", schema, _chunks(_cast(newest.rows, schema)), {})
 
     def register(self, name: str) -> None:
         """Raise: there is no session."""
@@ -255,6 +263,7 @@ class MemoryTable:
         rows: pa.Table,
         transaction: Transaction,
         metadata: Mapping[str, Any],
+        operation: str = "WRITE",
     ) -> None:
         """Append rows as the version after ``version``, as the product's commits of files do."""
         read, newest = self.kept.versions[version], self.kept.newest
@@ -263,7 +272,8 @@ class MemoryTable:
         if newest is not read:
             raise VersionTakenError(f"{self.where}: found version {newest.number}")
         chunks = (*read.chunks, *_chunks(rows))
-        self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
+        metrics = {"numTargetRowsInserted": rows.num_rows} if operation == "MERGE" else {}
+        self._commit_rows(operation, chunks, metadata, metrics, transaction)
 
     @committing
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
@@ -281,14 +291,51 @@ class MemoryTable:
         read = self.kept.newest
         if read.had(transaction):
             return
-        assert isinstance(merge.rows, pa.Table), "an apply in memory is small"
-        assert merge.made is None and not merge.rewrites, "no lake in memory has typed columns"
-        chunks, metrics = _merged(read.rows, merge.rows)
+        operation = "CREATE OR REPLACE TABLE AS SELECT" if merge.rewrites else "MERGE"
+        rows, metrics = self.after(merge)
         self.store.between(self.name)
         since = self.kept.versions[read.number + 1 :]
         if any(each.has_new_rows or each.operation in _KEEPS_FILES for each in since):
             raise RuntimeError(f"[DELTA_CONCURRENT_WRITE] {self.where}: {since}")
-        self._commit_rows("MERGE", chunks, metadata, metrics, transaction)
+        self._commit(
+            operation,
+            rows.schema,
+            _chunks(rows),
+            metadata,
+            metrics=metrics,
+            transaction=transaction,
+        )
+
+    def after(self, merge: Merge) -> tuple[pa.Table, dict[str, int]]:
+        """Return the rows after a merge, and its metrics."""
+        old, new = self.kept.newest.rows, self._source(merge)
+        if merge.rewrites:
+            merged, metrics = _merged(old.select(REPLICA.names), new)
+            columns = (
+                [] if merge.made is None else _commented(merge.made.schema, merge.made.comments)
+            )
+            made = with_made(merged, merge.made)
+            return _cast(made, pa.schema([*merged.schema, *columns])), metrics
+        new, schema = with_made(new, merge.made), old.schema
+        if merge.extends:
+            kinds = {each.name: each.type for each in new.schema}
+            schema = pa.schema([each.with_type(kinds[each.name]) for each in schema])
+        return _merged(_cast(old, schema), new)
+
+    def written(self, merge: Merge) -> pa.Table:
+        """Return the rows that a merge inserts and updates."""
+        rows = self._source(merge)
+        rows = with_made(rows.filter(pc.invert(rows["deleted"])), merge.made)
+        return rows.drop_columns("deleted")
+
+    def _source(self, merge: Merge) -> pa.Table:
+        """Return the rows of a merge, without made columns."""
+        if isinstance(merge.rows, pa.Table):
+            return merge.rows
+        changes = self.store.table(CHANGES_TABLE)._at(merge.rows.log_version).rows
+        return log_rows(
+            changes, merge.rows, merge.held_version, lambda version: self._at(version).rows
+        )
 
     @committing
     def optimize(
@@ -427,12 +474,31 @@ def _chunks(rows: pa.Table) -> tuple[pa.RecordBatch, ...]:
     return tuple(batches or [pa.RecordBatch.from_pylist([], rows.schema)])
 
 
-def _merged(old: pa.Table, new: pa.Table) -> tuple[tuple[pa.RecordBatch, ...], dict[str, int]]:
+def _commented(columns: Iterable[pa.Field], comments: Mapping[str, str]) -> list[pa.Field]:
+    """Return columns with their comments, as Delta tells them."""
+    return [
+        each.with_metadata({"comment": comments[each.name]}) if each.name in comments else each
+        for each in columns
+    ]
+
+
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows as a schema that may have more columns, and more fields in them."""
+    columns = [
+        rows[each.name].cast(each.type)
+        if each.name in rows.column_names
+        else pa.nulls(rows.num_rows, each.type)
+        for each in schema
+    ]
+    return pa.table(columns, schema)
+
+
+def _merged(old: pa.Table, new: pa.Table) -> tuple[pa.Table, dict[str, int]]:
     """Return the rows after a MERGE, and its metrics."""
     there = _places(old)
     given = dict(zip(_places(new), new["deleted"].to_pylist(), strict=True))
     kept = old.filter(pa.array([place not in given for place in there], pa.bool_()))
-    written = new.filter(pc.invert(new["deleted"])).select(old.schema.names).cast(old.schema)
+    written = _cast(new.filter(pc.invert(new["deleted"])), old.schema)
     deleted = sum(given.get(place, False) for place in there)
     updated = old.num_rows - kept.num_rows - deleted
     metrics = {
@@ -440,7 +506,7 @@ def _merged(old: pa.Table, new: pa.Table) -> tuple[tuple[pa.RecordBatch, ...], d
         "numTargetRowsUpdated": updated,
         "numTargetRowsDeleted": deleted,
     }
-    return _chunks(pa.concat_tables([kept, written])), metrics
+    return pa.concat_tables([kept, written]), metrics
 
 
 def _places(rows: pa.Table) -> list[tuple[int, str]]:

@@ -36,6 +36,7 @@ from dcp.lake.store.lake_store import BatchFunction
 from tests.lake.memory_store import task_number
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
+from tests.simulation.typed import Contracts
 from tests.simulation.virtual_loop import VirtualEvent, VirtualLoop
 
 STEPS: Final = (
@@ -84,6 +85,8 @@ class Process:
         self._crew = crew
         self.stop = VirtualEvent(crew.loop)
         lake = crew.lake.open(crew.bucket_uuid)
+        if crew.contracts is not None:
+            crew.contracts.replace(is_calm=crew.is_calm)
         self.driver = Driver(lake, crew.settings, crew.access, Observer())
         self._wanted: int | None = None
         self._failure: Exception | None = None
@@ -142,6 +145,7 @@ class Crew:
         self._access, self.bucket_uuid = source
         self.random, self.counts = random, counts
         self.is_calm = False
+        self.contracts: Contracts | None = None
         self.errors: list[str] = []
         self._stack: list[Process] = []
         self._current: Process | None = None

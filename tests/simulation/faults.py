@@ -87,6 +87,12 @@ class Options:
     """A short one makes heartbeats."""
     persist_to: int
     """On how many disks rows must be before they are published (`policy.persist_to`)."""
+    contracts: int
+    """How many contracts take turns (`apply.contracts_folder`); 0: no typed columns."""
+    gate: bool
+    """Whether the quality gate holds applies back (`quality.gate`)."""
+    apply_rows: int
+    """An apply of more rows is left to the table's store."""
 
     @classmethod
     def drawn(cls, random: Random) -> "Options":
@@ -124,6 +130,9 @@ class Options:
             apply_when=random.choice(("every_round", "every_round", "pending_fraction", "age")),
             horizon_seconds=random.choice((604_800.0, 604_800.0, 8.0)),
             persist_to=0 if relay else random.choice((0, 0, 1, 1 + replicas)),
+            contracts=random.choice((0, 0, 1, 2)),
+            gate=random.random() < 0.15,
+            apply_rows=random.choice((3, 20_000, 20_000)),
         )
 
 

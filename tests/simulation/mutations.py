@@ -5,9 +5,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import dcp.lake.apply.slice_rules
+import dcp.lake.apply.typed_plan
 import dcp.lake.log.changes
 from dcp.lake.apply.clearing_rules import ClearedRanges
 from dcp.lake.apply.slice_rules import _Standing
+from dcp.lake.quality.gate import QualityGate
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.protocol.position import Position
 from dcp.protocol.snapshot import SnapshotAssembly
@@ -33,6 +35,8 @@ MUTATIONS: Final[Mapping[str, Place]] = {
         "refuse_other_writer",
         lambda *_, **__: None,
     ),
+    "columns do not grow": (dcp.lake.apply.typed_plan, "grown", lambda document, _: document),
+    "the gate lets all pass": (QualityGate, "may_publish", lambda *_: True),
     "publishes what no disk has": (PersistenceGate, "lets_pass", lambda *_, **__: True),
 }
 

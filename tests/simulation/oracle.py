@@ -5,14 +5,18 @@ The producer records every branch that a vbucket ever had: it is asked what was 
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
+
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.vbucket.documents import StoredDocument
 from tests.lake.watched_lake import Row, Version, WatchedLake
+from tests.simulation.checked import BAD
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.faults import Counts
 from tests.simulation.source import Published
+from tests.simulation.typed import Contracts
 
 Documents = dict[bytes, tuple[int, int, bytes]]
 """Key -> seqno, cas, value."""
@@ -30,6 +34,8 @@ class Oracle:
         self.published: dict[int, Published] = {}
         self.largest_frame_bytes = 0
         self.persist_to = 0
+        self.contracts: Contracts | None = None
+        self.has_gate = False
         tables.on_round = self.check_round
         tables.on_version = self.check_version
 
@@ -90,6 +96,13 @@ class Oracle:
             self._counts.add("published rows taken back")
         if held.stale:
             self._counts.add("stale vbucket published")
+        if self.has_gate:
+            bad = [place for place, row in version.rows.items() if row["value"] == BAD]
+            assert not bad, f"quality.gate: {held} has the documents {bad}, which break the suite"
+        if self.contracts is not None:
+            self.contracts.require_right(version)
+            before_it = self._tables.versions[-2].made.columns if before else None
+            self._note_columns(version, before_it)
         for vbucket in range(self._cluster.settings.vbuckets):
             found = _documents(version, vbucket)
             state = self._tables.states_at[held.round_of(vbucket)].get(vbucket)
@@ -103,6 +116,12 @@ class Oracle:
             seqno = 0 if state is None else state.complete_seqno
             log = None if state is None else state.failover_log
             self.published[vbucket] = Published(seqno, 0 if log is None else log.uuid_at(seqno))
+
+    def _note_columns(self, version: Version, before: pa.Schema | None) -> None:
+        if version.commit.operation == "CREATE OR REPLACE TABLE AS SELECT":
+            self._counts.add("table written anew")
+        elif version.commit.is_apply and version.made.columns != before:
+            self._counts.add("columns grew")
 
     def _require_on_disk(self, vbucket: int, state: VbucketProgress | None) -> None:
         """``policy.persist_to``: what is published is on the disk of its branch's node."""
@@ -189,7 +208,7 @@ class Oracle:
             published, _ = self.published.get(vbucket, Published(0, 0))
             if published != high and self._published(vbucket) != expected:
                 return f"vbucket {vbucket}: {high} is read, {published} published"
-        return ""
+        return "" if self.contracts is None else self.contracts.lacks(tables.versions[-1])
 
 
 def _documents(version: Version, vbucket: int) -> Documents:

@@ -10,6 +10,7 @@ from tests.simulation.faults import Run
 
 EXPECTED: Final = (
     "apply held back",
+    "apply held by the gate",
     "attempt of a task died",
     "backfill done",
     "bounded run",
@@ -17,6 +18,7 @@ EXPECTED: Final = (
     "collection created",
     "collection dropped",
     "collection flushed",
+    "columns grew",
     "cut",
     "cut with bytes in flight",
     "driver died: apply.committed",
@@ -65,6 +67,7 @@ EXPECTED: Final = (
     "store failed: docs.committing",
     "store failed: round.committed",
     "table restored",
+    "table written anew",
     "tombstones purged",
     "vbucket moved",
     "vbucket started where it was",

@@ -9,7 +9,9 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import ManifestError
 from dcp.server.vbucket.documents import DocumentError
+from tests.simulation.checked import BAD
 from tests.simulation.faults import Counts, Options
+from tests.simulation.typed import document
 from tests.simulation.virtual_loop import EPOCH_SECONDS, Incident, VirtualLoop
 
 
@@ -65,7 +67,12 @@ class Source:
                         expiry = random.choice((0, 0, 0, 5))
                         number = random.randrange(10**6)
                         padding = "x" * random.randrange(self._options.value_bytes)
-                        cluster.set(key, f'{{"n":{number},"p":"{padding}"}}'.encode(), expiry)
+                        value = f'{{"n":{number},"p":"{padding}"}}'.encode()
+                        if self._options.contracts:
+                            value = document(random, number, padding)
+                        if self._options.gate and random.random() < 0.1:
+                            value = BAD
+                        cluster.set(key, value, expiry)
                     elif what < 0.93:
                         cluster.delete(key)
                     else:
@@ -227,6 +234,10 @@ class Source:
         self.cluster.resume_replication()
         for node in range(self._options.nodes):
             self._undo(node)
+        if self._options.gate:
+            with self.cluster.batch():
+                for key in self._keys:  # somebody corrects what is bad
+                    self.cluster.set(key, b'{"n":1}')
         with self.cluster.bucket.lock:  # the newest seqnos come to the disk, too
             for each in map(self.cluster.bucket.table.numbered, self.vbuckets):
                 each.data.persistence.flush(each.data.high_seqno)

@@ -5,20 +5,26 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final
 from unittest.mock import patch
 
+import dcp.lake.apply.applier
 from dcp.errors import DcplakeError
+from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import (
+    INSTALLED_SUITE,
     ApplySettings,
     PolicySettings,
+    QualitySettings,
     RoundSettings,
     Settings,
     SourceSettings,
@@ -31,6 +37,7 @@ from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon, version_at
 from dcp.lake.tables.tables import replicas_in
 from tests.lake.watched_lake import WatchedLake, WrongCommitError
+from tests.simulation.checked import rows_checked
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.crew import Crew, steps_told
 from tests.simulation.faults import Counts, Options, Run
@@ -40,6 +47,7 @@ from tests.simulation.operators import Operators
 from tests.simulation.oracle import Oracle
 from tests.simulation.relaying import RelayInFolder
 from tests.simulation.source import Source
+from tests.simulation.typed import Contracts
 from tests.simulation.virtual_loop import EPOCH_SECONDS, Incident, VirtualLoop
 
 USER: Final = "Administrator"
@@ -86,8 +94,12 @@ class Simulation:
             BrokenPromiseError: a promise was broken.
         """
         try:
-            with injected(self.network, self._fork()), patch.dict(os.environ, PASSWORD):
-                return self._run()
+            with (
+                injected(self.network, self._fork()),
+                patch.dict(os.environ, PASSWORD),
+                ExitStack() as stack,
+            ):
+                return self._run(stack)
         except (Exception, WrongCommitError) as error:
             raise BrokenPromiseError(self._report(error)) from error
         finally:
@@ -96,7 +108,7 @@ class Simulation:
     def _now(self) -> datetime:
         return datetime.fromtimestamp(EPOCH_SECONDS + self.loop.time(), UTC)
 
-    def _run(self) -> Run:
+    def _run(self, stack: ExitStack) -> Run:
         options, loop = self.options, self.loop
         self.source = Source(loop, options, self._fork(), self.counts, self.seed)
         cluster = self.source.cluster
@@ -106,6 +118,11 @@ class Simulation:
         self.source.published = self.oracle.published
         self.oracle.largest_frame_bytes = options.value_bytes + 400
         self.oracle.persist_to = options.persist_to
+        self.oracle.has_gate = options.gate
+        stack.enter_context(rows_checked(partial(self.counts.add, "apply held by the gate")))
+        if options.contracts:
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            self.oracle.contracts = Contracts(folder, self._fork(), options.contracts)
         settings = self._settings(tuple(cluster.seeds))
         direct = source_access(settings)
         self.relay = None
@@ -124,13 +141,15 @@ class Simulation:
         self.crew = Crew(
             loop, self.lake, (access, uuid), settings, options, self._fork(), self.counts
         )
+        self.crew.contracts = self.oracle.contracts
         horizon = patch.object(Horizon, "of_hours", lambda _: Horizon(options.horizon_seconds))
         self.operators = Operators(
             lambda: self.lake.open(uuid), self.lake, options, self._fork(), self.counts
         )
+        budget = patch.object(dcp.lake.apply.applier, "ROW_BUDGET", RowBudget(options.apply_rows))
         gate = patch.object(PersistenceGate, "lets_pass", self._gate(PersistenceGate.lets_pass))
         try:
-            with steps_told(self.crew.reached), self._readers_checked(), horizon, gate:
+            with steps_told(self.crew.reached), self._readers_checked(), horizon, budget, gate:
                 self._storm()
                 self._calm()
         finally:
@@ -152,7 +171,7 @@ class Simulation:
         )
 
     def _settings(self, seeds: tuple[str, ...]) -> Settings:
-        options = self.options
+        options, contracts = self.options, self.oracle.contracts
         return Settings(
             source=SourceSettings(
                 seeds=seeds,
@@ -162,8 +181,14 @@ class Simulation:
                 connect_timeout_seconds=3.0,
                 bootstrap_timeout_seconds=3.0,
             ),
-            apply=ApplySettings(when=options.apply_when, pending_fraction=0.3, age_seconds=1.0),
+            apply=ApplySettings(
+                when=options.apply_when,
+                pending_fraction=0.3,
+                age_seconds=1.0,
+                contracts_folder=str(contracts.folder) if contracts else "",
+            ),
             filter=FilterSettings(since="now" if options.starts_now else ""),
+            quality=QualitySettings(gate=INSTALLED_SUITE if options.gate else ""),
             policy=PolicySettings(persist_to=options.persist_to),
             flow_control=FlowControlSettings(
                 window_bytes=options.window_bytes,

@@ -17,7 +17,7 @@ from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES, deletions
 from dcp.lake.apply.readable_slice import ReadableSlice, readable_slice
 from dcp.lake.apply.typed_documents import see_documents
 from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
-from dcp.lake.apply.typed_rows import see_rows
+from dcp.lake.apply.typed_rows import see_written
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.log.applied import ReplicaStatus, replica_status
@@ -27,7 +27,6 @@ from dcp.lake.log.slice_rows import SOURCE, vbuckets_without_repeats, winning_ro
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.merge_rows import written_rows
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 EMPTY_ROUNDS: Final = 100
@@ -147,8 +146,7 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
         seen = see_documents(columns, plan.rows.to_batches())
     else:
         merge = replace(plan.merge(lake.changes_sql), made=None)
-        with written_rows(lake.spark, lake.table_sql(plan.held.table), merge) as rows:
-            seen = see_rows(lake.spark, rows, columns)
+        seen = see_written(lake.store, plan.held.table, merge, columns)
     return replace(plan, typed=with_documents(plan.typed, columns, seen))
 
 

@@ -3,19 +3,17 @@
 import pickle
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.apply.typed_documents import see_documents, typed_arrays
-from dcp.lake.store.merge import MadeColumns
+from dcp.lake.store.lake_store import LakeStore
+from dcp.lake.store.merge import MadeColumns, Merge
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_SEEN: Final = "seen"
+_SEEN: Final = pa.schema([("seen", pa.binary())])
 
 
 def made_columns(columns: TypedColumns) -> MadeColumns:
@@ -23,14 +21,15 @@ def made_columns(columns: TypedColumns) -> MadeColumns:
     return MadeColumns(columns.schema, make, {DOC: columns.fingerprint})
 
 
-def see_rows(spark: "SparkSession", rows: str, columns: TypedColumns) -> Seen:
+def see_written(store: LakeStore, table: str, merge: Merge, columns: TypedColumns) -> Seen:
+    """Return the values in the documents that a merge would write."""
+
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = pickle.dumps(see_documents(columns, batches))
-        yield pa.RecordBatch.from_arrays([pa.array([seen], pa.binary())], [_SEEN])
+        yield pa.RecordBatch.from_arrays([pa.array([seen], pa.binary())], schema=_SEEN)
 
-    documents = spark.sql(f"SELECT datatype, value FROM {rows}")
-    found = documents.mapInArrow(look, f"{_SEEN} BINARY").collect()
     seen = Seen().expect(columns.document)
-    for each in found:
-        seen.merge(pickle.loads(each[_SEEN]))
+    for (each,) in store.look_at_written(table, merge, look, _SEEN).to_batches():
+        for part in each.to_pylist():
+            seen.merge(pickle.loads(part))
     return seen

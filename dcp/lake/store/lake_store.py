@@ -84,6 +84,14 @@ class LakeStore(Protocol):
             LakeError: the table's store overwrites.
         """
 
+    def look_at_written(
+        self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
+    ) -> pa.Table:
+        """Return the rows that ``look`` makes, in tasks, of the rows that a merge would write.
+
+        It gets their ``datatype`` and ``value``, and returns columns of ``schema``.
+        """
+
     def beside(self) -> Self:
         """Return the same store for another thread: it fences its own statements."""
 

@@ -1,0 +1,45 @@
+"""The quality gate of a simulation: its check of rows, in place of Great Expectations on Spark."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+from unittest.mock import patch
+
+import dcp.lake.quality.gate
+from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.quality.quality_report import CheckScope, ExpectationResult, QualityReport
+from dcp.lake.quality.quality_suite import QualitySuite
+from dcp.lake.tables.tables import LakeTables
+from tests.lake.memory_store import MemoryStore
+
+BAD: Final = b'{"bad":true}'
+"""A document that no table may have."""
+
+
+@contextmanager
+def rows_checked(told: Callable[[], None]) -> Iterator[None]:
+    """Let the gate refuse each `BAD` document meanwhile; it calls ``told`` then."""
+
+    def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
+        assert isinstance(lake.store, MemoryStore)
+        table = lake.store.table(plan.held.table)
+        values = table.written(plan.merge(lake.changes_sql))["value"].to_pylist()
+        bad = values.count(BAD)
+        if bad:
+            told()
+        return QualityReport(
+            run="run",
+            checked_at=datetime.fromtimestamp(0, UTC),
+            table=plan.held.table,
+            suite=suite.name,
+            suite_digest=suite.digest,
+            version=plan.held.version,
+            applied_round=plan.to_round,
+            scope=CheckScope.PENDING,
+            rows=len(values),
+            results=(ExpectationResult("no bad document", "No document is bad.", bad),),
+        )
+
+    with patch.object(dcp.lake.quality.gate, "check_plan", check_plan):
+        yield
