@@ -1,15 +1,18 @@
 """Compares the contents of a lake's tables with the producer's."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.round_records import positions_at, round_records
+from dcp.lake.query.views import lake_views
 from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.tables.history import history
+from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
@@ -23,6 +26,14 @@ def rows_of(lake: LakeTables, source_sql: str) -> Rows:
     """Return the documents that Spark finds in a table or a view."""
     columns = "vbucket, key, key_bytes, seqno, cas, value"
     return _rows(lake.spark.sql(f"SELECT {columns} FROM {source_sql}").toArrow(), source_sql)
+
+
+def asked(lake: LakeTables, query: str, replicas: Sequence[ReplicaTable] = (DOCS,)) -> pa.Table:
+    """Return what Spark finds by a query; of the lake's views only those that it names are made."""
+    for name, view in lake_views(lake, replicas).items():
+        if re.search(rf"\b{name}\b", query):
+            lake.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS {view}")
+    return lake.spark.sql(query).toArrow()
 
 
 def _rows(table: pa.Table, source: str) -> Rows:
@@ -41,8 +52,10 @@ def table_rows(lake: LakeTables, version: int | None, replica: ReplicaTable = DO
     return _rows(version_in(lake, name, version), f"{name} version {version}")
 
 
-def source_rows(cluster: ProducerCluster, seqnos: dict[int, int]) -> Rows:
-    """Return what the producer held at these seqnos."""
+def source_rows(cluster: ProducerCluster, seqnos: dict[int, int] | None = None) -> Rows:
+    """Return what the producer held at these seqnos (None: what it holds now)."""
+    if seqnos is None:
+        seqnos = {vb: cluster.high_seqno(vb) for vb in range(cluster.settings.vbuckets)}
     return {
         vbucket: {
             key: (document.seqno, document.cas, document.value)

@@ -1,6 +1,6 @@
 """Flushes and drops of collections, from a real producer to the replicas, views and verify."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,6 @@ from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import planning
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
-from dcp.lake.query.views import register_views
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.run.control_requests import RESYNC, ask
@@ -25,6 +24,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.query.test_cookbook import RECIPES
 from tests.lake.receiving import lake_of, settings_for
+from tests.lake.replicas import asked
 from tests.lake.versions import version_in
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ class World:
     view: Callable[[LakeTables], None]
     cluster: ProducerCluster
     settings: Settings
-    shown: Sequence[ReplicaTable] = ()
-    """The tables that there are views of."""
 
     def make(self, name: str) -> None:
         self.cluster.create_collection("s", name)
@@ -97,10 +95,7 @@ class World:
         """What Spark finds in the tables and views as they are now."""
         lake = self.lake
         self.view(lake)
-        if self.shown != (replicas := replicas_in(lake)):
-            register_views(lake, replicas)
-            self.shown = replicas
-        rows: list[dict[str, Any]] = lake.spark.sql(query).toArrow().to_pylist()
+        rows: list[dict[str, Any]] = asked(lake, query, replicas_in(lake)).to_pylist()
         return rows
 
 

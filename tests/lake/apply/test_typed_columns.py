@@ -22,7 +22,6 @@ from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.infer import propose_contract
-from dcp.lake.query.views import register_views
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -33,6 +32,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.apply.known_documents import KNOWN
 from tests.lake.receiving import lake_of, settings_for
+from tests.lake.replicas import asked, source_rows, table_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,8 +134,7 @@ class Scene:
         found = self.spark.sql(
             f"SELECT key, doc, violations FROM {self.lake.table_sql('docs')}"
         ).collect()
-        register_views(self.lake)
-        told = self.spark.sql("SELECT key, path, found, expected FROM quarantine").collect()
+        told = asked(self.lake, "SELECT key, path, found, expected FROM quarantine").to_pylist()
         rows = {
             row.key: (
                 row.doc and row.doc.asDict(recursive=True),
@@ -144,7 +143,7 @@ class Scene:
             for row in found
         }
         listed = [(key, *each) for key, (_, told) in rows.items() for each in told or ()]
-        assert sorted(map(tuple, told)) == sorted(listed)
+        assert sorted(tuple(row.values()) for row in told) == sorted(listed)
         return rows
 
 
@@ -193,13 +192,13 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     contract = ContractBook(str(scene.contract.parent)).contract_of(lake, DOCS)
     stale = plan_apply(lake, DOCS, number, contract=contract)
     assert stale is not None and ANEW in str(preview(scene.settings))
-    before = table_rows(scene)
+    before = table_rows(scene.lake, None)
     made = scene.run()
     assert made is not None and (made.from_round, made.to_round) == (number, number)
     assert str(made).endswith("all 7 rows written anew, with other typed columns")
     with pytest.raises(FencedError, match="another driver applied to docs"):
         run_apply(lake, stale, "paused")
-    assert table_rows(scene) == before
+    assert table_rows(scene.lake, None) == before
     strange = [("$.geo.alt", "7", "no such field"), ("$.reviews[*].by", "x", "no such field")]
     rows = scene.rows()
     assert rows["good"][1] == strange
@@ -252,11 +251,6 @@ def test_contracts_go_by_the_names_of_collections_in_a_catalog_too(
             preview(replace(scene.settings, apply=ApplySettings()), spark)
 
 
-def table_rows(scene: Scene) -> list[Any]:
-    sql = f"SELECT key, seqno, cas, value FROM {scene.lake.table_sql('docs')} ORDER BY key"
-    return scene.spark.sql(sql).collect()
-
-
 def test_columns_evolve_in_the_commit_that_brings_the_documents(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,9 +290,10 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(
     # A decimal does not round what it can widen for.
     scene.put(five={"big": 0.25})
     scene.run()
-    assert scene.rows()["five"][0]["big"] == Decimal("0.25")
-    assert scene.rows()["three"][0]["big"] == Decimal(2**64)
-    assert verify(scene.settings, spark=scene.spark).result == "equal"
+    rows = scene.rows()
+    assert rows["five"][0]["big"] == Decimal("0.25")
+    assert rows["three"][0]["big"] == Decimal(2**64)
+    assert table_rows(scene.lake, None) == source_rows(scene.cluster)
 
 
 def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
@@ -352,19 +347,29 @@ def test_known_documents_are_kept_byte_for_byte_and_read_by_their_columns(scene:
             assert not told
     raw = scene.spark.sql(f"SELECT key, value FROM {scene.lake.table_sql('docs')}").collect()
     assert {row.key: bytes(row.value).decode() for row in raw} == texts
-    read = scene.spark.sql("SELECT key, document FROM documents").collect()
-    assert {row.key: row.document for row in read} == texts
+    read = asked(scene.lake, "SELECT key, document FROM documents").to_pylist()
+    assert {row["key"]: row["document"] for row in read} == texts
     names = [*KNOWN].index("names of any characters")
-    asked = ("`a.b`", "a.b", "a.`c.d`.`e/f`", "`a``b`", "`/`", "`.`", "s.`*`", "`$ref`", "`a[0]`")
-    listed = ", ".join(f"doc.k{names}.{each}" for each in asked)
+    fields = (
+        "`a.b`",
+        "a.b",
+        "a.`c.d`.`e/f`",
+        "`a``b`",
+        "`/`",
+        "`.`",
+        "s.`*`",
+        "`$ref`",
+        "`a[0]`",
+    )
+    listed = ", ".join(f"doc.k{names}.{each}" for each in fields)
     [row] = scene.spark.sql(
         f"SELECT {listed} FROM {scene.lake.table_sql('docs')} WHERE doc.k{names}.`a.b` = 1"
     ).collect()
     assert tuple(row) == (1, 2, 3, 5, 7, 8, 1, "x", 9)
     unread = "SELECT key, document_null_reason FROM documents_variant WHERE document IS NULL"
     digits = [*KNOWN].index("numbers of 1,200 digits")
-    [row] = scene.spark.sql(unread).collect()
-    assert tuple(row) == (f"{digits} 0", "no JSON that Spark reads")
+    [row] = asked(scene.lake, unread).to_pylist()
+    assert tuple(row.values()) == (f"{digits} 0", "no JSON that Spark reads")
 
 
 def _naive(value: Any) -> Any:

@@ -10,6 +10,7 @@ from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.lake.tables.transaction import session_settings_for_a_while
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending
+from tests.lake.replicas import asked
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,8 @@ def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewL
         )
     ]
     model.commit(model.next_round(changes))
-    register_views(lake)
+    none = asked(lake, "SELECT 1 FROM documents JOIN documents_variant USING (key)")
+    assert none.num_rows == 0, "the views follow the table"
     apply_pending(lake, [DOCS], 1, "w")
     texts = rows(lake, "SELECT document, value FROM documents ORDER BY key")
     variants = rows(
@@ -72,7 +74,7 @@ def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewL
     assert [each["xattrs"] for each in maps] == [wanted, *[None] * (len(DOCUMENTS) - 1)]
 
 
-def test_pending_changes_positions_and_rounds(new_lake: NewLake) -> None:
+def test_pending_changes_positions_rounds_and_a_look_up_by_key(new_lake: NewLake) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 2)
     first, second = model.vbuckets
@@ -102,10 +104,7 @@ def test_pending_changes_positions_and_rounds(new_lake: NewLake) -> None:
         {"round": 2, "version": 2, "vbuckets": 2, "b": True},
     ]
 
-
-def test_a_key_look_up_reads_the_files_of_one_vbucket(new_lake: NewLake) -> None:
-    lake = new_lake(64)
-    register_views(lake)
+    # A look-up by key reads the files of one vbucket.
     with session_settings_for_a_while(lake.spark, {"spark.sql.debug.maxToStringFields": "1000"}):
         plan = lake.spark.sql(
             "EXPLAIN SELECT * FROM docs_live WHERE vbucket = vbucket_of('airport_EDDB') "
