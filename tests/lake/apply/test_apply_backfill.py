@@ -5,7 +5,8 @@ from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.tables.tables import DOCS
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import LogModel, read_documents
+from tests.lake.log_model import LogModel, documents_of
+from tests.lake.versions import version_in
 
 
 def test_a_backfill_and_then_keys_that_overwrite_each_other(new_lake: NewLake) -> None:
@@ -23,7 +24,7 @@ def test_a_backfill_and_then_keys_that_overwrite_each_other(new_lake: NewLake) -
         assert plan is not None
         assert plan.method == "hash join"
         run_apply(lake, plan, "writer-1")
-        found = read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}")
+        found = documents_of(version_in(lake, DOCS.name))
         assert found == model.documents_at(model.complete[model.round])
         assert found
 
@@ -41,10 +42,9 @@ def test_rows_of_other_rounds_and_unfinished_snapshots_stay_out(new_lake: NewLak
     assert plan is not None
     assert plan.vbuckets == (first.vbucket,)
     run_apply(lake, plan, "writer-1")
-    table = f"SELECT * FROM {lake.table_sql('docs')}"
-    assert read_documents(lake, table) == model.documents_at(model.complete[1])
+    assert documents_of(version_in(lake, DOCS.name)) == model.documents_at(model.complete[1])
     model.commit(model.next_round(model.read(second, 100, 3)))
     plan = plan_apply(lake, DOCS, 3, RowBudget(rows=0))
     assert plan is not None
     run_apply(lake, plan, "writer-1")
-    assert read_documents(lake, table) == model.documents_at(model.complete[3])
+    assert documents_of(version_in(lake, DOCS.name)) == model.documents_at(model.complete[3])

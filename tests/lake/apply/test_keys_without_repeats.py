@@ -1,15 +1,20 @@
 """Large applies take rows of one snapshot as they are: of no key can there be two."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from dcp.lake.apply import applier
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
 from dcp.lake.apply.planning import plan_apply
+from dcp.lake.config.settings import ApplySettings
 from dcp.lake.run.run import run
 from dcp.lake.tables.apply_sql import rows_sql
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
@@ -22,14 +27,29 @@ from tests.seeds import seeds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 VBUCKETS = 4
+NOTHING = RowBudget(rows=0)
+"""So that even few rows are too many for the driver to hold."""
+PLACES = pa.schema([("vbucket", pa.int32()), ("key", pa.string())])
 
 
-@pytest.mark.parametrize("seed", seeds(1, first=40, soak_count=2))
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=40)) as running:
+        yield running
+
+
+def write(cluster: ProducerCluster, random: Random, count: int) -> None:
+    for _ in range(count):
+        cluster.set(b"key-%d" % random.randrange(300), b"%d" % random.randrange(10**6))
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+@pytest.mark.parametrize("seed", seeds(3, first=40, soak_count=6))
 def test_what_is_taken_as_it_is_has_each_key_once(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """A backfill in parts, snapshots that are cut, documents that change while they are read."""
     random, plans = Random(seed), list[ApplyPlan]()
@@ -37,57 +57,86 @@ def test_what_is_taken_as_it_is_has_each_key_once(
     def planned(
         lake: LakeTables, replica: ReplicaTable, to_round: int, *_: Any
     ) -> ApplyPlan | None:
-        plan = plan_apply(lake, replica, to_round, RowBudget(rows=0))
-        if plan is not None:
-            require_no_key_twice(lake, plan)
-            plans.append(plan)
-        return plan
+        large = plan_apply(lake, replica, to_round, NOTHING)
+        if large is not None:
+            require_no_key_twice(lake, large)
+            plans.append(large)
+        return plan_apply(lake, replica, to_round)
 
     monkeypatch.setattr(applier, "plan_apply", planned)
-    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=seed)) as cluster:
-        settings = settings_for(
-            cluster,
-            tmp_path,
-            flow_control=SMALL_FLOW,
-            round={"quiet_seconds": 0.2, "target_bytes": 4_096},
-        )
-
-        def write(count: int) -> None:
-            for _ in range(count):
-                cluster.set(b"key-%d" % random.randrange(300), b"%d" % random.randrange(10**6))
-
-        write(450)
-        run(settings, once=True, spark=spark)
-        assert all(plan.without_repeats == set(plan.log_slice.vbuckets) for plan in plans)
-        assert {vb for plan in plans for vb in plan.without_repeats} == set(range(VBUCKETS))
-        assert any(plan.log_slice.first_round < plan.to_round for plan in plans), "in parts"
-        cluster.snapshot_cut_after(random.randrange(5, 40))
-        write(200)
-        stop = Event()
-        writing = Thread(target=lambda: write_until(stop, write))
-        writing.start()
-        try:
-            run(settings, once=True, spark=spark)
-        finally:
-            stop.set()
-            writing.join()
-        run(settings, once=True, spark=spark)
-        lake = lake_of(settings, spark)
-        assert require_every_version_exact(lake, cluster) >= 3
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        flow_control=SMALL_FLOW,
+        round={"quiet_seconds": 0.2, "target_bytes": 4_096},
+    )
+    write(cluster, random, 450)
+    run(settings, once=True)
+    assert all(plan.without_repeats == set(plan.log_slice.vbuckets) for plan in plans)
+    assert {vb for plan in plans for vb in plan.without_repeats} == set(range(VBUCKETS))
+    assert any(plan.log_slice.first_round < plan.to_round for plan in plans), "in parts"
+    cluster.snapshot_cut_after(random.randrange(5, 40))
+    write(cluster, random, 200)
+    stop = Event()
+    writing = Thread(target=lambda: write_until(stop, cluster, random))
+    writing.start()
+    try:
+        run(settings, once=True)
+    finally:
+        stop.set()
+        writing.join()
+    run(settings, once=True)
+    assert require_every_version_exact(lake_of(settings), cluster) >= 3
     assert any(plan.without_repeats < set(plan.log_slice.vbuckets) for plan in plans)
 
 
-def write_until(stop: Event, write: Any) -> None:
+@pytest.mark.slow
+def test_spark_takes_some_vbuckets_as_they_are_and_chooses_in_others(
+    cluster: ProducerCluster,
+    spark: "SparkSession",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random, plans = Random(40), list[ApplyPlan]()
+
+    def planned(
+        lake: LakeTables, replica: ReplicaTable, to_round: int, *_: Any
+    ) -> ApplyPlan | None:
+        plan = plan_apply(lake, replica, to_round, NOTHING)
+        plans.extend([] if plan is None else [plan])
+        return plan
+
+    monkeypatch.setattr(applier, "plan_apply", planned)
+    settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+    write(cluster, random, 100)
+    run(settings, once=True, spark=spark)
+    names = [b"key-%d" % number for number in range(300)]
+    first, other = ([key for key in names if cluster.vbucket_of(key) == vb] for vb in (0, 1))
+    for key in (first[0], first[1], other[0]):
+        cluster.set(key, b"1")
+    run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
+    cluster.set(first[0], b"2")  # a second snapshot of this vbucket alone
+    run(settings, once=True, spark=spark)
+    assert [(len(plan.log_slice.vbuckets), plan.without_repeats) for plan in plans] == [
+        (VBUCKETS, frozenset(range(VBUCKETS))),
+        (2, frozenset({1})),
+    ]
+    assert require_every_version_exact(lake_of(settings, spark), cluster) == 2
+
+
+def write_until(stop: Event, cluster: ProducerCluster, random: Random) -> None:
     while not stop.wait(0.01):
-        write(1)
+        write(cluster, random, 1)
 
 
 def require_no_key_twice(lake: LakeTables, plan: ApplyPlan) -> None:
     ranges = [each for each in plan.log_slice.ranges if each.vbucket in plan.without_repeats]
     if ranges:
-        rows = rows_sql(lake.changes_sql, plan.collection_id, plan.log_slice, ranges)
-        twice = lake.spark.sql(
-            f"SELECT c.vbucket, c.key, count(*) AS rows {rows} "
-            "GROUP BY c.vbucket, c.key HAVING count(*) > 1"
-        ).collect()
-        assert twice == []
+        chosen = partial(rows_sql, collection_id=plan.collection_id, log_slice=plan.log_slice)
+        rows = lake.changes.query(
+            lambda name, _: f"SELECT c.vbucket, c.key {chosen(name, ranges=ranges)}",
+            PLACES,
+            plan.log_version,
+        ).to_pylist()
+        places = [tuple(row.values()) for row in rows]
+        assert len(places) == len(set(places))
