@@ -20,6 +20,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.run.run import run
 from dcp.lake.tables.applied_version import BEGINNING
+from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_frames import (
@@ -81,8 +82,7 @@ class World:
     @contextmanager
     def tampered(self, *statements: str) -> Iterator[None]:
         """Change the replica by hand, and take that back in the end."""
-        version = self.lake.spark.sql(f"DESCRIBE HISTORY {self.lake.table_sql('docs')} LIMIT 1")
-        before = version.collect()[0]["version"]
+        before = history(self.lake.table("docs"), 1)[0].version
         for statement in statements:
             self.sql(statement)
         try:
@@ -258,9 +258,9 @@ def test_changes_by_hand_are_found_key_by_key(
 ) -> None:
     changed, missing, renamed, doubled = (key_in(world.cluster, 0, n) for n in range(4))
     with world.tampered(
-        f"UPDATE DOCS SET cas = cas + 1 WHERE key = '{changed}'",
         f"DELETE FROM DOCS WHERE key = '{missing}'",
-        f"UPDATE DOCS SET key = 'extra' WHERE key = '{renamed}'",
+        f"UPDATE DOCS SET cas = cas + IF(key = '{changed}', 1, 0), "
+        f"key = IF(key = '{renamed}', 'extra', key) WHERE key IN ('{changed}', '{renamed}')",
         f"INSERT INTO DOCS SELECT * FROM DOCS WHERE key = '{doubled}'",
     ):
         hooks = Hooks()
