@@ -112,7 +112,7 @@ class MemoryReplica:
         return {} if state is None else self.history.documents(state)
 
 
-@pytest.mark.parametrize("seed", seeds(60, soak_count=300))
+@pytest.mark.parametrize("seed", seeds(24, soak_count=300))
 def test_every_commit_is_exact(seed: int, tmp_path: Path) -> None:
     history = History(seed)
     with history.cluster:
