@@ -16,9 +16,10 @@ from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
-from dcp.lake.log.applied import replica_status
+from dcp.lake.log.applied import applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.log.changes import append_round
 from dcp.lake.store.log_slice import LogSlice
+from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import DOCS, ensure_replicas
@@ -83,8 +84,11 @@ class ForkingLog:
     def _uuid(self) -> int:
         return self.random.randrange(1, 2**64)
 
-    def commit_round(self, *, fork_chance: float = 0.35) -> None:
-        """Commit a round in which some vbuckets fork, some go on, and some rest."""
+    def commit_round(self, *, fork_chance: float = 0.35, index: bool = False) -> None:
+        """Commit a round in which some vbuckets fork, some go on, and some rest.
+
+        With ``index`` it lists the applies that no round has listed.
+        """
         number = self.lake.round + 1
         rows: list[Row] = []
         for vb in self.vbuckets:
@@ -95,9 +99,15 @@ class ForkingLog:
             is_known = vb.state.is_whole or vb.state.epoch == 0
             documents = vb.documents(vb.state.complete_seqno)
             self.truth[number, vb.vbucket] = documents if is_known else None
-        self.append(rows, [vb.state for vb in self.vbuckets])
+        applied = unindexed_applied(self.tables, [DOCS]) if index else ()
+        self.append(rows, [vb.state for vb in self.vbuckets], applied)
 
-    def append(self, rows: list[Row], states: Iterable[VbucketProgress]) -> None:
+    def append(
+        self,
+        rows: list[Row],
+        states: Iterable[VbucketProgress],
+        applied: tuple[AppliedVersion, ...] = (),
+    ) -> None:
         """Commit the next round."""
         number = self.lake.round + 1
         told = {"round": number, "kind": "status", "vbucket": 0, "detail": _SMALL}
@@ -105,6 +115,7 @@ class ForkingLog:
             [
                 pa.RecordBatch.from_pylist([*rows, told], schema=CHANGES),
                 states_to_batch(states, number),
+                applied_to_batch(applied, number),
             ]
         )
         append_round(self.tables, given_rows(self.tables, committed), number, "w", verify=False)
