@@ -268,31 +268,29 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(
     assert scene.rows() == {"one": ({"n": 1, "o": {"a": "x"}, "list": [{"b": True}]}, None)}
 
     # New columns: the MERGE adds them.
-    scene.put(two={"none": [1, "x"], "o": {"c": 2}, "N": 5, "a b": 6, "list": [{"d": 0.5}]})
+    content = {"none": [1, "x"], "o": {"c": 2}, "N": 5, "a b": 6, "list": [{"d": 0.5}]}
+    scene.put(two=content | {"big": 2**64})
     scene.run_of_many()
     new = {"o": {"a": None, "c": 2}, "list": [{"b": None, "d": 0.5}], "none": ["1", "x"]}
+    new_number = {"big": Decimal(2**64)}
     told = [("$.N", "5", "no such field"), ("$['a b']", "6", "no such field")]
-    one = {"n": 1, "o": {"a": "x", "c": None}, "list": [{"b": True, "d": None}], "none": None}
-    assert scene.rows() == {"one": (one, None), "two": ({"n": None, **new}, told)}
+    one = {"n": 1, "o": {"a": "x", "c": None}, "list": [{"b": True, "d": None}]}
+    one |= {"none": None, "big": None}
+    assert scene.rows() == {"one": (one, None), "two": ({"n": None, **new, **new_number}, told)}
 
-    # Numbers widen, and the rows that are there with them, in one commit.
-    scene.put(three={"n": 1.5, "o": {"c": 2**64}, "big": 2**64}, four={"n": "text"})
+    # Numbers widen, and the rows that are there with them, in one commit; none is rounded.
+    widening = {"n": 1.5, "o": {"c": 2**64}, "big": 0.25, "huge": 2**64}
+    scene.put(three=widening, four={"n": "text"})
     scene.run()
     rows = scene.rows()
-    assert rows["one"][0] == {**one, "n": 1.0, "o": {"a": "x", "c": None}, "big": None}
+    assert rows["one"][0] == {**one, "n": 1.0, "o": {"a": "x", "c": None}, "huge": None}
     assert rows["two"][1] == told, "of documents that did not change it is told as before"
     assert rows["four"][1] == [("$.n", "text", "double")]
     assert rows["three"][0]["n"] == 1.5
-    assert rows["three"][0]["o"]["c"] == rows["three"][0]["big"] == Decimal(2**64)
+    assert rows["three"][0]["o"]["c"] == rows["three"][0]["huge"] == Decimal(2**64)
+    assert (rows["two"][0]["big"], rows["three"][0]["big"]) == (Decimal(2**64), Decimal("0.25"))
     operations = [each.operation for each in history(scene.lake.table("docs"))]
     assert operations[:2] == ["CREATE OR REPLACE TABLE AS SELECT", "MERGE"]
-
-    # A decimal does not round what it can widen for.
-    scene.put(five={"big": 0.25})
-    scene.run()
-    rows = scene.rows()
-    assert rows["five"][0]["big"] == Decimal("0.25")
-    assert rows["three"][0]["big"] == Decimal(2**64)
     assert table_rows(scene.lake, None) == source_rows(scene.cluster)
 
 
