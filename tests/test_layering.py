@@ -189,6 +189,7 @@ OF_THE_STORE = re.compile(
 MODULES_OF_THE_STORE = frozenset({"deltalake", "delta", "obstore"})
 STORES_LAKES = ("dcp/lake/store/", "dcp/lake/tables/")
 MAY_NAME_DELTA: dict[str, str] = {
+    "dcp/lake/spark/session.py": "registers the typed errors of Delta",
     "dcp/lake/spark/session_settings.py": "settings of a session are Delta's, too",
     "dcp/lake/spark/hadoop.py": "tells users the setting of a log store",
     "dcp/lake/config/required_spark.py": "settings of a session are Delta's, too",

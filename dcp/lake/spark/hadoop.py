@@ -1,4 +1,4 @@
-"""What a session of Spark does with stores by itself: how it commits there, and folders."""
+"""Tells how a session of Spark commits to a store; tries that, and removes folders there."""
 
 from typing import Any
 
