@@ -1,4 +1,4 @@
-"""Tells how a session of Spark commits to a store; tries that, and removes folders there."""
+"""Stores in a session of Spark: how Spark commits there by itself, and folders of its own."""
 
 from typing import Any
 
