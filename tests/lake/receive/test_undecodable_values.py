@@ -4,11 +4,11 @@ The source is a server that sends what it holds, whatever that is.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -29,9 +29,6 @@ from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Opcode
 from dcp.wire.xattr import join_xattrs
 from tests.lake.receiving import QUICK_ROUND, RoundsInProcess, item_rows, lake_of, settings_for
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 JSON, SNAPPY, XATTR, UNKNOWN = 1, 2, 4, 8
 DOCUMENT: Final = b'{"a": 1, "text": "text text text text text text text text"}'
@@ -208,8 +205,9 @@ def require_said(found: dict[str, dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_everything_that_shows_them_says_so(
-    spark: "SparkSession",
+    view: Callable[[LakeTables], None],
     cluster: ProducerCluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -217,7 +215,7 @@ def test_everything_that_shows_them_says_so(
     count = len(BROKEN)
     settings = settings_for(cluster, tmp_path, apply={"when": "never"})
     take_all(cluster)
-    [report] = run(settings, once=True, spark=spark, observer=JsonObserver()).rounds
+    [report] = run(settings, once=True, observer=JsonObserver()).rounds
     assert report.undecodable_values == count
     assert f"  {count} {TEXT}" in str(report)
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -225,22 +223,23 @@ def test_everything_that_shows_them_says_so(
     assert committed["undecodable_values"] == count
     assert [each["undecodable_values"] for each in committed["vbuckets"]] == [count]
 
-    lake = lake_of(settings, spark)
+    lake = lake_of(settings)
+    view(lake)
     register_views(lake)
     require_said(rows(lake, "pending_changes"))
     require_said(rows(lake, "docs_live"))
     applied = replace(settings, apply=replace(settings.apply, when="every_round"))
-    run(applied, once=True, spark=spark)
+    run(applied, once=True)
     require_said(rows(lake, lake.table_sql("docs")))
     require_said(rows(lake, "docs_live"))
     history = rows(lake, "row_history")
     require_said(history)
-    for view in ("documents", "documents_variant"):
-        shown = rows(lake, view)
+    for documents in ("documents", "documents_variant"):
+        shown = rows(lake, documents)
         require_said(shown)
         for name, row in shown.items():
             broken = BROKEN.get(name)
-            assert row["document"] == (broken is None), (view, name)
+            assert row["document"] == (broken is None), (documents, name)
             assert row["document_null_reason"] == (broken and broken.reason)
     for name, row in history.items():
         broken = BROKEN.get(name)
@@ -254,7 +253,7 @@ def test_everything_that_shows_them_says_so(
     for name in list(BROKEN)[1:]:  # what the source mends is mended here
         take(cluster, name.encode(), DOCUMENT, JSON)
     take(cluster, b"plain", b"\xff" * 5, SNAPPY, opcode=int(Opcode.DCP_DELETION))
-    [report] = run(applied, once=True, spark=spark).rounds
+    [report] = run(applied, once=True).rounds
     assert report.undecodable_values == 1
     status = lake_status(lake)
     assert [(each.documents, each.undecodable_values) for each in status.replicas] == [
