@@ -39,7 +39,7 @@ from tests.lake.outsider import (
 )
 from tests.lake.receiving import settings_for
 from tests.lake.secret_search import is_in
-from tests.quick_spark import QUICK_CONF, spark_conf_toml
+from tests.quick_spark import QUICK_CONF, QUICK_JAVA_OPTIONS, spark_conf_toml
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 300.0
@@ -144,7 +144,11 @@ def test_a_secret_in_a_task_is_served_by_spark_unless_we_guard_it(
 ) -> None:
     """Nothing of ours has one there; a function of the user's may."""
     (tmp_path / "secret").write_text(PASSWORD)
-    words = [start, str(ROOT / "tests" / "lake" / "held_task.py"), str(tmp_path), *conf]
+    # spark-submit's JVM runs before our program can set any option of it.
+    options = f"spark.driver.extraJavaOptions={QUICK_JAVA_OPTIONS}"
+    submitted = ("--conf", options) if start == SPARK_SUBMIT else ()
+    program_file = str(ROOT / "tests" / "lake" / "held_task.py")
+    words = [start, *submitted, program_file, str(tmp_path), *conf]
     environment = {
         "PYTHONPATH": str(ROOT),
         "JAVA_HOME": str(find_java_home()),
