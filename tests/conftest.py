@@ -91,10 +91,15 @@ _OF_ONE_DRIVER: Final = (
 """Modules that one process tests, since they share a driver: the fixture ``host``."""
 
 
-class FewSessions(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives modules with the shared Spark session to every second process, as long as others wait.
+_WORTH_A_SESSION: Final = 8
+"""If fewer modules with the session wait, those processes that have one test them sooner."""
 
-    The first statements of each session take half a minute of CPU more than later ones.
+
+class FewSessions(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives modules with the shared Spark session to every second process.
+
+    Others get them when nothing else waits. The first statements of each session take half a minute
+    of CPU more than later ones.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -102,16 +107,24 @@ class FewSessions(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no ty
         return "one driver" if module.endswith(_OF_ONE_DRIVER) else module
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        takes_spark = self.nodes.index(node) % 2 == 0
-        for scope, tests in self.workqueue.items():
-            if _has_session(self.config.rootpath / next(iter(tests)).split("::")[0]) == takes_spark:
-                self.workqueue.move_to_end(scope, last=False)
-                break
+        has_session = int(node.gateway.id.removeprefix("gw")) % 2 == 0
+        fit = (
+            scope
+            for scope, tests in self.workqueue.items()
+            if _takes_session(self.config.rootpath / next(iter(tests)).split("::")[0])
+            == has_session
+        )
+        scope = next(fit, None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        elif not has_session and len(self.workqueue) < _WORTH_A_SESSION:
+            node.shutdown()
+            return
         super()._assign_work_unit(node)
 
 
 @cache
-def _has_session(module: Path) -> bool:
+def _takes_session(module: Path) -> bool:
     return _OF_SESSION.search(module.read_text()) is not None
 
 
