@@ -1,6 +1,6 @@
 """Replaces parts of the product while a seed runs: threads, sockets, clocks, random numbers.
 
-All of it is here, by name. Everything else runs as it is: both sides' protocol machines, streams,
+Everything else runs as it is: both sides' protocol machines, streams,
 checkpoints, disk stores, replication, gates, plans, tasks, fences, the rules of applies.
 """
 

@@ -93,15 +93,25 @@ def _refusal(row: Row, kind: pa.StructType, mode: ContractMode) -> str:
     content = json.loads(row["value"])
     misfits: list[str] = []
     wrong = _wrong(content, row[DOC], kind, "$", misfits)
+    if not wrong and mode is ContractMode.EVOLVE:
+        wrong = _without_column(content, kind)
     if wrong:
         return wrong
-    if mode is ContractMode.EVOLVE:
-        for name, value in content.items():
-            if name not in {each.name for each in kind} and not isinstance(value, list):
-                return f"no column for {name} of {content}"
     expects = bool(misfits) and mode is not ContractMode.IGNORE
     if expects != bool(row[VIOLATIONS]):
         return f"found violations {row[VIOLATIONS]}, expected some of {misfits}"
+    return ""
+
+
+def _without_column(content: Mapping[str, Any], kind: pa.StructType) -> str:
+    """Say which field has no column, at any depth; an array in another row's object has none."""
+    kinds = {each.name: each.type for each in kind}
+    for name, value in content.items():
+        if name not in kinds and not isinstance(value, list):
+            return f"no column for {name} of {content}"
+        is_object = isinstance(value, dict) and pa.types.is_struct(kinds.get(name, pa.null()))
+        if is_object and (wrong := _without_column(value, kinds[name])):
+            return wrong
     return ""
 
 

@@ -84,14 +84,24 @@ class Applier:
         self.learn(each for each in replicas if each not in known)
         self.replicas = replicas
 
-    def learn(self, replicas: Iterable[ReplicaTable] | None = None) -> None:
-        """Read the tables' status; write an audit that a dead driver left out."""
-        with self._lake.look():
+    def learn(
+        self, replicas: Iterable[ReplicaTable] | None = None, lake: LakeTables | None = None
+    ) -> None:
+        """Read the tables' status; write an audit that a dead driver left out.
+
+        ``lake`` is the one of the thread that calls this: by default of the one that plans.
+        """
+        lake = lake or self._lake
+        with lake.look():
             for replica in self.replicas if replicas is None else replicas:
-                status = replica_status(self._lake, replica)
+                status = replica_status(lake, replica)
                 if status.applied is not None:
                     self._note(status.applied)
-                    write_audit(self._lake, status)
+                    write_audit(lake, status)
+
+    def learn_anew(self) -> None:
+        """Read the tables' status, in the thread that applies."""
+        self.learn(lake=self._lakes[0])
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         """Apply the pending changes up to ``to_round``, the newest one, if it is due.

@@ -26,7 +26,7 @@ from dcp.lake.store.lake_store import NewRows
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.records import plain
-from dcp.lake.tables.tables import LakeTables, has_deletion_vectors
+from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.transaction import is_conflict
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
 
@@ -121,11 +121,8 @@ def _commit(
     transaction = f"{lake.identity.lake_id}:{plan.held.table}", plan.since_version + 1
     try:
         if first is None:
-            table, merge = lake.table(plan.held.table), plan.merge(lake.changes_sql)
-            if plan.rows is not None:
-                # Without deletion vectors it writes whole files anew: then one task is too few.
-                merge = replace(merge, is_small=has_deletion_vectors(table))
-            table.merge(merge, transaction, metadata)
+            merge = plan.merge(lake.changes_sql)
+            lake.table(plan.held.table).merge(merge, transaction, metadata)
         else:
             first.append(lambda: plan.held.version, transaction, metadata)
         reached("apply.committed")

@@ -57,7 +57,7 @@ class ApplyPlan:
     names_keys: bool = False
     """The MERGE names its keys."""
     rows: pa.Table | None = field(default=None, repr=False, compare=False)
-    """The merged rows (`dcp.lake.apply.apply_rows.SOURCE`). None: too many to hold, so it is a
+    """The merged rows (`dcp.lake.log.slice_rows.SOURCE`). None: too many to hold, so it is a
     query.
     """
     without_repeats: frozenset[int] = frozenset()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from dcp.errors import DcplakeError, FencedError, LakeError
+from dcp.errors import DcplakeError, FencedError, LakeError, StoreUnavailableError
 from dcp.lake.log.stop_points import reached
 from dcp.lake.log.tampering import is_settled, log_tampering, refuse_tampering
 from dcp.lake.spark.failures import known_error
@@ -116,7 +116,7 @@ def append_round(
         commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
     refuse_other_writer(commits, writer_id, has_committed=has_committed)
     if verify:
-        refuse_wrong_round(newest_round(lake, commits), round_number, commits)
+        refuse_wrong_round(newest_round(lake, commits), round_number, commits, writer_id)
         refuse_tampered_log(lake, commits)
         # So that a change of rows that slips in between is found by the next round.
         metadata["base"] = commits[0].version
@@ -128,7 +128,7 @@ def append_round(
         commits = history(lake.changes)
         newest = newest_round(lake, commits)
         if verify or newest >= round_number:
-            refuse_wrong_round(newest, round_number, commits)
+            refuse_wrong_round(newest, round_number, commits, writer_id)
         return commits[0].version
 
     failure: Exception | None = None
@@ -149,11 +149,18 @@ def append_round(
     ) from failure
 
 
-def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCommit]) -> None:
+def refuse_wrong_round(
+    newest: int, round_number: int, commits: Sequence[TableCommit], writer_id: str
+) -> None:
     if round_number == newest + 1:
         return
     if round_number <= newest:
         winner = next((commit for commit in commits if commit.round == round_number), None)
+        if winner is not None and winner.writer == writer_id:
+            raise StoreUnavailableError(
+                f"round {round_number} is committed, as {winner}: an earlier attempt of this "
+                "driver reached the log after it had failed; the next round goes on from it"
+            )
         raise FencedError(
             f"round {round_number} is committed already"
             + (f" as {winner} by writer {winner.writer}" if winner else "")
@@ -189,14 +196,16 @@ def _after_failure(
     Returns None if it may be tried again: another commit came first, and it was no round.
     """
     try:
-        commits = history(lake.changes)
+        commits = history_until(
+            lake.changes, lambda told: any(each.round is not None for each in told)
+        )
     except Exception:
         if (known := known_error(error, f"round {round_number}")) is not None:
             raise known from error
         told = str(error).strip().partition("\n")[0]
         raise DcplakeError(
-            f"round {round_number}: Spark is gone ({told}), so that it is not known whether the "
-            "round was committed; run it again, it goes on from what is there"
+            f"round {round_number}: {told}; the log cannot be read either, so that it is not known "
+            "whether the round was committed; run it again, it goes on from what is there"
         ) from error
     for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:

@@ -83,7 +83,7 @@ class _Patience(NamedTuple):
     """Errors that a run outlasts: for ever, or for `_REFUSED_SECONDS`."""
 
     awaited: str
-    """Ends the errors."""
+    """What the run waits for, as its lines say it."""
     kinds: tuple[type[DcplakeError], ...]
     is_endless: bool = False
 
@@ -334,8 +334,9 @@ class Driver:
         failed_at, refused_seconds = self._refused.get(step, (now, 0.0))
         for each in patience:
             if isinstance(error, each.kinds):
-                if not each.is_endless:  # an outage between two refusals does not count
-                    refused_seconds += now - failed_at
+                if not each.is_endless:
+                    # An outage in between does not count. Work that succeeded may have taken long.
+                    refused_seconds += min(now - failed_at, _REFUSED_SECONDS / 2)
                     if refused_seconds >= _REFUSED_SECONDS:
                         raise error
                 self._refused[step] = now, refused_seconds
@@ -457,7 +458,7 @@ class Driver:
         """
         if self._is_cut_short:
             self._is_cut_short = False
-            self._applier.learn()
+            self._applier.learn_anew()
         if self._settings.apply.when != "never":
             held = self._applier.applied_round
             if not self._persistence.lets_pass(held, to_round, waits=force):

@@ -55,7 +55,8 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
         if unknown_features(table) or not _has_columns_of(rows, table):
             return False
         file = file or _written(place, rows)
-        version = table.version() + 1
+        version, properties = table.version() + 1, table.metadata().configuration
+        are_many = len(table.file_uris()) + 1 >= _MOST_FILES
         added = [] if file is None else [file]
         lines = commit_lines(appended(added, table.version(), user_metadata, Operation.WRITE))
         try:
@@ -64,8 +65,8 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
             continue
         except Exception as failure:  # of many classes, not all of them documented
             raise _commit_error(failure, where) from failure
-        checkpoint_if_due(place, version, table.metadata().configuration)
-        if len(table.file_uris()) + len(added) >= _MOST_FILES:
+        checkpoint_if_due(place, version, properties)
+        if are_many:
             _keep_few_files(place, table)
         return True
     return False

@@ -31,6 +31,7 @@ class NewRows(Protocol):
 
         Args:
             base: called when the rows are made; returns the version that the commit may follow.
+                Not called where Spark appends, since Delta finds the version itself.
             transaction: fences the commit.
             metadata: the commit's own words (`dcp.lake.tables.history`).
 
@@ -57,7 +58,9 @@ class LakeStore(Protocol):
     def table(self, name: str) -> Table: ...
 
     def prepare(self) -> None:
-        """Let tables be made here, once before the first one and once behind it.
+        """Call this before the first table is made, and again after it.
+
+        Only the second call can look where a catalog has put the tables.
 
         Raises:
             LakeError: the store overwrites.

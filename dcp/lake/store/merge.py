@@ -57,10 +57,8 @@ class Merge:
     """All keys of the rows, if it pays to look for them alone."""
     made: MadeColumns | None = None
     only_inserts: bool = False
-    """The table is empty."""
+    """The table is empty: no row can be updated or deleted."""
     extends: bool = False
     """The made columns have fields that the table lacks."""
-    is_small: bool = False
-    """One task is enough for it."""
     rewrites: bool = False
     """The table gets all its rows anew, with these made columns and no others."""

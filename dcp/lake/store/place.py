@@ -100,9 +100,9 @@ class TablePlace(ABC):
         """
 
     def beside_spark(self) -> AbstractContextManager[object]:
-        """Keep this process's commits from coming between those of a Spark statement.
+        """Hold this process's commits back while Spark runs OPTIMIZE or ALTER TABLE.
 
-        By default nothing: an object store itself refuses the second commit of a version.
+        By default this does nothing: an object store refuses the second commit of a version.
         """
         return nullcontext()
 

@@ -107,7 +107,7 @@ class RememberedTables:
         if known is not None and is_known:
             known.read_at = read_at
         else:
-            stored, options = place.open(), place.options
+            options, stored = place.options, place.open()  # keys may change in between
             newest = place.commits_from(stored.version()).get(stored.version())
             known = RememberedTable(stored, newest, options, read_at)
             if newest is None:  # the log was cleaned, or the table removed in the meantime

@@ -91,8 +91,8 @@ class Table(Protocol):
     def commits(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest commits, newest first, as Delta describes them.
 
-        Each has ``version``, ``time``, ``operation``, ``operationParameters``, ``operationMetrics``
-        and ``userMetadata``.
+        Each has ``version``, ``time``, ``file_time``, ``operation``, ``operationParameters``,
+        ``operationMetrics`` and ``userMetadata``.
         """
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
@@ -123,7 +123,8 @@ class Table(Protocol):
         ``metadata`` is the commit's own words (`dcp.lake.tables.history`).
 
         Raises:
-            LakeError: the append failed, perhaps after the commit: a second try may write twice.
+            LakeError, StoreUnavailableError: the append failed, perhaps after the commit; a second
+                try may write twice.
         """
 
     def append_found(

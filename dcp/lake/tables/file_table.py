@@ -98,14 +98,15 @@ class FileTable(SparkTable):
             raise failure
         self.forget()
         leave_to_spark(failure, self.where)
-        has_log = True
         if isinstance(failure, TableNotFoundError) and self.path is not None:
             try:
-                has_log = self.place.has_log()
+                is_missing = not self.place.has_log()
+                may_have_data = is_missing and self.place.has_data()
             except Exception as refusal:  # of many classes, not all of them documented
                 leave_to_spark(refusal, self.where)
-        if not has_log:
-            raise no_table(self.where, may_have_data=self.place.has_data())
+            else:
+                if is_missing:
+                    raise no_table(self.where, may_have_data=may_have_data)
 
     def beside_files(self) -> AbstractContextManager[object]:
         return self.place.beside_spark()

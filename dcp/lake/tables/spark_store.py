@@ -198,7 +198,9 @@ class SparkStore:
 
     def _require_same_place(self, name: str, table: FileTable) -> None:
         """Raise LakeError if the catalog has moved a table since it was looked up."""
-        before, now = self.located.pop(name), self._located(name)
+        before, now = self.located.pop(name, None), self._located(name)
+        if before is None:  # another thread asks the catalog anew
+            return
         if now is None or now.location != before.location:
             self.located.pop(name, None)
             found = "no such table" if now is None else now.location

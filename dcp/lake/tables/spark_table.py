@@ -25,7 +25,8 @@ from dcp.lake.spark.hadoop import remove_empty_folder
 from dcp.lake.spark.session import session_slots
 from dcp.lake.store.failures import remedy
 from dcp.lake.store.looks import Looks
-from dcp.lake.store.merge import Merge
+from dcp.lake.store.merge import LogRows, Merge
+from dcp.lake.store.new_table import DELETION_VECTORS
 from dcp.lake.store.place import LOG, commit_name, in_time
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
@@ -340,7 +341,11 @@ class SparkTable:
 
     @committing
     def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
-        spark, settings = self.start_spark(), FEW_JOBS_TO_JOIN if merge.is_small else {}
+        spark = self.start_spark()
+        # Without deletion vectors it writes whole files anew: then one task is too few.
+        keeps_files = self.properties().get(DELETION_VECTORS) == "true"
+        is_small = keeps_files and not isinstance(merge.rows, LogRows)
+        settings = FEW_JOBS_TO_JOIN if is_small else {}
         with fenced(spark, transaction, metadata, settings):
             if merge.rewrites:
                 self._rewrite(spark, merge)

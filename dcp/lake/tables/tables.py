@@ -240,11 +240,6 @@ def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
     return {DELETION_VECTORS: "true"} if is_wanted else {}
 
 
-def has_deletion_vectors(table: Table) -> bool:
-    """Return whether vectors delete a table's rows: its files then stay as they are."""
-    return table.properties().get(DELETION_VECTORS) == "true"
-
-
 def _require_deletion_vectors(
     table: Table, properties: Mapping[str, str], are_wanted: bool
 ) -> None:

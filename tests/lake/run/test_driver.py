@@ -373,7 +373,7 @@ def test_the_status_of_tables_is_read_anew_after_the_store_failed(
             raise failure
 
     monkeypatch.setattr(driver._applier, "apply", apply)
-    monkeypatch.setattr(driver._applier, "learn", learn)
+    monkeypatch.setattr(driver._applier, "learn_anew", learn)
     for _ in range(4):
         driver.apply_newest(1)
     assert calls == ["apply", "learn", "learn", "apply", "apply"]
@@ -393,7 +393,7 @@ def test_a_failure_that_ends_the_run_lets_no_table_be_read_anew(
         return []
 
     monkeypatch.setattr(driver._applier, "apply", apply)
-    monkeypatch.setattr(driver._applier, "learn", lambda: calls.append("learn"))
+    monkeypatch.setattr(driver._applier, "learn_anew", lambda: calls.append("learn"))
     with pytest.raises(LakeError):
         driver.apply_newest(1)
     driver.apply_newest(1)
@@ -510,7 +510,8 @@ def test_an_outage_between_two_refusals_is_no_refusal(
 ) -> None:
     """The node that comes back after an hour may refuse us while it starts, too."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    monkeypatch.setattr(driver_module, "monotonic", partial(next, count()))  # a second each time
+    clock = partial(next, count())  # a second each time
+    monkeypatch.setattr(driver_module, "monotonic", clock)
     refusal = StoreRefusedError("wrong keys")
     outage = StoreUnavailableError("gone") if step == "apply" else NodeUnavailableError("gone")
     failures: list[DcplakeError] = [refusal, *[outage] * 400, refusal, refusal]
@@ -522,7 +523,7 @@ def test_an_outage_between_two_refusals_is_no_refusal(
         return
 
     def apply(*_: object, **__: object) -> list[AppliedVersion]:
-        driver_module.monotonic()  # it takes a second
+        clock()  # it takes a second
         if failures:
             raise failures.pop(0)
         return []
@@ -531,6 +532,21 @@ def test_an_outage_between_two_refusals_is_no_refusal(
     while failures:
         driver.apply_newest(1)
     driver.apply_newest(1)
+
+
+def test_a_long_round_between_two_refusals_is_no_refusal(
+    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(driver_module, "monotonic", partial(next, count(step=1000)))
+    refusal = StoreRefusedError("wrong keys")
+    looks += [refusal, refusal, view(10)]  # the second after a quarter of an hour
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.continuously(after_plans(driver, 2))
+    assert driver.rounds == [{0}]
+    looks[:] = [refusal] * 4
+    with pytest.raises(StoreRefusedError):
+        driver.continuously(threading.Event())
 
 
 def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(

@@ -196,7 +196,7 @@ def test_rows_are_merged_and_deleted(table: Table) -> None:
 
     def merge(given: pa.Table) -> None:
         marked = given.append_column("deleted", marks[: len(given)])
-        values = Merge(marked, 1, (1,), 0, is_small=True)
+        values = Merge(marked, 1, (1,), 0)
         table.merge(values, ("app", 1), {"by": "us"})
 
     merge(new)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dcp.errors import ConfigError, FencedError, LakeError
+from dcp.errors import ConfigError, FencedError, LakeError, StoreUnavailableError
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.log.changes import append_round, latest_round, newest_round
@@ -44,6 +44,7 @@ from dcp.lake.tables.tables import (
 )
 from dcp.lake.tables.task_files import TaskFiles
 from tests.lake.conftest import NewLake
+from tests.lake.given_rows import given_rows
 from tests.lake.log_model import LogModel, apply_pending, read_documents
 from tests.lake.tables_at import place_of
 
@@ -245,6 +246,18 @@ def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake, rows: R
     with pytest.raises(LakeError, match=r"round 3: found newest round 1"):
         append_round(lake, frame, 3, "writer-1")
     assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(first)
+
+
+def test_an_attempt_of_ours_that_was_committed_late_is_no_other_driver(
+    new_lake_in_memory: NewLake,
+) -> None:
+    """A store may carry out a request that it has let time out."""
+    lake = new_lake_in_memory(1)
+    model = LogModel(lake, 4)
+    content = model.next_round()
+    model.commit(content, "writer-1")
+    with pytest.raises(StoreUnavailableError, match=r"round 1 .*the next round goes on from it"):
+        append_round(lake, given_rows(lake, content), 1, "writer-1")
 
 
 def test_alternating_drivers_one_goes_on(new_lake: NewLake) -> None:
