@@ -51,10 +51,7 @@ def place_of(row: Row) -> Place:
 
 def with_made(rows: pa.Table, made: MadeColumns | None) -> pa.Table:
     """Return rows with the columns that are made of them."""
-    if made is None:
-        return rows
-    schema = pa.schema([*rows.schema, *made.schema])
-    return pa.Table.from_batches(map(made.added_to, rows.to_batches()), schema)
+    return rows if made is None else made.added_to_table(rows)
 
 
 def _touched(changes: pa.Table, rows: LogRows) -> dict[Place, Row | None]:

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 
 from dcp.errors import LakeError
 from dcp.lake.store.file_commit import VersionTakenError
-from dcp.lake.store.looks import Looks
+from dcp.lake.store.looks import Looks, committing
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.spark_table import committing
 from dcp.lake.tables.sql import standard_string
 from dcp.lake.tables.tables import CHANGES_TABLE
 from tests.lake.memory_merge import log_rows, with_made

@@ -32,7 +32,7 @@ _PLACES: Final = f"an option, or one of {', '.join(dict(_VARIABLES)['endpoint'])
 """The sources of an endpoint, for messages."""
 
 _S3A: Final = "spark.hadoop.fs.s3a."
-_S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _AUTH: Final = "org.apache.hadoop.fs.s3a"
 _PROVIDERS: Final = (
     f"{_AUTH}.TemporaryAWSCredentialsProvider",
@@ -113,7 +113,7 @@ def s3a_settings(
     around = os.environ if environment is None else environment
     options = _with_environment(given, around)
     _read(options)
-    settings = {f"spark.hadoop.fs.{scheme}.impl": _S3A_CLASS for scheme in ("s3", "s3n")}
+    settings = {f"spark.hadoop.fs.{scheme}.impl": S3A_CLASS for scheme in ("s3", "s3n")}
     settings[f"{_S3A}aws.credentials.provider"] = ",".join(_PROVIDERS)
     # The connector may be in Spark's own class path, which lacks our class.
     settings[f"{_S3A}classloader.isolation"] = "false"

@@ -27,6 +27,7 @@ from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import local_master, slots_of
+from dcp.lake.config.storage_options import S3A_CLASS
 from dcp.lake.spark.beside import is_connect, is_same, make_active, session_beside
 from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
 from dcp.lake.spark.jvm_environment import environment, jvm_variables, set_language
@@ -42,7 +43,6 @@ from dcp.lake.spark.session_settings import (
     PACKAGES,
     PYTHON,
     PYTHON_VARIABLE,
-    S3_CLASS,
     S3_PACKAGE,
     guarding_settings,
     jars_settings,
@@ -235,7 +235,7 @@ def _start(
     log_file = log_file or temporary_log_file()
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
     is_resolved = S3_PACKAGE in extra.get(PACKAGES, "")
-    settings |= jars_settings(lambda name: is_resolved and name == S3_CLASS, on_s3=on_s3)
+    settings |= jars_settings(lambda name: is_resolved and name == S3A_CLASS, on_s3=on_s3)
     settings["spark.master"] = running
     settings["spark.app.name"] = app_name
     settings |= guarding_settings(settings["spark.master"])

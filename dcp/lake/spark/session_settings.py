@@ -12,7 +12,7 @@ from typing import Final
 from dcp.lake.config.lake_root import S3_SCHEMES
 from dcp.lake.config.memory import writer_settings
 from dcp.lake.config.spark_master import TASK_ATTEMPTS
-from dcp.lake.config.storage_options import LOG_STORE, LOG_STORE_OF_ALL
+from dcp.lake.config.storage_options import LOG_STORE, LOG_STORE_OF_ALL, S3A_CLASS
 from dcp.lake.spark.jars import LOG_STORE_JAR, delta_jars, s3_jars
 from dcp.lake.spark.jvm_environment import LOOPBACK, driver_java_options, task_settings
 from dcp.lake.spark.leftovers import sockets_folder
@@ -25,7 +25,6 @@ EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
 JARS: Final = "spark.jars"
 PACKAGES: Final = "spark.jars.packages"
 S3_PACKAGE: Final = "org.apache.hadoop:hadoop-aws:"
-S3_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 EXTENSIONS: Final = "spark.sql.extensions"
 PYTHON: Final = "spark.pyspark.python"
 PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
@@ -65,7 +64,7 @@ def jars_settings(
     """
     jars = [] if is_there(DELTA_EXTENSION) else delta_jars()
     jars += [] if is_there(LOG_STORE) else [LOG_STORE_JAR]
-    jars += s3_jars() if on_s3 and not is_there(S3_CLASS) else []
+    jars += s3_jars() if on_s3 and not is_there(S3A_CLASS) else []
     return {JARS: ",".join(str(jar) for jar in jars)} if jars else {}
 
 

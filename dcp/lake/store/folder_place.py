@@ -108,13 +108,13 @@ class FolderPlace(TablePlace):
         beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
         try:
             beside.write_bytes(content)
-            with self.beside_spark():
+            with self.commits_held_back():
                 os.link(beside, place)
         finally:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
 
-    def beside_spark(self) -> AbstractContextManager[object]:
+    def commits_held_back(self) -> AbstractContextManager[object]:
         """Lock: in a folder Spark looks for a file, and then renames its own onto it."""
         return _commit_locks[self.path]
 

@@ -1,9 +1,13 @@
 """Looks at a lake: while one lasts, the state of each table is read once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from itertools import count
 from threading import Lock, get_ident
+from typing import Any, TypeVar, cast
+
+_Change = TypeVar("_Change", bound=Callable[..., Any])
 
 
 class Looks:
@@ -66,3 +70,14 @@ class Looks:
         """Return whether a read at that time still holds for this thread's look."""
         begun = self.begun_at()
         return begun is not None and read_at > max(begun, self._anew_at)
+
+
+def committing(change: _Change) -> _Change:
+    """Make looks read the table again after a change, even a failed one."""
+
+    @wraps(change)
+    def commit(table: Any, /, *asked: Any, **named: Any) -> Any:
+        with table.looks.committing():
+            return change(table, *asked, **named)
+
+    return cast("_Change", commit)

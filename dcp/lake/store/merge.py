@@ -40,6 +40,10 @@ class MadeColumns:
         schema = pa.schema([*batch.schema, *self.schema])
         return pa.RecordBatch.from_arrays([*batch.columns, *made], schema=schema)
 
+    def added_to_table(self, rows: pa.Table) -> pa.Table:
+        schema = pa.schema([*rows.schema, *self.schema])
+        return pa.Table.from_batches(map(self.added_to, rows.to_batches()), schema)
+
 
 @dataclass(frozen=True, slots=True)
 class Merge:

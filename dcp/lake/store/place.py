@@ -99,7 +99,7 @@ class TablePlace(ABC):
             FileExistsError: another commit has that version. Of two writers one wins.
         """
 
-    def beside_spark(self) -> AbstractContextManager[object]:
+    def commits_held_back(self) -> AbstractContextManager[object]:
         """Hold this process's commits back while Spark runs OPTIMIZE or ALTER TABLE.
 
         By default this does nothing: an object store refuses the second commit of a version.
@@ -133,7 +133,7 @@ class Located:
     """None if only Spark can open it."""
 
 
-def in_time(told: Iterable[tuple[dict[str, Any], int | None, int]]) -> list[dict[str, Any]]:
+def with_times(told: Iterable[tuple[dict[str, Any], int | None, int]]) -> list[dict[str, Any]]:
     """Return the commits with their times, newest first.
 
     Each item is a commit, its own time, and its file's time, in milliseconds. The returned time is

@@ -11,7 +11,7 @@ from typing import Any, Final
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 from dcp.lake.store.looks import Looks
-from dcp.lake.store.place import TablePlace, in_time
+from dcp.lake.store.place import TablePlace, with_times
 
 _MOST_REMEMBERED: Final = 500
 
@@ -65,7 +65,7 @@ class RememberedTable:
             self.first_kept = min(told, default=newest + 1)
         known = {**before, **told}
         self.told = {each: known[each] for each in sorted(known, reverse=True)[:_MOST_REMEMBERED]}
-        return in_time(
+        return with_times(
             (commit, commit.get("timestamp"), of_file) for commit, of_file in told.values()
         )
 

@@ -22,13 +22,14 @@ from dcp.lake.spark.failures import innermost
 from dcp.lake.store.failures import store_error
 from dcp.lake.store.few_rows import append_rows
 from dcp.lake.store.file_commit import takes_files
+from dcp.lake.store.looks import committing
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.store.table import Statement, TableSize, sized_columns
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.spark_table import SparkTable, committing, no_table
+from dcp.lake.tables.spark_table import SparkTable, no_table
 from dcp.lake.tables.sql import standard_string
 
 _COORDINATED: Final = frozenset(
@@ -108,8 +109,8 @@ class FileTable(SparkTable):
                 if is_missing:
                     raise no_table(self.where, may_have_data=may_have_data)
 
-    def beside_files(self) -> AbstractContextManager[object]:
-        return self.place.beside_spark()
+    def commits_held_back(self) -> AbstractContextManager[object]:
+        return self.place.commits_held_back()
 
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False

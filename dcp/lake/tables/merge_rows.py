@@ -34,8 +34,7 @@ def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator
             return
         rows = merge.rows
         if merge.made is not None:
-            schema = pa.schema([*rows.schema, *merge.made.schema])
-            rows = pa.Table.from_batches(map(merge.made.added_to, rows.to_batches()), schema)
+            rows = merge.made.added_to_table(rows)
         yield stack.enter_context(memory_view(spark, _ROWS, rows))
 
 

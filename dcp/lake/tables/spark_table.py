@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -24,10 +23,10 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import remove_empty_folder
 from dcp.lake.spark.session import session_slots
 from dcp.lake.store.failures import remedy
-from dcp.lake.store.looks import Looks
+from dcp.lake.store.looks import Looks, committing
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.store.new_table import DELETION_VECTORS
-from dcp.lake.store.place import LOG, commit_name, in_time
+from dcp.lake.store.place import LOG, commit_name, with_times
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
 from dcp.lake.tables.apply_sql import merge_sql
@@ -84,7 +83,6 @@ _VACUUM_LOOKS: Final = (1, 16)
 _REWRITTEN: Final = "dcplake_rows_of_rewritten_table"
 _APPENDED: Final = "dcplake appended rows"
 _Found = TypeVar("_Found")
-_Change = TypeVar("_Change", bound=Callable[..., Any])
 
 
 def no_table(where: str, *, may_have_data: bool) -> LakeError:
@@ -100,17 +98,6 @@ def no_table(where: str, *, may_have_data: bool) -> LakeError:
         "the first `dcplake run` does; where there are, its Delta log is gone: "
         f"{remedy('', where, is_log=True)}"
     )
-
-
-def committing(change: _Change) -> _Change:
-    """Make looks read the table again after a change, even a failed one."""
-
-    @wraps(change)
-    def commit(table: Any, /, *asked: Any, **named: Any) -> Any:
-        with table.looks.committing():
-            return change(table, *asked, **named)
-
-    return cast("_Change", commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +119,7 @@ class SparkTable:
     def looks(self) -> Looks:
         return self.remembered.looks
 
-    def beside_files(self) -> AbstractContextManager[object]:
+    def commits_held_back(self) -> AbstractContextManager[object]:
         """Keep this process's commits of files from coming between those of a statement."""
         return nullcontext()
 
@@ -232,7 +219,7 @@ class SparkTable:
             ).collect()
             own = self._own_times([row["version"] for row in rows])
         told = [row.asDict() for row in rows]
-        return in_time(
+        return with_times(
             (commit, own.get(commit["version"]), commit["micros"] // 1000) for commit in told
         )
 
@@ -384,7 +371,7 @@ class SparkTable:
             self.start_spark(),
             reader_settings(largest_bytes) if largest_bytes else {},
         )
-        with self.beside_files(), described(spark, metadata, settings):
+        with self.commits_held_back(), described(spark, metadata, settings):
             [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
@@ -457,7 +444,7 @@ class SparkTable:
             yield spark
 
     def _alter(self, change: str) -> None:
-        with self._there() as spark, self.beside_files():
+        with self._there() as spark, self.commits_held_back():
             spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
 
     def _at(self, version: int | None) -> str:

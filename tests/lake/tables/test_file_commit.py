@@ -168,7 +168,7 @@ def test_spark_trusts_our_checkpoint_that_follows_one_of_its_own(lake: LakeTable
 
 def test_a_commit_waits_for_one_of_spark_in_another_thread(lake: LakeTables) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with place_of(lake).beside_spark():
+        with place_of(lake).commits_held_back():
             committing = pool.submit(commit, place_of(lake), 0, 1)
             with pytest.raises(TimeoutError):
                 committing.result(0.5)

@@ -257,8 +257,6 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
     assert committing == {
         "changes.py:append_round": True,
         "apply.py:_commit": True,
-        "apply.py:_merge": False,  # of _commit
-        "apply.py:_rewrite": False,
         "audit.py:write_audit": True,
         "heartbeat.py:beat": False,  # adds and takes no row: nothing can be half done
     }
