@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import SetupError
-from dcp.lake.spark import leftovers, session
+from dcp.lake.spark import leftovers, session, session_settings
 from dcp.lake.spark.java import find_java_home
 from tests.quick_spark import QUICK_JAVA_OPTIONS
 
@@ -98,7 +98,7 @@ def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
     monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(session, "_start_jvm", fail)
-    monkeypatch.setattr(session, "sockets_folder", lambda: tmp_path)
+    monkeypatch.setattr(session_settings, "sockets_folder", lambda: tmp_path)
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.setattr(atexit, "unregister", removed.append)
     with pytest.raises(SetupError, match="its log is"):
