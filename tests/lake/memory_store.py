@@ -97,16 +97,13 @@ class MemoryStore:
         return f"t{next(self._ids)}"
 
     def table(self, name: str) -> MemoryTable:
-        """Return a table, which need not be there."""
         return MemoryTable(name, self)
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
-        """Do one after the other."""
         return [do(item) for item in items]
 
     @contextmanager
     def pool(self, _: str) -> Iterator[None]:
-        """Share nothing."""
         yield
 
     def first_rows(self, table: str, merge: Merge) -> "FirstRows":

@@ -50,7 +50,6 @@ class MemoryVersion:
 
     @property
     def rows(self) -> pa.Table:
-        """All rows."""
         return pa.Table.from_batches(self.chunks, self.columns)
 
     def had(self, transaction: Transaction | None) -> bool:
@@ -84,35 +83,30 @@ class MemoryVersions:
 
     @property
     def newest(self) -> MemoryVersion:
-        """The newest version."""
         return self.versions[-1]
 
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """A table of a store, which need not be there."""
+    """A table of a store, which need not be there; the port says what its methods do."""
 
     name: str
     store: "MemoryStore"
 
     @property
     def sql(self) -> str:
-        """Its name."""
         return self.name
 
     @property
     def where(self) -> str:
-        """The lake and the table, for messages."""
         return f"{self.store.location}: table {self.name}"
 
     @property
     def looks(self) -> Looks:
-        """Those of the store."""
         return self.store.looks
 
     @property
     def kept(self) -> MemoryVersions:
-        """All its versions."""
         return self._there(self.store.kept.get(self.name))
 
     @property
@@ -127,42 +121,33 @@ class MemoryTable:
     # --- reads
 
     def exists(self) -> bool:
-        """Return whether there is a table."""
         return self.store.seen(self.name) is not None
 
     def properties(self) -> dict[str, str]:
-        """Return the table's properties."""
         return dict(self._seen.newest.properties)
 
     def table_id(self) -> str:
-        """Return the table's id: one that is dropped and made again has another."""
         return self._seen.table_id
 
     def size(self) -> TableSize:
-        """Return the size of the newest version."""
         chunks = [chunk for chunk in self._seen.newest.chunks if chunk.num_rows]
         return TableSize(len(chunks), sum(chunk.nbytes for chunk in chunks))
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest version that an application's transactions committed."""
         return self._seen.newest.transactions.get(app_id)
 
     def columns(self, version: int | None = None) -> pa.Schema:
-        """Return the columns of a version, or of the newest one."""
         return self._at(version).columns
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
-        """Return the newest commits, newest first."""
         return [each.told() for each in self._seen.versions[: -limit - 1 : -1]]
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
-        """Return rows of the newest version."""
         return self.take_rows(columns, condition, list)
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        """Return what ``take`` makes of rows of the newest version."""
 
         def statement(name: str, _: object) -> str:
             return f"SELECT {columns} FROM {name} WHERE {condition}"
@@ -172,7 +157,6 @@ class MemoryTable:
     def query(
         self, statement: Statement, schema: pa.Schema, version: int | None = None
     ) -> pa.Table:
-        """Return what a query finds in a version, as columns of ``schema``."""
         return self._run(statement, version).select(schema.names).cast(schema)
 
     def bounded_query(
@@ -182,7 +166,6 @@ class MemoryTable:
         version: int | None,
         most_bytes: int,
     ) -> pa.Table | None:
-        """Return the same; None where it is more than ``most_bytes``."""
         found = self.query(statement, schema, version)
         sizes = (pc.sum(pc.binary_length(found[name])).as_py() for name in sized_columns(schema))
         return found if sum(size or 0 for size in sizes) <= most_bytes else None
@@ -212,7 +195,6 @@ class MemoryTable:
         cluster_by: Collection[str],  # rows in memory lie in no order
         properties: Mapping[str, str],
     ) -> None:
-        """Make the table unless it is there."""
         with self.store.making:
             if self.name not in self.store.kept:
                 self.store.kept[self.name] = MemoryVersions(self.store.new_id())
@@ -240,7 +222,6 @@ class MemoryTable:
 
     @committing
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
-        """Set some properties, and remove those without a value."""
         before = self.kept.newest.properties
         changed = {**before, **properties}
         after = {name: value for name, value in changed.items() if value is not None}
@@ -250,7 +231,6 @@ class MemoryTable:
 
     @committing
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Append few rows."""
         newest = self.kept.newest
         made = rows.select(newest.columns.names).cast(newest.columns)
         self._commit_rows("WRITE", (*newest.chunks, *_chunks(made)), metadata)
@@ -276,7 +256,6 @@ class MemoryTable:
 
     @committing
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
-        """Commit a version with the rows of the newest one."""
         newest = self.kept.newest
         if not newest.had(transaction):
             metrics = {"numOutputRows": 0}
@@ -286,7 +265,6 @@ class MemoryTable:
 
     @committing
     def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
-        """Merge rows into the table by ``vbucket`` and ``key``; those with ``deleted`` go."""
         read = self.kept.newest
         if read.had(transaction):
             return
@@ -358,7 +336,6 @@ class MemoryTable:
         transaction: Transaction,
         metadata: Mapping[str, Any],
     ) -> None:
-        """Append what a query finds in some views."""
         newest = self.kept.newest
         if not newest.had(transaction):
             found = self.store.run(query, {name: _chunks(rows) for name, rows in views.items()})
@@ -367,12 +344,10 @@ class MemoryTable:
             self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
 
     def is_readable(self) -> bool:
-        """Return whether all rows can be read."""
         return True
 
     @committing
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
-        """Delete the rows for which ``condition`` holds; return how many those were."""
         newest = self.kept.newest
         left = self._run(
             lambda name, _: f"SELECT * FROM {name} WHERE ({condition or 'true'}) IS NOT TRUE",
