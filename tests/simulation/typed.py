@@ -47,22 +47,24 @@ class Contracts:
         columns = version.made.columns
         if DOC not in columns.names:
             return
-        field = columns.field(DOC)
-        mode = self._modes[(field.metadata or {})[b"comment"].decode()]
+        kind, mode = columns.field(DOC).type, self._modes[_followed(columns)]
         for place, row in version.rows.items():
-            refusal = _refusal(row, field.type, mode)
+            refusal = _refusal(row, kind, mode)
             assert not refusal, f"typed columns of {place} in {version.held}: {refusal}"
 
     def lacks(self, version: Version) -> str:
         """Say which contract the table lacks; empty where it follows the present one."""
-        columns = version.made.columns
-        has_any = any(version.rows)
-        comment = b""
-        if DOC in columns.names:
-            comment = (columns.field(DOC).metadata or {}).get(b"comment", b"")
-        if has_any and comment.decode() != self.fingerprint:
-            return f"typed columns follow {comment.decode()!r}, expected {self.fingerprint!r}"
+        followed = _followed(version.made.columns)
+        if any(version.rows) and followed != self.fingerprint:
+            return f"typed columns follow {followed!r}, expected {self.fingerprint!r}"
         return ""
+
+
+def _followed(columns: pa.Schema) -> str:
+    """Return the fingerprint of the contract that a table's columns follow; empty without one."""
+    metadata = columns.field(DOC).metadata if DOC in columns.names else None
+    comment: bytes = (metadata or {}).get(b"comment", b"")
+    return comment.decode()
 
 
 def document(random: Random, number: int, padding: str) -> bytes:

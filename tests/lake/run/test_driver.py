@@ -352,6 +352,18 @@ def test_a_store_ends_a_bounded_run_after_a_while_and_an_endless_one_never(
         driver.once(view(10), threading.Event())
 
 
+def failing_at_first(failure: Exception, calls: list[str]) -> Callable[..., list[AppliedVersion]]:
+    """Return an `Applier.apply` that applies nothing, and fails if it is the first of ``calls``."""
+
+    def apply(*_: object, **__: object) -> list[AppliedVersion]:
+        calls.append("apply")
+        if len(calls) == 1:
+            raise failure
+        return []
+
+    return apply
+
+
 @pytest.mark.parametrize("failure", [OUTAGES[1], SecretError("the file of the key is empty")])
 def test_the_status_of_tables_is_read_anew_after_the_store_failed(
     monkeypatch: pytest.MonkeyPatch, failure: Exception
@@ -361,18 +373,12 @@ def test_the_status_of_tables_is_read_anew_after_the_store_failed(
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     calls: list[str] = []
 
-    def apply(*_: object, **__: object) -> list[AppliedVersion]:
-        calls.append("apply")
-        if len(calls) == 1:
-            raise failure
-        return []
-
     def learn() -> None:
         calls.append("learn")
         if calls.count("learn") == 1:
             raise failure
 
-    monkeypatch.setattr(driver._applier, "apply", apply)
+    monkeypatch.setattr(driver._applier, "apply", failing_at_first(failure, calls))
     monkeypatch.setattr(driver._applier, "learn_anew", learn)
     for _ in range(4):
         driver.apply_newest(1)
@@ -385,14 +391,8 @@ def test_a_failure_that_ends_the_run_lets_no_table_be_read_anew(
     monkeypatch.setattr(Scripted, "apply", Driver.apply)
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     calls: list[str] = []
-
-    def apply(*_: object, **__: object) -> list[AppliedVersion]:
-        calls.append("apply")
-        if len(calls) == 1:
-            raise LakeError("t: its files are damaged")
-        return []
-
-    monkeypatch.setattr(driver._applier, "apply", apply)
+    damaged = LakeError("t: its files are damaged")
+    monkeypatch.setattr(driver._applier, "apply", failing_at_first(damaged, calls))
     monkeypatch.setattr(driver._applier, "learn_anew", lambda: calls.append("learn"))
     with pytest.raises(LakeError):
         driver.apply_newest(1)
