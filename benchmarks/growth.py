@@ -26,13 +26,13 @@ from deltalake import DeltaTable
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import MIB, session, settings_for
 from benchmarks.rounds import Cost, Meter
+from dcp.lake.adapters.opening import lake_location, spark_of
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
-from dcp.lake.tables.opening import lake_location, spark_of
-from dcp.lake.tables.spark_store import SparkStore
 
 STEPS: Final = ("plan", "round", "apply", "idle")
 _WARM_UP: Final = 10

@@ -33,14 +33,14 @@ from benchmarks._runs import (
     session,
     settings_for,
 )
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import Settings
 from dcp.lake.run import driver
 from dcp.lake.run.run import run
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import AUDIT_TABLE
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
+from dcp.lake.adapters.opening import opened_lake, store_without_spark
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.query.cuts import Cut, find_cut
@@ -31,8 +32,7 @@ from dcp.lake.spark.session import (
     session_of_user,
     started_session,
 )
-from dcp.lake.tables.opening import opened_lake, store_without_spark
-from dcp.lake.tables.sql import quoted
+from dcp.lake.store.sql import quoted
 from dcp.lake.tables.tables import (
     CHANGES_TABLE,
     LEDGERS,

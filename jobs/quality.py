@@ -15,12 +15,12 @@ import typer
 
 from dcp.cli.main import new_application, parsed, with_exit_code
 from dcp.errors import QualityError
+from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.quality.quality import check_replica
 from dcp.lake.quality.quality_engine import write_data_docs
 from dcp.lake.quality.quality_results import write_results
 from dcp.lake.quality.quality_suite import load_suite
-from dcp.lake.tables.opening import opened_lake
 
 
 def main(argv: Sequence[str] | None = None) -> int:

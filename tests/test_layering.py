@@ -88,6 +88,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "store",
         "spark",
         "tables",
+        "adapters",
         "task_monitor",
         "log",
         "rounds",
@@ -187,8 +188,11 @@ OF_THE_STORE = re.compile(
     r"|\bUSING delta\b|\bdelta\.|_delta_log"
 )
 MODULES_OF_THE_STORE = frozenset({"deltalake", "delta", "obstore"})
-STORES_LAKES = ("dcp/lake/store/", "dcp/lake/tables/")
+STORES_LAKES = ("dcp/lake/store/", "dcp/lake/adapters/")
 MAY_NAME_DELTA: dict[str, str] = {
+    "dcp/lake/tables/history.py": "reads the operations in a history, which Delta names",
+    "dcp/lake/tables/horizon.py": "how long versions stay is in Delta's properties",
+    "dcp/lake/tables/tables.py": "makes tables with properties of Delta",
     "dcp/lake/spark/session.py": "registers the typed errors of Delta",
     "dcp/lake/spark/session_settings.py": "settings of a session are Delta's, too",
     "dcp/lake/spark/hadoop.py": "tells users the setting of a log store",
@@ -207,9 +211,9 @@ MAY_NAME_DELTA: dict[str, str] = {
 QUERIES = frozenset({"rows", "take_rows", "query", "bounded_query"})
 
 PARTS_OF_OPENING = frozenset(
-    f"dcp.lake.tables.opening.{name}" for name in ("lake_location", "refuse_to_start", "spark_of")
+    f"dcp.lake.adapters.opening.{name}" for name in ("lake_location", "refuse_to_start", "spark_of")
 )
-"""What `dcp.lake.tables.opening` puts together for all who open a lake."""
+"""What `dcp.lake.adapters.opening` puts together for all who open a lake."""
 
 JOBS_MAY_IMPORT = frozenset({"lake", "cli", "errors"})
 API_MAY_IMPORT = frozenset({"lake", "errors", "installation", "__version__"})
@@ -247,7 +251,7 @@ def wrong_imports(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
     for line, module in imported_modules(tree, package):
         outer, target = module.split(".")[0], part_of(module)
         where = f"{relative}:{line}"
-        if module in PARTS_OF_OPENING and relative.parts[:3] != ("dcp", "lake", "tables"):
+        if module in PARTS_OF_OPENING and relative.parts[:3] != ("dcp", "lake", "adapters"):
             yield f"{where} imports {module}: opened_lake and opened_store open lakes"
         if top == "airflow" and outer in OURS:
             yield f"{where} imports {module}: airflow/ imports nothing of ours"
@@ -610,8 +614,8 @@ PLANTED = [
     ("dcp/lake/a.py", "from tests.lake import fixtures", "tests.lake.fixtures"),
     (
         "dcp/cli/a.py",
-        "from dcp.lake.tables.opening import spark_of",
-        "dcp.lake.tables.opening.spark_of",
+        "from dcp.lake.adapters.opening import spark_of",
+        "dcp.lake.adapters.opening.spark_of",
     ),
     ("dcp/types.py", "from dcp.wire import frame", "dcp.wire.frame"),
     ("dcp/errors.py", "from dcp.types import Seqno", "dcp.types.Seqno"),
@@ -669,7 +673,7 @@ def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message:
         ("dcp/client/a.py", "import socket, threading, time\nimport dcp.protocol.stream"),
         ("dcp/lake/log/a.py", "lake.changes.rows('key', 'true')"),
         ("dcp/lake/log/a.py", '"""Runs before OPTIMIZE."""\ntimedelta.max'),
-        ("dcp/lake/tables/a.py", "import deltalake\nf(f'VACUUM {t}')"),
+        ("dcp/lake/adapters/a.py", "import deltalake\nf(f'VACUUM {t}')"),
         ("dcp/lake/spark/session.py", "session.sparkContext.setLogLevel('ERROR')"),
         ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import cluster"),
         ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run.run import run\n__all__ = ["run"]'),

@@ -16,10 +16,10 @@ from unittest.mock import patch
 import pyarrow.fs as pafs
 import pytest
 
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.tables.file_table import FileTable
-from dcp.lake.tables.opening import store_without_spark
 from tests.interop.conftest import FOLDER
 from tests.interop.xml_api import xml_api
 from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore

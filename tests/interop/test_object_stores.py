@@ -12,14 +12,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.run.checked_step import CheckedStep
 from dcp.lake.run.store_check import try_store
-from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG, commit_name
 from dcp.lake.store.remembered_table import RememberedTables
-from dcp.lake.tables.opening import refuse_to_start
+from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.schema import CHANGES
 from tests.interop.store_servers import AZURE_ACCOUNT, AZURE_KEY, SERVERS, StoreServer
 from tests.lake.object_store import BUCKET, SECRET_KEY
@@ -160,7 +160,7 @@ def test_files_of_rounds_are_committed_and_read(place: ObjectPlace) -> None:
     row_bytes = UPLOAD_PART_BYTES // 2  # so that files are uploaded in parts
     for version in range(2):
         commit_file(place, write_file(place, row_bytes), version)
-    with pytest.raises(VersionTakenError, match=r"0{19}2\.json: found a commit there"):
+    with pytest.raises(CommitConflictError, match=r"0{19}2\.json: found a commit there"):
         commit_file(place, write_file(place), 1)
     assert table.size().files == 2
     assert table.columns() == CHANGES

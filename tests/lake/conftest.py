@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from dcp.lake.adapters.opening import refuse_to_start
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import refuse_to_start
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
 from tests.lake.driver_host import QUICKLY_GIVEN_UP, DriverHost
 from tests.lake.memory_store import MemoryStore, lake_in_memory
@@ -79,8 +79,8 @@ def lakes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def store(_: object, location: LakeLocation) -> MemoryStore:
         return stores.setdefault(str(location), MemoryStore())
 
-    monkeypatch.setattr("dcp.lake.tables.opening.SparkStore", store)
-    monkeypatch.setattr("dcp.lake.tables.opening.session", lambda *_, **__: refuse_to_start())
+    monkeypatch.setattr("dcp.lake.adapters.opening.SparkStore", store)
+    monkeypatch.setattr("dcp.lake.adapters.opening.session", lambda *_, **__: refuse_to_start())
 
 
 @pytest.fixture(scope="session")

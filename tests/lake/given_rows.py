@@ -2,15 +2,15 @@
 
 import pyarrow as pa
 
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.task_files import TaskFiles
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.store.data_file import DataFileWriter, FileContents
 from dcp.lake.store.file_commit import Operation
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.place import TablePlace
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables
-from dcp.lake.tables.task_files import TaskFiles
 
 
 def given_rows(lake: LakeTables, rows: pa.Table) -> NewRows:

@@ -15,12 +15,12 @@ from datafusion import SessionConfig, SessionContext
 
 from dcp.errors import LakeError
 from dcp.lake.store.lake_store import BatchFunction
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, lake_in
+from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, create_lake
 from tests.lake.memory_table import MemoryTable, MemoryVersion, MemoryVersions
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def lake_in_memory(
     """Make a lake in memory, or open the one in ``store``."""
     store = store or MemoryStore()
     identity = LakeIdentity("0123456789abcdef", "default", bucket_uuid, vbuckets)
-    return lake_in(store, store.location, identity)
+    return create_lake(store, identity)
 
 
 def _in_datafusion(text: str) -> str:

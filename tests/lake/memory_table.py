@@ -12,13 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.errors import LakeError
-from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.looks import Looks, committing
 from dcp.lake.store.merge import Merge
-from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
+from dcp.lake.store.sql import standard_string
+from dcp.lake.store.table import (
+    CommitConflictError,
+    MissingVersionError,
+    Statement,
+    TableSize,
+    Transaction,
+    sized_columns,
+)
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.sql import standard_string
 from dcp.lake.tables.tables import CHANGES_TABLE
 from tests.lake.memory_merge import log_rows, with_made
 
@@ -183,7 +189,7 @@ class MemoryTable:
         if version is None:
             return kept.newest
         if version in kept.unreadable or version >= len(kept.versions):
-            raise RuntimeError(f"[DELTA_VERSION_NOT_FOUND] {self.where}: version {version}")
+            raise MissingVersionError(f"{self.where}: version {version}")
         return kept.versions[version]
 
     # --- changes
@@ -249,7 +255,7 @@ class MemoryTable:
         if read.had(transaction):
             return
         if newest is not read:
-            raise VersionTakenError(f"{self.where}: found version {newest.number}")
+            raise CommitConflictError(f"{self.where}: found version {newest.number}")
         chunks = (*read.chunks, *_chunks(rows))
         metrics = {"numTargetRowsInserted": rows.num_rows} if operation == "MERGE" else {}
         self._commit_rows(operation, chunks, metadata, metrics, transaction)
@@ -273,7 +279,7 @@ class MemoryTable:
         self.store.between(self.name)
         since = self.kept.versions[read.number + 1 :]
         if any(each.has_new_rows or each.operation in _KEEPS_FILES for each in since):
-            raise RuntimeError(f"[DELTA_CONCURRENT_WRITE] {self.where}: {since}")
+            raise CommitConflictError(f"{self.where}: found {since}")
         self._commit(
             operation,
             rows.schema,

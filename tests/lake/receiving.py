@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import (
@@ -24,7 +25,6 @@ from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, open_lake

@@ -11,8 +11,8 @@ from dcp.lake.log.applied import applied_of
 from dcp.lake.log.round_records import positions_at, round_records
 from dcp.lake.query.views import lake_views
 from dcp.lake.query.views_sql import docs_live_sql
+from dcp.lake.store.sql import quoted
 from dcp.lake.tables.history import history
-from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster

@@ -49,7 +49,7 @@ def install() -> None:
     from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.session import SparkSession
 
-    from dcp.lake.tables.task_files import TaskFiles
+    from dcp.lake.adapters.task_files import TaskFiles
 
     _wrap(SparkSession, "sql", lambda _, sql, *__: statement_name(sql))
     _wrap(TaskFiles, "written", lambda files: f"append {files.place.uri.rpartition('/')[2]}")

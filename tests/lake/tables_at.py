@@ -3,11 +3,11 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.spark_table import SparkTable
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Table
-from dcp.lake.tables.file_table import FileTable
-from dcp.lake.tables.spark_table import SparkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

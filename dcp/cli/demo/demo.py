@@ -49,11 +49,11 @@ def run(
     seed: Annotated[int, Option(min=0, help="which airports change")] = 1,
 ) -> int:
     """Show it."""
+    from dcp.lake.adapters.opening import opened_lake, session
     from dcp.lake.config.settings import Settings, SparkSettings
     from dcp.lake.query.query import show_for_queries
     from dcp.lake.spark.jars import delta_jars
     from dcp.lake.spark.java import find_java_home
-    from dcp.lake.tables.opening import opened_lake, session
     from dcp.producer.kv_client import KvClient
 
     find_java_home()

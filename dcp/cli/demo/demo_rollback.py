@@ -94,7 +94,7 @@ def _is_on_lost_node(key: bytes) -> bool:
 
 
 def _keys(lake: "LakeTables", title: str, writes: LostWrites) -> str:
-    from dcp.lake.tables.sql import string_list
+    from dcp.lake.store.sql import string_list
 
     keys = [key for key, _ in (*writes.new, *writes.updated)] + list(writes.deleted)
     found = lake.spark.sql(

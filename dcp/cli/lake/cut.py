@@ -46,8 +46,8 @@ def run(
     json: Annotated[bool, Option("--json", help="the cut as one JSON object")] = False,
 ) -> int:
     """Find and print."""
+    from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.query.cuts import find_cut
-    from dcp.lake.tables.opening import opened_lake
 
     if round_number is not None and as_of is not None:
         raise ConfigError("found --round and --as-of, expected one of them")

@@ -25,9 +25,9 @@ def run(
     ] = None,
 ) -> int:
     """Read, and print or write."""
+    from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.figures import FiguresReader
     from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
-    from dcp.lake.tables.opening import opened_lake
     from dcp.lake.task_monitor.prometheus import exposition_of
 
     settings = settings_from(config, lake, overrides)

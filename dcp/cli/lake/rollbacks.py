@@ -26,8 +26,8 @@ def run(
     json: Annotated[bool, Option("--json", help="one JSON object per rollback and key")] = False,
 ) -> int:
     """Read and print."""
+    from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.query.rollbacks import newest_epochs, undone_keys
-    from dcp.lake.tables.opening import opened_lake
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables, tables.look():

@@ -39,9 +39,9 @@ def run(
         replicate(settings, once=once, observer=observer)
         _say_end(once=once, json=json)
         return 0
+    from dcp.lake.adapters.opening import store_without_spark
     from dcp.lake.monitor.run_server import RunServer, http_address
     from dcp.lake.monitor.run_watch import RunWatch
-    from dcp.lake.tables.opening import store_without_spark
 
     address = http_address(http)
     watch = RunWatch(observer, settings.round)

@@ -32,8 +32,8 @@ def run(
     ] = 10_000,
 ) -> int:
     """Infer and print."""
+    from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.query.infer import infer_contract
-    from dcp.lake.tables.opening import opened_lake
 
     assert action is _Action.INFER
     with opened_lake(settings_from(config, lake, overrides)) as tables:

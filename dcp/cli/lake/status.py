@@ -22,8 +22,8 @@ def run(
     """Read and print."""
     from dcp.cli.views.board_view import connection_lines, connections_json
     from dcp.cli.views.relay_view import ask_source
+    from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.query.status import lake_status
-    from dcp.lake.tables.opening import opened_lake
     from dcp.lake.task_monitor.live_board import read_board
     from dcp.lake.task_monitor.live_place import LivePlace
 

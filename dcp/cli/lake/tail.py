@@ -28,8 +28,8 @@ def run(
     json: Annotated[bool, Option("--json", help="one JSON object per change")] = False,
 ) -> int:
     """Print, and follow if asked to."""
+    from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.query.tail import changes_since, newest_changes
-    from dcp.lake.tables.opening import opened_lake
 
     with opened_lake(settings_from(config, lake, overrides)) as tables:
         newest, found = newest_changes(tables, lines)

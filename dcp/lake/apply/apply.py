@@ -23,11 +23,11 @@ from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.log.applied import applied_of, settled_lineage
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.transaction import is_conflict
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
 
 _ATTEMPTS: Final = 5
@@ -161,6 +161,6 @@ def _read_back(
             f"it to version {plan.since_version}, or delete its folder and run again, which makes "
             "it anew"
         )
-    if not is_conflict(failure):
+    if not isinstance(failure, CommitConflictError):
         raise failure
     return None

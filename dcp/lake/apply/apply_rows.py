@@ -15,9 +15,9 @@ from dcp.errors import LakeError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.slice_keys import Keys, LostKey
 from dcp.lake.log.slice_rows import SOURCE
+from dcp.lake.store.sql import integer_list, quoted
 from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.sql import integer_list, quoted
 
 LARGE_DOCUMENT_BYTES: Final = MEBIBYTE
 """Spark also takes documents of rounds with a larger one: thousands are decoded at once."""

@@ -22,12 +22,11 @@ from dcp.lake.log.round_records import states_left
 from dcp.lake.log.slice_rows import deletions_between, deletions_sql
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.log_slice import REPLACED
-from dcp.lake.store.table import Statement
+from dcp.lake.store.sql import integer_list, quoted, string, u64
+from dcp.lake.store.table import CommitConflictError, MissingVersionError, Statement
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
-from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_ledger
-from dcp.lake.tables.transaction import is_conflict, is_missing_version
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
@@ -66,11 +65,13 @@ def write_audit(
             query = audit_sql(sources, audited)
             table.append_found(query, sources.views, transaction, metadata)
             reached("audit.committed")
-        except Exception as error:  # Spark's own class, or the bridge's
-            if is_last or not (is_conflict(error) or is_missing_version(error)):
+        except MissingVersionError:
+            if is_last:
                 raise
-            if is_missing_version(error):
-                audited = replace(audited, applied=replace(applied, revived=()))
+            audited = replace(audited, applied=replace(applied, revived=()))
+        except CommitConflictError:
+            if is_last:
+                raise
         else:
             return
         # Another driver wrote in the same moment: if it was this audit, Delta skips the next try.

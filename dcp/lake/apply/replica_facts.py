@@ -11,13 +11,13 @@ from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.epochs import CollectionEvent, Fork
 from dcp.lake.log.round_records import round_records, rounds_left
 from dcp.lake.store.log_slice import EMPTY_TABLE
+from dcp.lake.store.sql import integer_list
+from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
-from dcp.lake.tables.transaction import is_missing_version
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
@@ -118,8 +118,6 @@ def _can(
 ) -> bool:
     try:
         read(version, vbuckets)
-    except Exception as error:  # Spark's own class, or the bridge's: the text tells
-        if is_missing_version(error):
-            return False
-        raise
+    except MissingVersionError:
+        return False
     return True

@@ -13,6 +13,7 @@ from dcp.lake.log.stop_points import reached
 from dcp.lake.log.tampering import is_settled, log_tampering, refuse_tampering
 from dcp.lake.spark.failures import known_error
 from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import (
     WHOLE,
     WINDOW,
@@ -23,7 +24,6 @@ from dcp.lake.tables.history import (
     refuse_other_writer,
 )
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.transaction import is_conflict
 
 _ATTEMPTS: Final = 5
 """An append is tried so often while maintenance changes the log under it."""
@@ -216,6 +216,6 @@ def _after_failure(
             f"another driver wrote to this lake while round {round_number} was committed; "
             "this driver stops"
         ) from error
-    if not is_conflict(error):
+    if not isinstance(error, CommitConflictError):
         raise error
     return None

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from dcp.lake.log.epochs import CollectionEvent
+from dcp.lake.store.sql import integer_list
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables
 from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import SystemEventKind

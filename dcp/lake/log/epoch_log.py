@@ -6,8 +6,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.lake.log.epochs import Fork, live_up_to
+from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
-from dcp.lake.tables.sql import integer_list, u64
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 

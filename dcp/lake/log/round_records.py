@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
+from dcp.lake.store.sql import integer_list
 from dcp.lake.tables.round_record import (
     BEFORE_THE_FIRST,
     RoundRecord,
@@ -15,7 +16,6 @@ from dcp.lake.tables.round_record import (
     states_from_rows,
 )
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 

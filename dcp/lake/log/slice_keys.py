@@ -50,7 +50,7 @@ def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
     """Return each key's fate, from its rows of a slice and their roles (`Role`).
 
     A key is touched unless all its rows are published and live. Its newest live row wins; without
-    one it is lost. `dcp.lake.tables.apply_sql.touched_sql` finds the same for many keys.
+    one it is lost. `dcp.lake.adapters.apply_sql.touched_sql` finds the same for many keys.
     """
     newest: dict[tuple[int, str], tuple[int, int, int]] = {}
     touched: set[tuple[int, str]] = set()

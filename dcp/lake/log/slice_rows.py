@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dcp.lake.adapters.apply_sql import rows_sql, won_rows_sql
 from dcp.lake.log.slice_keys import Keys, Winner, keys_of
 from dcp.lake.store.log_slice import LogSlice, Role
+from dcp.lake.store.sql import integer_list, quoted, u64
 from dcp.lake.store.table import Table
-from dcp.lake.tables.apply_sql import rows_sql, won_rows_sql
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
-from dcp.lake.tables.sql import integer_list, quoted, u64
 from dcp.wire.vocabulary import REPEATING
 
 SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
@@ -165,5 +165,5 @@ def deletions_sql(changes_sql: str, first_round: int, last_round: int, condition
 
 
 def _modified_at_micros(cas: Any) -> int:
-    """Return the time in a CAS, as `dcp.lake.tables.apply_sql.MODIFIED_AT_SQL` does."""
+    """Return the time in a CAS, as `dcp.lake.adapters.apply_sql.MODIFIED_AT_SQL` does."""
     return (int(cas) >> 16 << 16) // 1000

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.log.applied import ReplicaStatus
+from dcp.lake.store.sql import restore_sql
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import Horizon, duration
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.sql import restore_sql
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dcp.lake.log.applied import applied_at
+from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.sql import integer_list, u64
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges

@@ -11,9 +11,9 @@ from typing import Any
 
 from dcp.lake.log.applied import heartbeat_content, replica_status
 from dcp.lake.log.changes import refuse_tampered_log
+from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import HEARTBEAT, history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.lake.tables.transaction import is_conflict
 
 
 def newest_commit_time(lake: LakeTables, table: str) -> datetime:
@@ -45,8 +45,6 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
     transaction = f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1
     try:
         lake.table(table).renew(transaction, metadata)
-    except Exception as error:  # Spark's own class, or the bridge's
-        if not is_conflict(error):
-            raise
+    except CommitConflictError:
         return False
     return True

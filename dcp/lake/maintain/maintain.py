@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError
+from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
@@ -20,7 +21,6 @@ from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, HorizonLoss, loss
-from dcp.lake.tables.opening import opened_lake
 from dcp.lake.tables.tables import LakeTables, replicas_in
 
 if TYPE_CHECKING:

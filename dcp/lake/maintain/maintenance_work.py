@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
+from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import WHOLE, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.records import SPREAD, UNSTORED, Record
 from dcp.lake.tables.tables import LEDGERS, LakeTables, ReplicaTable
-from dcp.lake.tables.transaction import is_conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,6 @@ def unless_driver_writes(step: str, table: str, statement: Callable[[], StepRepo
     """
     try:
         return statement()
-    except Exception as error:  # Spark's own class, or the bridge's
-        if not is_conflict(error):
-            raise
+    except CommitConflictError:
         told = "left for next time: a driver wrote in the same moment"
         return StepReport(step, table, told, is_left=True)

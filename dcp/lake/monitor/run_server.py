@@ -17,11 +17,11 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.monitor.figures import FiguresReader, LakeFigures
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
 from dcp.lake.monitor.page import figures_json, page_html
 from dcp.lake.monitor.run_watch import RunWatch
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import open_lake
 from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.types import U16_MAX

@@ -6,12 +6,12 @@ from math import inf
 from pathlib import Path
 
 from dcp.errors import QualityError
+from dcp.lake.adapters.merge_rows import written_rows
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import write_results
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
-from dcp.lake.tables.merge_rows import written_rows
 from dcp.lake.tables.tables import LakeTables
 
 _LOG = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from dcp.lake.quality.quality_engine import run_suite
 from dcp.lake.quality.quality_report import CheckScope, QualityReport
 from dcp.lake.quality.quality_results import PassedCheck, last_passed
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
+from dcp.lake.store.sql import quoted, u64
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.sql import quoted, u64
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])

@@ -26,7 +26,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from dcp.errors import SetupError
 from dcp.lake.quality.quality_report import ExpectationResult, QualityReport
 from dcp.lake.quality.quality_suite import ExpectationSpec, QualitySuite, Severity, Subject
-from dcp.lake.tables.sql import quoted
+from dcp.lake.store.sql import quoted
 
 IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
 SAMPLES_AT_MOST: Final = 5

@@ -26,13 +26,13 @@ from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.round_records import oldest_round_left
 from dcp.lake.log.slice_keys import Keys
 from dcp.lake.log.slice_rows import touched_keys
+from dcp.lake.store.sql import quoted
+from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creation
 from dcp.lake.tables.records import Record
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
-from dcp.lake.tables.transaction import is_missing_version
 from dcp.printable import Shown, number_ranges
 
 _CURE: Final = "`dcplake run --once` brings every table to the newest round"
@@ -197,9 +197,7 @@ def _require_readable(lake: LakeTables, number: int, versions: Mapping[str, int]
             continue
         try:
             table.query(lambda read, _: f"SELECT DISTINCT vbucket FROM {read}", _READ, version)
-        except Exception as error:
-            if not is_missing_version(error):  # Spark's own class, or the bridge's: the text tells
-                raise
+        except MissingVersionError as error:
             raise LakeError(
                 f"{table.where}: found version {version} (round {number}) vacuumed or out of "
                 "Delta's log, expected one that can be read; lake.horizon_hours says how long they "

@@ -23,13 +23,14 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dcp.errors import ConfigError, DcplakeError
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.query.shown_times import told_times, with_times_as_texts
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.session_settings import DELTA_CATALOG
-from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.sql import dotted, quoted, string
+from dcp.lake.store.sql import dotted, quoted, string
 from dcp.lake.tables.tables import (
     CONTROL_TABLE,
     QUALITY_TABLE,
@@ -37,7 +38,6 @@ from dcp.lake.tables.tables import (
     ReplicaTable,
     replicas_in,
 )
-from dcp.lake.tables.transaction import session_settings_for_a_while
 
 _SESSION_CATALOG: Final = "spark_catalog"
 _NO_TIME_TRAVEL: Final = "UNSUPPORTED_FEATURE.TIME_TRAVEL"

@@ -35,10 +35,10 @@ from dcp.lake.query.views_sql import (
     stale_vbuckets_sql,
     vbucket_of_sql,
 )
+from dcp.lake.store.sql import dotted, quoted
 from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.sql import dotted, quoted
 from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.typed_columns import VIOLATIONS
 

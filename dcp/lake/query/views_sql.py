@@ -8,10 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.lake.adapters.apply_sql import MODIFIED_AT_SQL
 from dcp.lake.log.epochs import dead_by_sql
 from dcp.lake.receive.keys import ESCAPE_PREFIX
+from dcp.lake.store.sql import integer_list, quoted, string
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.apply_sql import MODIFIED_AT_SQL
 from dcp.lake.tables.schema import (
     AUDIT,
     ITEM_KINDS,
@@ -22,7 +23,6 @@ from dcp.lake.tables.schema import (
     is_kind,
     spark_types,
 )
-from dcp.lake.tables.sql import integer_list, quoted, string
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
 

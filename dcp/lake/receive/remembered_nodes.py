@@ -10,8 +10,8 @@ from functools import partial
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.seeds import AUTO_NETWORK, ConnectionString
 

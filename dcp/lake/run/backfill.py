@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
+from dcp.lake.adapters.opening import opened_lake, opened_store
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
@@ -24,7 +25,6 @@ from dcp.lake.run.backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.run import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lock import LakeLockedError
-from dcp.lake.tables.opening import opened_lake, opened_store
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges
 

@@ -20,6 +20,8 @@ from dcp.client.probe import ClusterView, SeedAnswer, look_at_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, LakeError, NodeUnavailableError
+from dcp.lake.adapters.opening import NeedsSparkError, opened_store, store_without_spark
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
@@ -39,8 +41,6 @@ from dcp.lake.run.store_check import try_store
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.opening import NeedsSparkError, opened_store, store_without_spark
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CHANGES_TABLE, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol.credentials import Credentials

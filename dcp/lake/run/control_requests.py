@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
+from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
-from dcp.lake.tables.opening import opened_lake
 from dcp.lake.tables.tables import LakeTables
 from dcp.printable import number_ranges, numbers_of
 

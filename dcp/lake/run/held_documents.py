@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.lake.tables.sql import integer_list
+from dcp.lake.store.sql import integer_list
 from dcp.lake.tables.tables import LakeTables, replicas_in
 
 _MEASURED_VBUCKETS: Final = 8

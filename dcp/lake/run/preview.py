@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.probe import ClusterView
+from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.apply.typed_plan import typed_plan
 from dcp.lake.config.filter_settings import FilterSettings
@@ -38,7 +39,6 @@ from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.opening import opened_store
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress

@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from dcp.client.probe import ClusterView
+from dcp.lake.adapters.opening import (
+    NeedsSparkError,
+    opened_lake,
+    opened_store,
+    store_without_spark,
+)
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings, Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
@@ -24,8 +31,6 @@ from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.opening import NeedsSparkError, opened_lake, opened_store, store_without_spark
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import LakeTables, create_lake, find_lake
 
 if TYPE_CHECKING:

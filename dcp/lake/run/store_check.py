@@ -12,8 +12,8 @@ from dcp.lake.store.object_place import ObjectPlace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dcp.lake.adapters.spark_table import StartSpark
     from dcp.lake.store.place import TablePlace
-    from dcp.lake.tables.spark_table import StartSpark
 
 
 def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:

@@ -37,7 +37,7 @@ def note_settings(spark: SparkSession) -> None:
 def session_beside(spark: SparkSession) -> SparkSession:
     """Return a new session with the noted settings of ``spark``, or else its present ones.
 
-    A running statement changes the present ones (`dcp.lake.tables.transaction`).
+    A running statement changes the present ones (`dcp.lake.adapters.transaction`).
     """
     theirs: Any = spark  # Spark Connect has a class of its own
     beside: SparkSession = theirs.cloneSession() if is_connect(spark) else spark.newSession()

@@ -20,6 +20,7 @@ from dcp.errors import DcplakeError, FencedError, LakeError, SetupError, Stopped
 from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
 from dcp.lake.store.failures import CAUSES, Cause, is_from_store, named_cause, without_breaks
+from dcp.lake.store.table import CommitConflictError, MissingVersionError
 
 _JVM_SECONDS: Final = 10.0
 """A JVM may take this long to end after its connections closed."""
@@ -235,6 +236,8 @@ def innermost(failure: BaseException) -> str:
 
 
 def _is_from_outside(failure: BaseException) -> bool:
+    if isinstance(failure, CommitConflictError | MissingVersionError):
+        return True
     module = type(failure).__module__.partition(".")[0]
     return module in ("pyspark", "py4j", "delta") or is_from_store(failure)
 

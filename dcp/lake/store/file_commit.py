@@ -24,7 +24,7 @@ from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile
 from dcp.lake.store.failures import plain_line, store_error
 from dcp.lake.store.place import LOG, TablePlace, commit_name
-from dcp.lake.store.table import Transaction
+from dcp.lake.store.table import CommitConflictError, Transaction
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -87,10 +87,6 @@ _METRICS: Final = {
 _LOG = logging.getLogger(__name__)
 
 
-class VersionTakenError(Exception):
-    """Another commit came first: nothing was committed, and the files are still there."""
-
-
 def takes_files(place: TablePlace, table: "StoredTable") -> bool:
     """Return whether we can append to a table without Spark.
 
@@ -139,7 +135,7 @@ def commit_files(
         table: as it was read, up to that version or a later one; else it is read.
 
     Raises:
-        VersionTakenError: another commit came first.
+        CommitConflictError: another commit came first.
         LakeError: the table was given features that we do not know, or a file is not there.
         Exception: of the store or the disk; read back whether it was committed.
 
@@ -162,7 +158,7 @@ def commit_files(
         place.commit(version, commit_lines(actions))
     except FileExistsError:
         name = f"{place}/{LOG}/{commit_name(version)}"
-        raise VersionTakenError(f"{name}: found a commit there, expected none") from None
+        raise CommitConflictError(f"{name}: found a commit there, expected none") from None
     checkpoint_if_due(place, version, properties)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Table, Transaction
@@ -36,13 +37,17 @@ class NewRows(Protocol):
             metadata: the commit's own words (`dcp.lake.tables.history`).
 
         Raises:
-            VersionTakenError: another commit came first.
+            CommitConflictError: another commit came first.
         """
 
 
 class LakeStore(Protocol):
     @property
-    def spark(self) -> "SparkSession": ...
+    def spark(self) -> "SparkSession":
+        """A session for SQL on the tables; the first call starts Spark."""
+
+    @property
+    def location(self) -> LakeLocation: ...
 
     @property
     def slots(self) -> int:

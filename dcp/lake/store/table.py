@@ -15,6 +15,15 @@ Delta skips a commit silently if its version is not above the last one of its ap
 the commit back.
 """
 
+
+class CommitConflictError(Exception):
+    """Another commit came first; this one wrote nothing."""
+
+
+class MissingVersionError(Exception):
+    """The log or a file of an older version is gone."""
+
+
 Statement = Callable[[str, Callable[[str], str]], str]
 """Makes a query from the table's name and from a function that quotes a text."""
 
@@ -36,9 +45,13 @@ class TableSize:
 class Table(Protocol):
     """A table of a lake, which need not exist.
 
-    The first call that only Spark can answer starts it. Whatever reads a missing table, but
-    `exists`, raises LakeError. More than 20 public methods: one for each thing that anybody asks of
-    a table or does to it.
+    The first call that only Spark can answer starts it. More than 20 public methods: one for each
+    thing that anybody asks of a table or does to it.
+
+    Raises:
+        LakeError: the table is missing; of all that reads, but `exists`.
+        MissingVersionError: an older version is gone.
+        CommitConflictError: another commit came before this change of rows.
     """
 
     @property

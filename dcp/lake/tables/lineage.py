@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcp.errors import REREAD_COMMAND, ForeignWriteError
+from dcp.lake.store.sql import restore_sql
 from dcp.lake.tables.history import HEARTBEAT, TableCommit
-from dcp.lake.tables.sql import restore_sql
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from typing import Any, Final, get_args, get_origin
 
 import pyarrow as pa
 
+from dcp.lake.store.sql import quoted, string_list
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.records import SPREAD, bare, marked, stored_fields
 from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.sql import quoted, string_list
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
 from dcp.lake.store.lake_store import LakeStore
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.new_table import DELETION_VECTORS
+from dcp.lake.store.sql import at_version, restore_sql
 from dcp.lake.store.table import Table
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.round_record import RoundRecord
 from dcp.lake.tables.schema import (
     AUDIT,
@@ -34,8 +35,6 @@ from dcp.lake.tables.schema import (
     TYPED,
     spark_type,
 )
-from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.sql import at_version, restore_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,8 +106,6 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
 @dataclass(frozen=True, slots=True)
 class LakeTables:
     store: LakeStore
-    location: LakeLocation
-    """For messages."""
     identity: LakeIdentity
     nodes: str = ""
     """A connection string of the data nodes that a driver met last, as of the lake's opening; empty
@@ -122,6 +119,10 @@ class LakeTables:
     @property
     def spark(self) -> "SparkSession":
         return self.store.spark
+
+    @property
+    def location(self) -> LakeLocation:
+        return self.store.location
 
     @property
     def changes(self) -> Table:
@@ -147,7 +148,7 @@ class LakeTables:
 
 
 def create_lake(
-    store: SparkStore,
+    store: LakeStore,
     identity: LakeIdentity,
     *,
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
@@ -167,51 +168,18 @@ def create_lake(
             reversed; or it is on S3, in a session that may overwrite others' commits.
     """
     with store.looks.look():
-        return _created(store, identity, horizon_hours, deletion_vectors, nodes)
-
-
-def _created(
-    store: SparkStore,
-    identity: LakeIdentity,
-    horizon_hours: float,
-    deletion_vectors: bool,
-    nodes: str,
-) -> LakeTables:
-    store.prepare()
-    if not store.table(CHANGES_TABLE).exists():
-        store.location.refuse_place_in_table()
-    lake = lake_in(
-        store,
-        store.location,
-        identity,
-        horizon_hours=horizon_hours,
-        deletion_vectors=deletion_vectors,
-        nodes=nodes,
-    )
-    store.prepare()  # a catalog tells the place of a new table only now
-    return lake
-
-
-def lake_in(
-    store: LakeStore,
-    location: LakeLocation,
-    identity: LakeIdentity,
-    *,
-    horizon_hours: float = DEFAULT_HORIZON_HOURS,
-    deletion_vectors: bool = True,
-    nodes: str = "",
-) -> LakeTables:
-    """Make a lake in a store, or open an existing one: see `create_lake`."""
-    changes = store.table(CHANGES_TABLE)
-    if not changes.exists():
-        horizon = Horizon.of_hours(horizon_hours)
-        also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
-        _make_lake(changes, identity, horizon, also)
-    with store.looks.look():
-        lake = _open(store, location)
-    lake.identity.require_same(identity, str(location))
-    _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
-    return lake
+        store.prepare()
+        changes = store.table(CHANGES_TABLE)
+        if not changes.exists():
+            store.location.refuse_place_in_table()
+            horizon = Horizon.of_hours(horizon_hours)
+            also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
+            _make_lake(changes, identity, horizon, also)
+        lake = open_lake(store)
+        lake.identity.require_same(identity, str(store.location))
+        _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
+        store.prepare()  # a catalog tells the place of a new table only now
+        return lake
 
 
 def _make_lake(
@@ -254,17 +222,17 @@ def _require_deletion_vectors(
         )
 
 
-def open_lake(store: SparkStore) -> LakeTables:
+def open_lake(store: LakeStore) -> LakeTables:
     """Open the lake of a store; starts Spark only if nothing else can read it.
 
     Raises:
         LakeError: there is none, the table is foreign, or of another format version.
     """
     with store.looks.look():
-        return _open(store, store.location)
+        return _open(store)
 
 
-def _open(store: LakeStore, location: LakeLocation) -> LakeTables:
+def _open(store: LakeStore) -> LakeTables:
     changes = store.table(CHANGES_TABLE)
     where, properties = changes.where, changes.properties()
     if "dcplake.lake" not in properties:
@@ -287,7 +255,7 @@ def _open(store: LakeStore, location: LakeLocation) -> LakeTables:
         int(properties.get("dcplake.vbuckets", "0")),
         properties.get(_CLUSTER_UUID, ""),
     )
-    return LakeTables(store, location, identity, properties.get(_NODES, ""))
+    return LakeTables(store, identity, properties.get(_NODES, ""))
 
 
 def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = ()) -> None:
@@ -308,14 +276,14 @@ def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = 
         )
 
 
-def find_lake(store: SparkStore) -> LakeTables | None:
+def find_lake(store: LakeStore) -> LakeTables | None:
     """Open the lake of a store; None if there is no table at all.
 
     Raises:
         LakeError: there is a table, and it is no lake of ours.
     """
     with store.looks.look():
-        return _open(store, store.location) if store.table(CHANGES_TABLE).exists() else None
+        return _open(store) if store.table(CHANGES_TABLE).exists() else None
 
 
 def ensure_replicas(

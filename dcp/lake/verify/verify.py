@@ -18,6 +18,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from dcp.lake.adapters.opening import opened_store
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.collection_log import kept_vbuckets
@@ -29,7 +30,6 @@ from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
-from dcp.lake.tables.opening import opened_store
 from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
 from dcp.lake.verify.verify_frames import replica_digests, replica_rows, source_digests

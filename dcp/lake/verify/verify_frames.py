@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from dcp.lake.store.sql import integer_list
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.sql import integer_list
 from dcp.lake.verify.verify_pins import Pin, pins_table
 from dcp.lake.verify.verify_stream import SOURCE_ROWS
 

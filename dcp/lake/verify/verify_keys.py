@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.store.sql import integer_list
 from dcp.lake.tables.records import read
-from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.verify.verify_frames import IN_REPLICA_ONLY, KINDS, differences, replica_rows
 from dcp.lake.verify.verify_pins import Pin, pin_replicas, unpinned_vbuckets

@@ -15,7 +15,7 @@ from dcp.cli.main import main
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import LakeError
-from dcp.lake.tables import opening
+from dcp.lake.adapters import opening
 from dcp.lake.tables.tables import CHANGES_TABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.commands import setup_commands

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from dcp.cli.main import main
+from dcp.lake.adapters import opening
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
@@ -26,14 +28,12 @@ from dcp.lake.run import run as lake_run
 from dcp.lake.run.preview import preview
 from dcp.lake.store.data_file import DataFileWriter, FileContents
 from dcp.lake.store.file_commit import Operation, commit_files
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import locked
-from dcp.lake.tables import opening
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
-from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -83,7 +83,7 @@ def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
         return "SELECT raise_error('[DELTA_CONCURRENT_DELETE_READ] as Delta says it')"
 
     with monkeypatch.context() as patch:
-        patch.setattr("dcp.lake.tables.spark_table.merge_sql", conflict)
+        patch.setattr("dcp.lake.adapters.spark_table.merge_sql", conflict)
         with pytest.raises(LakeError, match=r"each of 5 attempts"):
             run_apply(lake, plan, "w")
     assert next(conflicts) == 6

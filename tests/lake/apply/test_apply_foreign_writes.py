@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dcp.errors import ForeignWriteError
+from dcp.lake.adapters.apply_sql import merge_sql
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
-from dcp.lake.tables.apply_sql import merge_sql
 from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of
@@ -67,7 +67,7 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
         lake.spark.newSession().sql(f"UPDATE {docs} SET rev = rev + 1")
         return merge_sql(*arguments)
 
-    monkeypatch.setattr("dcp.lake.tables.spark_table.merge_sql", write_first)
+    monkeypatch.setattr("dcp.lake.adapters.spark_table.merge_sql", write_first)
     culprit = rf"docs: found version {second.version + 1} \(UPDATE"
     with pytest.raises(ForeignWriteError, match=culprit):
         run_apply(lake, plan, "w")

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import FencedError, ForeignWriteError, LakeError
+from dcp.lake.adapters import task_files
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.store.file_commit import commit_files
-from dcp.lake.tables import task_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake

@@ -19,6 +19,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from dcp.errors import ConfigError, LakeError
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.transaction import described
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.log.round_records import positions_at
@@ -27,13 +29,11 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.query.status import lake_status
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, ensure_replicas, open_lake
-from dcp.lake.tables.transaction import described
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import (
     Documents,

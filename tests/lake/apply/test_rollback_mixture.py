@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
@@ -27,7 +28,6 @@ from dcp.lake.run.run import open_or_create
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, cleaned_round
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

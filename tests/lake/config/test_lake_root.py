@@ -6,13 +6,13 @@ from uuid import uuid4
 import pytest
 
 from dcp.errors import ConfigError, LakeError
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.lake_root import checked_root, local_root
 from dcp.lake.config.settings import LakeSettings
 from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import create_lake
 from tests.lake.rounds_in_store import commit_file, make_table, write_file
 from tests.lake.tables_at import no_spark, place_of

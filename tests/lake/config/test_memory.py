@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import ConfigError
+from dcp.lake.adapters.opening import session
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import (
     COLUMN_BATCH_BYTES,
@@ -20,7 +21,6 @@ from dcp.lake.config.memory import (
     worker_bytes,
 )
 from dcp.lake.config.settings import Settings, SparkSettings
-from dcp.lake.tables.opening import session
 from tests.lake.memory_bound import memory_bound
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"

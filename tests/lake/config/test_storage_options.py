@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError, SecretError
+from dcp.lake.adapters import opening
 from dcp.lake.config.cloud_options import checked_cloud_options, cloud_way
 from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
@@ -19,7 +20,6 @@ from dcp.lake.config.storage_options import (
     s3a_settings,
     with_secrets,
 )
-from dcp.lake.tables import opening
 
 ROOT = "s3://bucket/lake"
 SECRET = "secret/of+a/key"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from dcp.lake.adapters.opening import refuse_to_start
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.log.control import Action, ActionState, Control, actions_of
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import refuse_to_start
 from dcp.lake.tables.schema import CONTROL, spark_ddl
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import CONTROL_TABLE
 from tests.lake.conftest import NewLake
 

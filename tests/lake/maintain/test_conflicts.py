@@ -7,6 +7,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.errors import FencedError
 from dcp.lake.run.run import run
+from dcp.lake.store.table import CommitConflictError
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_table import MemoryTable
@@ -25,7 +26,7 @@ def test_a_step_that_loses_to_another_commit_is_left_and_ends_maintain_with_code
 
     def loses(table: MemoryTable, *given: object, **named: object) -> object:
         if table.name == "docs":
-            raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ] as Delta says it")
+            raise CommitConflictError(table.where)
         return optimize(table, *given, **named)  # type: ignore[arg-type]  # as it was called
 
     monkeypatch.setattr(MemoryTable, "optimize", loses)

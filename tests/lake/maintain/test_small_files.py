@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from deltalake import DeltaTable
 
+from dcp.lake.adapters.opening import lake_location
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.control import Action, ActionState, Control
 from dcp.lake.maintain import compaction, small_files
@@ -21,8 +23,6 @@ from dcp.lake.run.run import open_or_create
 from dcp.lake.store import few_rows
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.conftest import NewLake

@@ -12,6 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dcp.cli.main import main
+from dcp.lake.adapters.opening import lake_location, store_without_spark
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.monitor.figures import FiguresReader, LakeFigures, ReplicaFigures
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
@@ -23,8 +25,6 @@ from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import lake_location, store_without_spark
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import open_lake
 from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.producer.cluster import ProducerCluster

@@ -10,6 +10,8 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
+from dcp.lake.adapters.opening import refuse_to_start
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_server import RunServer, http_address
@@ -17,9 +19,7 @@ from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
 from dcp.lake.rounds.progress import RoundProgress, StreamProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import refuse_to_start
-from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.store.location import LakeLocation
 
 ROUNDS = RoundSettings(
     target_seconds=20, node_deadline_seconds=10, minimum_interval_seconds=5, quiet_seconds=1

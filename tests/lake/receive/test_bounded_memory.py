@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 import pytest
 
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import (
     DOCUMENT_BYTES,
@@ -35,8 +36,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_store import SparkStore
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.tables import open_lake
 from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER

@@ -30,6 +30,7 @@ from dcp.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.log.control import Action
@@ -41,11 +42,10 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import PAUSE
 from dcp.lake.run.driver import Driver
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
@@ -80,9 +80,8 @@ class Scripted(Driver):
         outcome_of: Callable[[int, int], tuple[Outcome, int]],
     ) -> None:
         quick = RoundSettings(minimum_interval_seconds=0.001)
-        location = LakeLocation(root="/nowhere")
-        store = SparkStore(no_spark, location)
-        lake = LakeTables(store, location, LakeIdentity("lake", "b", "uuid", 1))
+        store = SparkStore(no_spark, LakeLocation(root="/nowhere"))
+        lake = LakeTables(store, LakeIdentity("lake", "b", "uuid", 1))
         access: Any = None  # only look_at_cluster would use it
         settings = Settings(SourceSettings(), round=quick)
         super().__init__(lake, settings, access, Observer())

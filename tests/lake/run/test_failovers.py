@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from dcp.client.probe import ClusterView
+from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
@@ -21,7 +22,6 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
-from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -20,6 +20,7 @@ from dcp.errors import (
     NodeUnavailableError,
     StoppedError,
 )
+from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
@@ -33,7 +34,6 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.preview import preview
 from dcp.lake.run.round import run_round
 from dcp.lake.run.run import open_or_create, run
-from dcp.lake.tables.opening import store_without_spark
 from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster

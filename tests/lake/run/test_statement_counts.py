@@ -12,6 +12,9 @@ from typing import Any, Final, TypeVar
 import pytest
 from pyspark.sql import SparkSession
 
+from dcp.lake.adapters.opening import lake_location
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.config.settings import Settings
 from dcp.lake.quality.quality import check_replica
 from dcp.lake.quality.quality_report import CheckScope
@@ -23,9 +26,6 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.transaction import session_settings_for_a_while
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for

@@ -21,6 +21,9 @@ import pytest
 
 from dcp.cli.views.run_output import PlainObserver
 from dcp.errors import StoreRefusedError
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.opening import lake_location
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver
@@ -30,10 +33,7 @@ from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.file_commit import commit_files
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import wait_for

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession as Session
 
+from dcp.lake.adapters.opening import spark_of
+from dcp.lake.adapters.transaction import FEW_JOBS_TO_JOIN, fenced
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.spark.beside import is_same
 from dcp.lake.spark.session import active_session_kept
-from dcp.lake.tables.opening import spark_of
-from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, fenced
 from dcplake.lake import Lake
 from tests.lake.conftest import NewLake
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import ConfigError
+from dcp.lake.adapters.opening import refuse_open_password
 from dcp.lake.config.settings import SourceSettings
 from dcp.lake.spark.launch_properties import SUBMIT_ARGUMENTS, launch_properties, properties_text
 from dcp.lake.spark.session_settings import guarding_settings
-from dcp.lake.tables.opening import refuse_open_password
 from tests.quick_spark import QUICK_CONF
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import LakeError
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.spark_table import SparkTable
 from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs
 from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.tables.file_table import FileTable
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.spark_table import SparkTable
 from tests.lake.object_store import BUCKET, SECRET_KEY, ObjectStore
 from tests.lake.tables_at import place_of, table_at
 

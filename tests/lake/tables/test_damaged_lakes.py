@@ -18,9 +18,9 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.errors import REREAD_COMMAND, LakeError, SetupError
+from dcp.lake.adapters.opening import lake_location
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.run.run import run
-from dcp.lake.tables.opening import lake_location
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -13,11 +13,12 @@ from deltalake import DeltaTable
 
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
-from dcp.lake.store.file_commit import VersionTakenError, commit_files, takes_files
+from dcp.lake.store.file_commit import commit_files, takes_files
 from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import history
-from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.tables import LakeTables
 from tests.lake import tables_at
@@ -108,7 +109,7 @@ def test_of_many_writers_on_one_version_one_wins(lake: LakeTables) -> None:
     def attempt(number: int) -> bool:
         try:
             commit(place_of(lake), 0, number)
-        except VersionTakenError as taken:
+        except CommitConflictError as taken:
             assert "00000000000000000001.json: found a commit there" in str(taken)
             return False
         return True

@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import LakeError
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.transaction import described
 from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.place import CommitFile
-from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import (
     CHANGES_TABLE,
     DOCS,
@@ -30,7 +31,6 @@ from dcp.lake.tables.tables import (
     ensure_replicas,
     open_lake,
 )
-from dcp.lake.tables.transaction import described
 from tests.lake.tables_at import by_spark, files_of, table_at
 
 if TYPE_CHECKING:

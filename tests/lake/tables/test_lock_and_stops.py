@@ -23,6 +23,7 @@ from dcp.errors import (
     SetupError,
     StoppedError,
 )
+from dcp.lake.adapters.opening import spark_of
 from dcp.lake.apply.cadence import Pending, is_due
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import ApplySettings, Settings, SourceSettings
@@ -31,10 +32,9 @@ from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
 from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark import session
 from dcp.lake.spark.task_errors import TaskError, original_error
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import LOCK_NAME, locked
 from dcp.lake.tables.collections import replicas_of
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import spark_of
 
 HOLD = """
 import sys, pathlib

@@ -7,10 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.looks import Looks
-from dcp.lake.store.table import Table
+from dcp.lake.store.table import CommitConflictError, Table
 from tests.lake.memory_store import MemoryStore
 from tests.lake.tables_at import table_at
 
@@ -91,7 +90,7 @@ def test_a_commit_on_an_older_state_loses_and_then_sees_why() -> None:
         base = version(ours)
         theirs.append(ROWS, {})
         assert version(ours) == base
-        with pytest.raises(VersionTakenError):
+        with pytest.raises(CommitConflictError):
             ours.append_on(base, ROWS, ("app", 1), {})
         assert version(ours) == 1
         ours.append_on(1, ROWS, ("app", 1), {})

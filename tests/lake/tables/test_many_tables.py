@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_store import SparkStore
 from dcp.lake.tables.tables import (
     DOCS,
     LakeTables,

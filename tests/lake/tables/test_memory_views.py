@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dcp.lake.tables.transaction import memory_view
+from dcp.lake.adapters.transaction import memory_view
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

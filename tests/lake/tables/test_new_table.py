@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.properties import are_plain, commit_properties
-from dcp.lake.tables.location import LakeLocation
 from dcp.lake.tables.schema import CHANGES, CONTROL, QUALITY, REPLICA, REPLICA_CLUSTERING
-from dcp.lake.tables.spark_store import SparkStore
 from tests.lake.tables_at import by_spark
 
 if TYPE_CHECKING:

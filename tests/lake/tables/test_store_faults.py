@@ -21,22 +21,22 @@ import pytest
 from obstore.exceptions import AlreadyExistsError
 
 from dcp.errors import DcplakeError, LakeError, SecretError, SetupError, StoreUnavailableError
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.opening import lake_location
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.spark_table import SparkTable
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.spark.failures import known_error
 from dcp.lake.store import bucket_store, put_if_absent
 from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.failures import store_error
-from dcp.lake.store.file_commit import VersionTakenError
 from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG
-from dcp.lake.tables.file_table import FileTable
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import lake_location
+from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.spark_table import SparkTable
 from tests.lake import tables_at
 from tests.lake.object_store import (
     ACCESS_KEY,
@@ -117,7 +117,7 @@ def test_a_commit_whose_answer_is_lost_stands_once(table: Table, times: int) -> 
     assert table.place.open().version() == 1
     file = table.write()
     table.commit(file, 1)
-    with pytest.raises(VersionTakenError, match=r"0{19}1\.json: found a commit there"):
+    with pytest.raises(CommitConflictError, match=r"0{19}1\.json: found a commit there"):
         table.commit(file)
 
 
@@ -132,7 +132,7 @@ def test_a_commit_that_meets_another_request_for_its_key_is_written_again(table:
 def test_a_commit_that_meets_another_one_finds_the_version_taken(table: Table) -> None:
     table.round()
     table.store.answer = ConflictAtFirst(times=2)
-    with pytest.raises(VersionTakenError, match=r"0{19}1\.json: found a commit there"):
+    with pytest.raises(CommitConflictError, match=r"0{19}1\.json: found a commit there"):
         table.round()
     assert table.versions() == [0, 1]
 

@@ -13,6 +13,10 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError, LakeError, StoreUnavailableError
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.opening import spark_of
+from dcp.lake.adapters.spark_store import SparkRows, SparkStore
+from dcp.lake.adapters.task_files import TaskFiles
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.log.changes import append_round, latest_round, newest_round
@@ -22,15 +26,12 @@ from dcp.lake.query.views import register_views
 from dcp.lake.spark.hadoop import log_store_of
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.location import LakeLocation
+from dcp.lake.store.sql import string
 from dcp.lake.tables.collections import collections_in
-from dcp.lake.tables.file_table import FileTable
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.opening import spark_of
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
-from dcp.lake.tables.spark_store import SparkRows, SparkStore
-from dcp.lake.tables.sql import string
 from dcp.lake.tables.tables import (
     DOCS,
     FORMAT_VERSION,
@@ -42,7 +43,6 @@ from dcp.lake.tables.tables import (
     replica_of,
     replicas_in,
 )
-from dcp.lake.tables.task_files import TaskFiles
 from tests.lake.conftest import NewLake
 from tests.lake.given_rows import given_rows
 from tests.lake.log_model import LogModel, apply_pending, read_documents

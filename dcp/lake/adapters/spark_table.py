@@ -18,6 +18,17 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dcp.errors import LakeError
+from dcp.lake.adapters.apply_sql import merge_sql
+from dcp.lake.adapters.merge_rows import merged_rows, written_rows
+from dcp.lake.adapters.transaction import (
+    FEW_JOBS,
+    FEW_JOBS_TO_JOIN,
+    FEW_ROWS,
+    delta_errors,
+    described,
+    fenced,
+    memory_view,
+)
 from dcp.lake.config.memory import reader_settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import remove_empty_folder
@@ -28,19 +39,9 @@ from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.store.new_table import DELETION_VECTORS
 from dcp.lake.store.place import LOG, commit_name, with_times
 from dcp.lake.store.remembered_table import RememberedTables
+from dcp.lake.store.sql import at_version, dotted, property_list, quoted, string, string_list
 from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
-from dcp.lake.tables.apply_sql import merge_sql
-from dcp.lake.tables.merge_rows import merged_rows, written_rows
 from dcp.lake.tables.schema import MICROSECOND_TIMESTAMPS, REPLICA_CLUSTERING, spark_ddl, spark_type
-from dcp.lake.tables.sql import at_version, dotted, property_list, quoted, string, string_list
-from dcp.lake.tables.transaction import (
-    FEW_JOBS,
-    FEW_JOBS_TO_JOIN,
-    FEW_ROWS,
-    described,
-    fenced,
-    memory_view,
-)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -431,7 +432,8 @@ class SparkTable:
     def _there(self) -> Iterator["SparkSession"]:
         """Give a session that reads the table; Spark's words for a missing table become ours."""
         try:
-            yield self.start_spark()
+            with delta_errors():
+                yield self.start_spark()
         except PySparkException as error:
             if error.getCondition() in _MISSING:
                 raise no_table(self.where, may_have_data=self.path is not None) from error

@@ -11,6 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, LakeError, StoppedError
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.adapters.spark_table import StartSpark
 from dcp.lake.config.cloud_options import cloud_way, is_in_cloud
 from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
@@ -23,10 +25,8 @@ from dcp.lake.spark.jvm_environment import refuse_language
 from dcp.lake.spark.jvm_options import jvm_options
 from dcp.lake.spark.session import build_session, jvm_of
 from dcp.lake.spark.session_settings import JAVA_OPTIONS
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import locked
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.spark_store import SparkStore
-from dcp.lake.tables.spark_table import StartSpark
 from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, open_lake
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root, parts_
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import TablePlace
-from dcp.lake.tables.sql import dotted, quoted
+from dcp.lake.store.sql import dotted, quoted
 
 _UNREADABLE: Final = frozenset("%\\")
 """delta-rs decodes these characters of a path; Spark reads and writes such a lake."""

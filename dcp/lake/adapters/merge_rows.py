@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from dcp.lake.adapters.apply_sql import rewritten_sql, source_sql
+from dcp.lake.adapters.transaction import memory_view, session_settings_for_a_while
 from dcp.lake.config.memory import arrow_settings
 from dcp.lake.store.merge import LogRows, MadeColumns, Merge
-from dcp.lake.tables.apply_sql import rewritten_sql, source_sql
+from dcp.lake.store.sql import at_version
 from dcp.lake.tables.schema import spark_type
-from dcp.lake.tables.sql import at_version
-from dcp.lake.tables.transaction import memory_view, session_settings_for_a_while
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

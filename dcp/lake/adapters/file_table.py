@@ -18,6 +18,7 @@ from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
 
 from dcp.errors import DcplakeError
+from dcp.lake.adapters.spark_table import SparkTable, no_table
 from dcp.lake.spark.failures import innermost
 from dcp.lake.store.failures import store_error
 from dcp.lake.store.few_rows import append_rows
@@ -27,10 +28,9 @@ from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.store.remembered_table import RememberedTable
+from dcp.lake.store.sql import standard_string
 from dcp.lake.store.table import Statement, TableSize, sized_columns
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.spark_table import SparkTable, no_table
-from dcp.lake.tables.sql import standard_string
 
 _COORDINATED: Final = frozenset(
     {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}

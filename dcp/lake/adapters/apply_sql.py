@@ -6,8 +6,8 @@ from typing import Final
 
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
 from dcp.lake.store.merge import LogRows, Merge
+from dcp.lake.store.sql import at_version, i64, integer_list, quoted, string, string_list, u64
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind, is_kind
-from dcp.lake.tables.sql import at_version, i64, integer_list, quoted, string, string_list, u64
 
 # The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
 # h times 65,536 nanoseconds are h * 8192 / 125 microseconds, rounded down; each part of this is

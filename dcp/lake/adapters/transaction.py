@@ -12,12 +12,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dcp.errors import DcplakeError
 from dcp.lake.spark.failures import CONFLICT
-from dcp.lake.store.file_commit import VersionTakenError
-from dcp.lake.store.table import Transaction
+from dcp.lake.store.sql import quoted
+from dcp.lake.store.table import CommitConflictError, MissingVersionError, Transaction
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.sql import quoted
 
 _DELTA: Final = "spark.databricks.delta."
 
@@ -60,7 +60,7 @@ def fenced(
 
     A statement with a stale version does nothing and raises nothing: read the commit back. The
     source of a MERGE within is not copied to disk first: it must give the same rows every time.
-    ``also`` are further settings for the same statements.
+    ``also`` are further settings for the same statements. Raises what `delta_errors` does.
     """
     app_id, version = transaction
     settings = {
@@ -70,26 +70,32 @@ def fenced(
         _DELTA + "merge.materializeSource": "none",
         **(also or {}),
     }
-    with session_settings_for_a_while(spark, settings):
+    with delta_errors(), session_settings_for_a_while(spark, settings):
         yield
 
 
-def is_conflict(error: Exception) -> bool:
-    """Return whether a statement failed because another commit came at the same moment.
+@contextmanager
+def delta_errors() -> Iterator[None]:
+    """Raise the port's errors for those of Delta; pass on any other.
 
-    The class of such an error depends on where Spark's bridge met it; its condition is in the text.
+    The class of Delta's error depends on where Spark's bridge met it; in tasks, and under Spark
+    Connect, only the text has its condition.
+
+    Raises:
+        CommitConflictError, MissingVersionError: see `dcp.lake.store.table`.
     """
-    return isinstance(error, VersionTakenError) or CONFLICT.search(str(error)) is not None
-
-
-def is_missing_version(error: Exception) -> bool:
-    """Return whether reading an old version failed because its log or its files are gone.
-
-    In tasks, and under Spark Connect, only the text tells.
-    """
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
-    text = f"{condition or ''} {error}"
-    return any(mark in text for mark in _MISSING_VERSION)
+    try:
+        yield
+    except DcplakeError:
+        raise
+    except Exception as error:
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        text = f"{condition or ''} {error}"
+        if CONFLICT.search(text):
+            raise CommitConflictError(str(error)) from error
+        if any(mark in text for mark in _MISSING_VERSION):
+            raise MissingVersionError(str(error)) from error
+        raise
 
 
 @contextmanager
@@ -98,10 +104,10 @@ def described(
 ) -> Iterator[None]:
     """Name the owner in the commits of the statements within; fences nothing.
 
-    ``also`` are further settings for the same statements.
+    ``also`` are further settings for the same statements. Raises what `delta_errors` does.
     """
     named = {_DELTA + "commitInfo.userMetadata": metadata_json(metadata)}
-    with session_settings_for_a_while(spark, {**named, **(also or {})}):
+    with delta_errors(), session_settings_for_a_while(spark, {**named, **(also or {})}):
         yield
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dcp.errors import DcplakeError
+from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.store.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
 from dcp.lake.store.failures import store_error
@@ -21,7 +22,6 @@ from dcp.lake.store.place import TablePlace
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.transaction import session_settings_for_a_while
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -89,7 +89,7 @@ class TaskFiles:
         """Commit the files as the version after ``base``; the first call writes them.
 
         Raises:
-            VersionTakenError: another commit came first.
+            CommitConflictError: another commit came first.
         """
         files, told = self.written(), metadata_json(metadata)
         commit_files(

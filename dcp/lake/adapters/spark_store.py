@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import pyarrow as pa
 
 from dcp.errors import LakeError, SetupError, StoreUnavailableError
+from dcp.lake.adapters.file_table import FileTable
+from dcp.lake.adapters.merge_rows import written_rows
+from dcp.lake.adapters.spark_table import SparkTable, StartSpark
+from dcp.lake.adapters.task_files import TaskFiles
+from dcp.lake.adapters.transaction import FEW_JOBS, FEW_ROWS, session_settings_for_a_while
 from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.config.storage_options import LOG_STORE
@@ -22,14 +27,13 @@ from dcp.lake.store.at_once import at_once
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files
 from dcp.lake.store.lake_store import BatchFunction, NewRows
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
+from dcp.lake.store.sql import dotted
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.file_table import FileTable
-from dcp.lake.tables.location import LakeLocation
-from dcp.lake.tables.merge_rows import written_rows
 from dcp.lake.tables.schema import (
     CHANGES,
     CHANGES_STATISTICS,
@@ -38,10 +42,6 @@ from dcp.lake.tables.schema import (
     REPLICA_STATISTICS,
     spark_ddl,
 )
-from dcp.lake.tables.spark_table import SparkTable, StartSpark
-from dcp.lake.tables.sql import dotted
-from dcp.lake.tables.task_files import TaskFiles
-from dcp.lake.tables.transaction import FEW_JOBS, FEW_ROWS, session_settings_for_a_while
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
