@@ -14,7 +14,7 @@ PATIENCE: Final = MappingProxyType(
 """Limits for a connection and an answer; then the number of retries and their time in all.
 
 Each retry waits up to twice as long as the last one. Waits are drawn at random: with the defaults a
-request gives up after 5 to 30 seconds. A run outlasts a longer outage (`dcp.lake.run.driver`).
+request gives up after 5 to 30 seconds. A run outlasts a longer outage (`dcp.lake.run.outages`).
 """
 _NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
 

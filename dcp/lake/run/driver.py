@@ -5,23 +5,18 @@ It can be killed at any instant: each step begins by reading what is durable.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import (
-    AuthenticationError,
-    BucketError,
-    DcplakeError,
     IncompleteRunError,
     RemoteProtocolError,
     SecretError,
     SourceError,
     StoppedError,
-    StoreRefusedError,
-    StoreUnavailableError,
 )
 from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.apply_thread import ApplyThread
@@ -45,10 +40,10 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
+from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log
 from dcp.lake.run.round import run_round
-from dcp.lake.spark.failures import known_error
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import (
     Collections,
@@ -70,38 +65,6 @@ from dcp.printable import Shown
 
 _CHECK_SECONDS: Final = 1.0
 """A waiting run looks so often whether its applies go on."""
-_REFUSED_SECONDS: Final = 300.0
-"""How long a run that has begun may be refused, or find a secret half written, until that ends it.
-
-A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
-minute or two to bring a new secret to each pod; the cluster has it at once. Of two files of keys
-one may be new and the other old for a moment, and whoever has read both keeps them a while.
-"""
-
-
-class _Patience(NamedTuple):
-    """Errors that a run outlasts: for ever, or for `_REFUSED_SECONDS`."""
-
-    awaited: str
-    """What the run waits for, as its lines say it."""
-    kinds: tuple[type[DcplakeError], ...]
-    is_endless: bool = False
-
-
-_REFUSALS: Final = (
-    _Patience("the file of a secret to be replaced", (SecretError,)),
-    _Patience("the cluster to take user, password and bucket", (AuthenticationError, BucketError)),
-    _Patience("the object store to take the keys", (StoreRefusedError,)),
-)
-_STORE: Final = _Patience("the object store", (StoreUnavailableError,))
-_BOUNDED: Final = (*_REFUSALS, _STORE)
-_ENDLESS: Final = (
-    *_REFUSALS,
-    _STORE._replace(is_endless=True),
-    _Patience("the cluster", (SourceError, RemoteProtocolError), is_endless=True),
-)
-_RECEIVE: Final = "receive"
-_APPLY: Final = "apply"
 _STOPPED: Final = (
     "the run was asked to stop before it had read all that the cluster held at its start; what it "
     "has read is committed, the next run goes on from there"
@@ -158,16 +121,9 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
-        self._refused: dict[str, tuple[float, float]] = {}
-        """By step, of which each thread has its own: the time of its last failure, and the seconds
-        that it was refused since its last success.
-        """
-        self._is_cut_short = False
-        """True if the run goes on after a step that failed since the tables were read, perhaps
-        after an apply's commit.
-
-        Failures of the cluster do not count.
-        """
+        self._outages = Outages()
+        self._apply_outages = Outages()
+        """Those of `apply_newest`, which has a thread of its own."""
 
     def once(
         self,
@@ -183,7 +139,7 @@ class Driver:
 
         The cluster accepted the login before ``cluster`` was read. If a node refuses it later, an
         executor lacks a secret's file, or the lake's store refuses us or does not answer, the run
-        tries again for five minutes.
+        tries again for five minutes (`Outages`).
 
         Raises:
             IncompleteRunError: some vbuckets could not be read, and all else is committed and
@@ -203,7 +159,7 @@ class Driver:
                 with self.lake.look():
                     following = self._step(following, bounds, stop, is_enough)
             except Exception as failure:  # Spark's own class, where the store fails
-                reason = self._outlast(failure, _BOUNDED)
+                reason = self._outages.outlast(failure, is_endless=False)
                 if stop.is_set():
                     raise StoppedError(_STOPPED) from failure
                 self._observer.waiting(_CHECK_SECONDS, reason)
@@ -245,7 +201,7 @@ class Driver:
             bounds.learn(plan, report)
             self.apply(report.round, force=False)
         found = query_cluster(self._access, self._remembered)
-        self._refused.clear()
+        self._outages.succeeded()
         bounds.update(found)
         return found
 
@@ -255,13 +211,7 @@ class Driver:
         Another thread applies the rounds that it gets, and this one does not wait for it. When
         ``stop`` is set, the running round ends, and is applied if that is due.
 
-        A cluster or a store that does not answer is asked again. One that refuses us may be
-        starting, or have new secrets before we do: it ends the run only after five minutes.
-
-        Raises:
-            AuthenticationError, BucketError: user, password or bucket are refused.
-            StoreRefusedError: the store refuses the keys.
-            SecretError: a file of a secret could not be used for five minutes.
+        It outlasts what `Outages` does.
         """
         self._persistence.heed(stop)
         with ApplyThread(self.apply_newest, self._applier.leave_the_rest) as applying:
@@ -289,16 +239,12 @@ class Driver:
 
         ``hand_over`` is called with the round that can be applied (`apply_newest`). Returns the
         reason to wait before the next pass.
-
-        Raises:
-            AuthenticationError, BucketError, SecretError, StoreRefusedError: refused for five
-                minutes.
         """
         try:
             with self.lake.look():
                 if (pause := self._requests.carry_out()) is not None:
                     hand_over(self.received())
-                    self._refused.pop(_RECEIVE, None)
+                    self._outages.succeeded()
                     return f"{PAUSED}: {_paused(pause)}"
                 try:
                     hand_over(self._receive(stop))
@@ -306,7 +252,7 @@ class Driver:
                     hand_over(self.received())
                     raise
         except Exception as failure:  # Spark's own class, where the store fails
-            return self._outlast(failure, _ENDLESS)
+            return self._outages.outlast(failure, is_endless=True)
         return NEXT_ROUND
 
     def _receive(self, stop: threading.Event) -> int:
@@ -320,30 +266,10 @@ class Driver:
             report = self.round(plan)
             self._empty_rounds.learn(report.vbuckets, monotonic())
             newest = report.round
-        self._refused.pop(_RECEIVE, None)
+        self._outages.succeeded()
         # This run has no end: of what it did, only the newest is kept.
         self._report.rounds = self._report.rounds[-1:]
         return newest
-
-    def _outlast(
-        self, failure: Exception, patience: Iterable[_Patience], step: str = _RECEIVE
-    ) -> str:
-        """Return what to wait for; raise a failure for which no patience is left."""
-        error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-        now = monotonic()
-        failed_at, refused_seconds = self._refused.get(step, (now, 0.0))
-        for each in patience:
-            if isinstance(error, each.kinds):
-                if not each.is_endless:
-                    # An outage in between does not count. Work that succeeded may have taken long.
-                    refused_seconds += min(now - failed_at, _REFUSED_SECONDS / 2)
-                    if refused_seconds >= _REFUSED_SECONDS:
-                        raise error
-                self._refused[step] = now, refused_seconds
-                if not isinstance(error, SourceError | RemoteProtocolError):
-                    self._is_cut_short = True  # no |=: the thread of applies sets it, too
-                return f"{each.awaited}: {error}"
-        raise failure
 
     def apply_newest(self, to_round: int) -> None:
         """Apply the pending changes up to ``to_round`` if it is due; for a run without end.
@@ -353,9 +279,9 @@ class Driver:
         """
         try:
             self.apply(to_round, force=False)
-            self._refused.pop(_APPLY, None)
+            self._apply_outages.succeeded()
         except Exception as failure:  # Spark's own class, where the store fails
-            self._observer.waiting(0.0, self._outlast(failure, _ENDLESS, _APPLY))
+            self._observer.waiting(0.0, self._apply_outages.outlast(failure, is_endless=True))
         self._report.applied = self._report.applied[-1:]
 
     def prepare_round(
@@ -456,8 +382,7 @@ class Driver:
 
         ``force`` makes it due unless `when` is never.
         """
-        if self._is_cut_short:
-            self._is_cut_short = False
+        if self._outages.was_cut_short() | self._apply_outages.was_cut_short():
             self._applier.learn_anew()
         if self._settings.apply.when != "never":
             held = self._applier.applied_round

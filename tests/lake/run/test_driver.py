@@ -40,6 +40,7 @@ from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
+from dcp.lake.run import outages
 from dcp.lake.run.control_requests import PAUSE
 from dcp.lake.run.driver import Driver
 from dcp.lake.store.location import LakeLocation
@@ -332,7 +333,7 @@ def test_a_store_ends_a_bounded_run_after_a_while_and_an_endless_one_never(
     looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
     looks.append(view(10))
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     stop, asked = threading.Event(), [0]
@@ -495,7 +496,7 @@ def test_a_run_that_goes_on_may_be_refused_for_a_while(
     assert driver.rounds == [{0}]
     if not isinstance(refusal, StoreRefusedError):
         assert driver.handed_over == 3, "what was received before is applied meanwhile"
-    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.1)
     looks[:] = [refusal, NodeUnavailableError("gone for a moment")] * 50 + [refusal]
     began = monotonic()
     with pytest.raises(type(refusal)):
@@ -510,7 +511,8 @@ def test_an_outage_between_two_refusals_is_no_refusal(
     """The node that comes back after an hour may refuse us while it starts, too."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
     clock = partial(next, count())  # a second each time
-    monkeypatch.setattr(driver_module, "monotonic", clock)
+    for module in (driver_module, outages):
+        monkeypatch.setattr(module, "monotonic", clock)
     refusal = StoreRefusedError("wrong keys")
     outage = StoreUnavailableError("gone") if step == "apply" else NodeUnavailableError("gone")
     failures: list[DcplakeError] = [refusal, *[outage] * 400, refusal, refusal]
@@ -537,7 +539,8 @@ def test_a_long_round_between_two_refusals_is_no_refusal(
     looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    monkeypatch.setattr(driver_module, "monotonic", partial(next, count(step=1000)))
+    for module in (driver_module, outages):
+        monkeypatch.setattr(module, "monotonic", partial(next, count(step=1000)))
     refusal = StoreRefusedError("wrong keys")
     looks += [refusal, refusal, view(10)]  # the second after a quarter of an hour
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
@@ -559,7 +562,7 @@ def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
     assert driver.rounds == [{0}]
     looks[:] = [refusal]
     driver.keeps_states = True  # there is always something to read
-    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
     with pytest.raises(BucketError):
         driver.once(view(20), threading.Event())
 
@@ -601,7 +604,7 @@ def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
     assert [len(driver.rounds), len(driver._report.rounds)] == [1 if part == "plan" else 3, 1]
 
     refusals = [refusal] * 10_000
-    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
     ends = type(refusal) if isinstance(refusal, DcplakeError) else StoreRefusedError
     with pytest.raises(ends):
         driver.once(view(20), threading.Event())
@@ -629,7 +632,7 @@ def test_applies_that_a_store_refuses_are_outlasted_for_a_while_beside_rounds_th
     driver.continuously(stop)
     assert asked[0] >= 4
 
-    monkeypatch.setattr(driver_module, "_REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.1)
     asked[0] = -1_000_000
     with pytest.raises(type(refusal)):
         driver.continuously(threading.Event())

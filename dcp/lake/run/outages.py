@@ -1,0 +1,99 @@
+"""Decides which failures a run outlasts, and for how long."""
+
+from time import monotonic
+from typing import Final, NamedTuple
+
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    DcplakeError,
+    RemoteProtocolError,
+    SecretError,
+    SourceError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from dcp.lake.spark.failures import known_error
+
+REFUSED_SECONDS: Final = 300.0
+"""How long a run that has begun may be refused, or find a secret half written, until that ends it.
+
+A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
+minute or two to bring a new secret to each pod; the cluster has it at once. Of two files of keys
+one may be new and the other old for a moment, and whoever has read both keeps them a while.
+"""
+
+
+class _Patience(NamedTuple):
+    awaited: str
+    """What the run waits for, as its lines say it."""
+    kinds: tuple[type[DcplakeError], ...]
+    is_endless: bool = False
+    """False: the run outlasts these errors for `REFUSED_SECONDS`."""
+
+
+_REFUSALS: Final = (
+    _Patience("the file of a secret to be replaced", (SecretError,)),
+    _Patience("the cluster to take user, password and bucket", (AuthenticationError, BucketError)),
+    _Patience("the object store to take the keys", (StoreRefusedError,)),
+)
+_STORE: Final = _Patience("the object store", (StoreUnavailableError,))
+_CLUSTER: Final = (SourceError, RemoteProtocolError)
+_BOUNDED: Final = (*_REFUSALS, _STORE)
+_ENDLESS: Final = (
+    *_REFUSALS,
+    _STORE._replace(is_endless=True),
+    _Patience("the cluster", _CLUSTER, is_endless=True),
+)
+
+
+class Outages:
+    """The failures of one step of a run, which one thread does again and again."""
+
+    def __init__(self) -> None:
+        self._refused: tuple[float, float] | None = None
+        """The time of the last failure, and the seconds of refusals since the last success."""
+        self._is_cut_short = False
+
+    def succeeded(self) -> None:
+        self._refused = None
+
+    def outlast(self, failure: Exception, *, is_endless: bool) -> str:
+        """Return what the step waits for, after a failure that it outlasts.
+
+        A run with an end (not ``is_endless``) outlasts no cluster, and a store that does not answer
+        for five minutes.
+
+        Raises:
+            AuthenticationError, BucketError, SecretError, StoreRefusedError: refused for five
+                minutes.
+            Exception: the failure, if it is of another kind.
+        """
+        error = failure if isinstance(failure, DcplakeError) else known_error(failure)
+        for each in _ENDLESS if is_endless else _BOUNDED:
+            if isinstance(error, each.kinds):
+                self._count(error, is_endless=each.is_endless)
+                return f"{each.awaited}: {error}"
+        raise failure
+
+    def _count(self, error: DcplakeError, *, is_endless: bool) -> None:
+        now = monotonic()
+        failed_at, refused_seconds = self._refused or (now, 0.0)
+        if not is_endless:
+            # An outage in between does not count. Work that succeeded may have taken long.
+            refused_seconds += min(now - failed_at, REFUSED_SECONDS / 2)
+            if refused_seconds >= REFUSED_SECONDS:
+                raise error
+        self._refused = now, refused_seconds
+        if not isinstance(error, _CLUSTER):
+            self._is_cut_short = True
+
+    def was_cut_short(self) -> bool:
+        """Return whether a step failed since the last call, perhaps after a commit.
+
+        Failures of the cluster do not count: no step of the lake was cut short.
+        """
+        if not self._is_cut_short:
+            return False
+        self._is_cut_short = False  # another thread may set it again from here on
+        return True
