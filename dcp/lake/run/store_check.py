@@ -7,7 +7,6 @@ from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.run.checked_step import Tell, checking
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import log_store_of, try_conditional_writes
-from dcp.lake.store.object_place import ObjectPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 
 def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:
     """List, write, read, try to overwrite, swap and remove a file, each as its own step."""
-    if not isinstance(place, ObjectPlace):
+    trial = None if place is None else place.trial()
+    if trial is None:
         with checking("object store", tell) as finding:
             finding.say(_found_by_spark(start_spark(), root))
         return
-    trial = place.trial()
     with trial.cleaned():
         for name, attempt in trial.all().items():
             with checking(name, tell) as finding:

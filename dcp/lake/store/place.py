@@ -17,6 +17,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
+    from dcp.lake.store.trial import StoreTrial
+
 LOG: Final = "_delta_log"
 
 LEFT_OVER_SECONDS: Final = 24 * 3600.0
@@ -90,6 +92,10 @@ class TablePlace(ABC):
             SetupError: an object store does not answer, or refuses us.
             LakeError: an object store overwrites, so that Spark's commits are not safe either.
         """
+
+    def trial(self) -> "StoreTrial | None":
+        """Return the trials of an object store; None in a folder."""
+        return None
 
     @abstractmethod
     def commit(self, version: int, content: bytes) -> None:

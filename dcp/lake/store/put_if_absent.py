@@ -5,6 +5,8 @@ from time import sleep
 from typing import TYPE_CHECKING, Final
 
 from dcp.client.backoff import Backoff
+from dcp.errors import StoreUnavailableError
+from dcp.lake.store.failures import plain_line
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -21,6 +23,7 @@ def put_if_absent(store: "ObjectStore", path: str, content: bytes) -> None:
 
     Raises:
         FileExistsError: there is one.
+        StoreUnavailableError: there is one, perhaps this one, and it cannot be read.
         Exception: of obstore; perhaps after the object was written.
     """
     import obstore  # not where all is on this machine
@@ -39,7 +42,12 @@ def put_if_absent(store: "ObjectStore", path: str, content: bytes) -> None:
                 if not is_refusal or attempt == _ATTEMPTS - 1:
                     raise failure from None
             except Exception as unknown:
-                raise (unknown if is_refusal else failure) from None
+                if not is_refusal:
+                    raise failure from None
+                raise StoreUnavailableError(
+                    f"{path}: the store has an object there and does not let us read it, so that "
+                    f"it is not known whether it is ours: {plain_line(unknown)}"
+                ) from unknown
             else:
                 if found == content:
                     return

@@ -399,6 +399,27 @@ def test_rows_whose_commits_lose_their_answers_stand_once(table: Table) -> None:
     assert len(lost) == 9, "of seven appends, and two that put files together"
 
 
+def test_rows_whose_commit_cannot_be_read_back_may_have_been_written(table: Table) -> None:
+    lake_table = table_at(table.place, "the lake: table t")
+    lost: list[object] = []
+
+    def loses(request: Request) -> bool:
+        is_first = is_put(request, ".json") and not lost
+        if is_first:
+            lost.append(request["PATH_INFO"])
+        return is_first
+
+    def refuses(request: Request) -> Failure | None:
+        is_read_back = request["REQUEST_METHOD"] == "GET" and request["PATH_INFO"] in lost
+        return ("403 Forbidden", "AccessDenied") if is_read_back else None
+
+    table.store.loses_answer, table.store.answer = loses, refuses
+    with pytest.raises(StoreUnavailableError, match="the rows may have been written"):
+        lake_table.append(CHANGES_ROW, {})
+    table.store.answer = lambda _: None
+    assert table.versions() == [0, 1]
+
+
 def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectStore) -> None:
     place = server.place(uuid4().hex)
     trial = place.trial()
