@@ -17,11 +17,11 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.monitor.figures import FiguresReader, LakeFigures
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
 from dcp.lake.monitor.page import figures_json, page_html
 from dcp.lake.monitor.run_watch import RunWatch
+from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.tables import open_lake
 from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.types import U16_MAX
@@ -39,7 +39,7 @@ _ADDRESS: Final = re.compile(
 class RunFigures:
     """The figures of a lake that a run writes to, for several threads that ask."""
 
-    def __init__(self, store: SparkStore, watch: RunWatch) -> None:
+    def __init__(self, store: LakeStore, watch: RunWatch) -> None:
         self._store = store
         self._watch = watch
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class RunServer:
-    def __init__(self, address: NodeAddress, store: SparkStore, watch: RunWatch) -> None:
+    def __init__(self, address: NodeAddress, store: LakeStore, watch: RunWatch) -> None:
         """Listen.
 
         Raises:

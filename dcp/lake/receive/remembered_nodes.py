@@ -10,7 +10,7 @@ from functools import partial
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
-from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.seeds import AUTO_NETWORK, ConnectionString
@@ -55,7 +55,7 @@ class RememberedNodes:
             )
 
 
-def remembered_nodes(store: SparkStore, bucket: str) -> Callable[[], RememberedNodes | None]:
+def remembered_nodes(store: LakeStore, bucket: str) -> Callable[[], RememberedNodes | None]:
     """Return a function that reads the nodes that the lake of a store remembers.
 
     It returns None also if the lake cannot be read. It raises LakeError if the lake holds another
@@ -64,7 +64,7 @@ def remembered_nodes(store: SparkStore, bucket: str) -> Callable[[], RememberedN
     return partial(_read, store, bucket)
 
 
-def _read(store: SparkStore, bucket: str) -> RememberedNodes | None:
+def _read(store: LakeStore, bucket: str) -> RememberedNodes | None:
     try:
         lake = find_lake(store)
     except DcplakeError:  # whoever opens the lake tells

@@ -21,7 +21,6 @@ from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, LakeError, NodeUnavailableError
 from dcp.lake.adapters.opening import NeedsSparkError, opened_store, store_without_spark
-from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
@@ -39,6 +38,7 @@ from dcp.lake.run.preview import refuse_unknown_names
 from dcp.lake.run.set_up_check import SetUpCheck
 from dcp.lake.run.store_check import try_store
 from dcp.lake.run.stream_check import WantedStream, open_dcp, try_stream
+from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.tables import CHANGES_TABLE, find_lake
@@ -280,7 +280,7 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
 
 
 def _look_at_lake(
-    store: SparkStore, settings: Settings, cluster: ClusterView, finding: Finding
+    store: LakeStore, settings: Settings, cluster: ClusterView, finding: Finding
 ) -> None:
     location = store.location
     try:

@@ -19,7 +19,6 @@ from dcp.lake.adapters.opening import (
     opened_store,
     store_without_spark,
 )
-from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings, Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
@@ -29,6 +28,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
+from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.tables import LakeTables, create_lake, find_lake
@@ -160,7 +160,7 @@ def apply_pending(
         return driver.apply_received()
 
 
-def open_or_create(store: SparkStore, settings: Settings, cluster: ClusterView) -> LakeTables:
+def open_or_create(store: LakeStore, settings: Settings, cluster: ClusterView) -> LakeTables:
     identity = LakeIdentity(
         lake_id=uuid4().hex,
         bucket=settings.source.bucket,
