@@ -21,6 +21,7 @@ from dcp.types import vbucket_of
 
 USER: Final = "Administrator"
 PASSWORD: Final = "benchmark"  # noqa: S105  (of the producer that this process starts)
+BENCH_VBUCKETS: Final = 64
 _START_SECONDS: Final = 600
 _ANSWER_SECONDS: Final = 120
 
@@ -73,7 +74,7 @@ class BenchProducer:
 
 @contextmanager
 def producer(
-    documents: int, value_bytes: int, vbuckets: int = 64, nodes: int = 1
+    documents: int, value_bytes: int, vbuckets: int = BENCH_VBUCKETS, nodes: int = 1
 ) -> Iterator[BenchProducer]:
     """Start a producer with ``documents`` JSON documents of ``value_bytes``, all in one node."""
     context = multiprocessing.get_context("spawn")

@@ -1,12 +1,14 @@
 """Common parts of the Spark benchmarks: producer settings, a session, costs of a run's steps."""
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks._producer import PASSWORD, USER, BenchProducer
+from benchmarks._documents import key_of
+from benchmarks._producer import BENCH_VBUCKETS, PASSWORD, USER, BenchProducer
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.progress import RoundProgress
@@ -14,6 +16,7 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.session import build_session
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.types import vbucket_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +28,22 @@ COUNTED_READS: Final = {"spark.hadoop.parquet.hadoop.vectored.io.enabled": "fals
 Parquet uses by default: without this, what is read of columns is missing."""
 _NO_LIMIT_BYTES: Final = 2**45
 _NO_LIMIT_SECONDS: Final = 3600.0
+
+
+def require_documents(name: str, documents: int, changes: int) -> None:
+    """End the process with one line unless the few vbuckets hold so many documents to change."""
+    in_few = (
+        number
+        for number in range(documents)
+        if vbucket_of(key_of(number), BENCH_VBUCKETS) in FEW_VBUCKETS
+    )
+    held = sum(1 for _ in islice(in_few, changes))
+    if changes > held:
+        vbuckets = ", ".join(map(str, FEW_VBUCKETS))
+        raise SystemExit(
+            f"found {changes:,} changes of documents in vbuckets {vbuckets}, which hold {held:,} "
+            f"of {name} {documents:,}; give at most {held:,} changes, or more documents"
+        )
 
 
 def settings_for(source: BenchProducer, folder: Path, lake: str) -> Settings:

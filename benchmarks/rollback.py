@@ -30,6 +30,7 @@ from benchmarks._runs import (
     MIB,
     StepTimes,
     bytes_read,
+    require_documents,
     session,
     settings_for,
 )
@@ -155,6 +156,8 @@ class Case:
 
 def main() -> None:
     arguments = _arguments()
+    for name, documents in (("--small", arguments.small), ("--large", arguments.large)):
+        require_documents(name, documents, arguments.lost)
     folder = Path(tempfile.mkdtemp(prefix="dcplake-bench-", dir=arguments.folder))
     try:
         with (

@@ -36,6 +36,7 @@ from benchmarks._runs import (
     MIB,
     StepTimes,
     bytes_read,
+    require_documents,
     session,
     settings_for,
 )
@@ -190,6 +191,8 @@ def _by_hand(spark: "SparkSession", meter: Meter, lake: Path, number: int) -> Co
 
 def main() -> None:
     arguments = _arguments()
+    for name, documents in (("--small", arguments.small), ("--large", arguments.large)):
+        require_documents(name, documents, arguments.changes)
     folder = Path(tempfile.mkdtemp(prefix="dcplake-bench-", dir=arguments.folder))
     try:
         with (
