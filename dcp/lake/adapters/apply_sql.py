@@ -6,7 +6,7 @@ from typing import Final
 
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
 from dcp.lake.store.merge import LogRows, Merge
-from dcp.lake.store.sql import at_version, i64, integer_list, quoted, string, string_list, u64
+from dcp.lake.store.sql import at_version, i64, one_of, quoted, string, string_list, u64
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind, is_kind
 
 # The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
@@ -38,15 +38,15 @@ def rows_sql(
         f"{string(each.role)})"
         for each in chosen
     )
-    vbuckets = integer_list(sorted({each.vbucket for each in chosen}))
+    is_changed = one_of("c.vbucket", (each.vbucket for each in chosen))
     if not chosen:
-        values, vbuckets = f"(-1, -1, {number(0)}, {number(0)}, '')", "-1"
+        values = f"(-1, -1, {number(0)}, {number(0)}, '')"
     return f"""FROM {changes_sql} c
 JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
   ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
 WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
   AND c.{is_kind(*ITEM_KINDS)}
-  AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
+  AND c.collection_id = {collection_id} AND {is_changed}"""
 
 
 def won_rows_sql(
@@ -67,7 +67,7 @@ SELECT {", ".join(columns)}, c.kind <> '{RowKind.MUTATION}' AS deleted
 FROM {changes_sql} c JOIN {winners}
   ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
 WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.{is_kind(*ITEM_KINDS)}
-  AND c.collection_id = {collection_id} AND c.vbucket IN ({integer_list(sorted(set(vbuckets)))})"""
+  AND c.collection_id = {collection_id} AND {one_of("c.vbucket", vbuckets)}"""
 
 
 def touched_sql(changes_sql: str, collection_id: int, log_slice: LogSlice) -> str:
@@ -94,7 +94,7 @@ def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
     Only literals prune the target: its vbuckets, and its keys if that pays. A MERGE that only
     inserts reads its source once, and does not shuffle it for a join with an empty table.
     """
-    pruning = f"t.vbucket IN ({integer_list(merge.vbuckets)})" if merge.vbuckets else "false"
+    pruning = one_of("t.vbucket", merge.vbuckets)
     if merge.keys:
         pruning += f" AND t.key IN ({string_list(merge.keys)})"
     given = REPLICA.names if isinstance(merge.rows, LogRows) else merge.rows.column_names
@@ -188,7 +188,7 @@ def _old_rows(table_sql: str, log_slice: LogSlice, vbuckets: Iterable[int]) -> s
             by_version.setdefault(version, []).append(vbucket)
     olds = [
         f"SELECT {', '.join(_NAMES)} FROM {at_version(table_sql, version)} "
-        f"WHERE vbucket IN ({_listed(some)})"
+        f"WHERE {one_of('vbucket', some)}"
         for version, some in sorted(by_version.items())
     ]
     if not olds:
@@ -198,14 +198,10 @@ def _old_rows(table_sql: str, log_slice: LogSlice, vbuckets: Iterable[int]) -> s
 
 def _gone_part(held_sql: str, log_slice: LogSlice, touched: str) -> str:
     """Return the keys of emptied vbuckets that get no row."""
-    vbuckets = _listed(log_slice.emptied)
+    is_emptied = one_of("vbucket", log_slice.emptied)
     # They only leave: of a whole table that is flushed no document is read.
     columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)
     return f"""
 SELECT {columns}, true AS deleted
-FROM (SELECT DISTINCT vbucket, key FROM {held_sql} WHERE vbucket IN ({vbuckets})) o
+FROM (SELECT DISTINCT vbucket, key FROM {held_sql} WHERE {is_emptied}) o
 LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
-
-
-def _listed(vbuckets: Iterable[int]) -> str:
-    return integer_list(sorted(set(vbuckets)))

@@ -15,7 +15,7 @@ from dcp.errors import LakeError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.slice_keys import Keys, LostKey
 from dcp.lake.log.slice_rows import SOURCE
-from dcp.lake.store.sql import integer_list, quoted
+from dcp.lake.store.sql import one_of, quoted
 from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import REPLICA
 
@@ -42,8 +42,7 @@ def with_held_keys(
     most -= len(keys)
     found = table.query(
         lambda name, _: (
-            f"SELECT vbucket, key FROM {name} WHERE vbucket IN ({integer_list(vbuckets)}) "
-            f"LIMIT {most + 1}"
+            f"SELECT vbucket, key FROM {name} WHERE {one_of('vbucket', vbuckets)} LIMIT {most + 1}"
         ),
         _PLACE,
         version,
@@ -74,7 +73,7 @@ def old_rows(
     found = table.bounded_query(
         lambda name, text: (
             f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
-            f"WHERE vbucket IN ({integer_list(vbuckets)}) AND key IN ({', '.join(map(text, keys))})"
+            f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, keys))})"
         ),
         REPLICA,
         version,

@@ -22,7 +22,7 @@ from dcp.lake.log.round_records import states_left
 from dcp.lake.log.slice_rows import deletions_between, deletions_sql
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.log_slice import REPLACED
-from dcp.lake.store.sql import integer_list, quoted, string, u64
+from dcp.lake.store.sql import one_of, quoted, string, u64
 from dcp.lake.store.table import CommitConflictError, MissingVersionError, Statement
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
@@ -121,7 +121,7 @@ def _sources(lake: LakeTables, audited: Audited) -> AuditSources:
     )
     deleted = deletions_sql(lake.changes_sql, *_deletion_rounds(audited), _chosen(audited, string))
     revived = [
-        of_version(_KEYS.names, version, f"vbucket IN ({integer_list(vbuckets)})")
+        of_version(_KEYS.names, version, one_of("vbucket", vbuckets))
         for version, vbuckets in _revived(applied).items()
     ]
     return AuditSources(
@@ -142,7 +142,7 @@ def _few_rows(lake: LakeTables, audited: Audited) -> dict[str, pa.Table] | None:
         return f"SELECT {listed} FROM {name} WHERE {_chosen(audited, text)}"
 
     def keys_in(vbuckets: Collection[int]) -> Statement:
-        chosen = f"vbucket IN ({integer_list(vbuckets)})"
+        chosen = one_of("vbucket", vbuckets)
         return lambda name, _: f"SELECT vbucket, key FROM {name} WHERE {chosen}"
 
     before, after = (
@@ -168,7 +168,7 @@ def _deletion_rounds(audited: Audited) -> tuple[int, int]:
 
 
 def _chosen(audited: Audited, text: Callable[[str], str]) -> str:
-    chosen = f"vbucket IN ({integer_list(each.vbucket for each in audited.applied.undone)})"
+    chosen = one_of("vbucket", (each.vbucket for each in audited.applied.undone))
     if not audited.keys:
         return chosen
     return f"{chosen} AND key IN ({', '.join(map(text, audited.keys))})"

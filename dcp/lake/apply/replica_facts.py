@@ -11,7 +11,7 @@ from dcp.lake.log.epoch_log import forks_between
 from dcp.lake.log.epochs import CollectionEvent, Fork
 from dcp.lake.log.round_records import round_records, rounds_left
 from dcp.lake.store.log_slice import EMPTY_TABLE
-from dcp.lake.store.sql import integer_list
+from dcp.lake.store.sql import one_of
 from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
@@ -106,7 +106,7 @@ class LakeFacts:
     def read_keys(self, version: int, vbuckets: Sequence[int]) -> None:
         self._lake.table(self._replica.name).query(
             lambda name, _: (
-                f"SELECT max(key) AS key FROM {name} WHERE vbucket IN ({integer_list(vbuckets)})"
+                f"SELECT max(key) AS key FROM {name} WHERE {one_of('vbucket', vbuckets)}"
             ),
             pa.schema([REPLICA.field("key")]),
             version,

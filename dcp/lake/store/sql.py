@@ -12,6 +12,8 @@ from dcp.types import require_unsigned
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:./ -]*")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_RANGES: Final = 16
+"""Spark plans and compiles each range of a condition, which takes it milliseconds."""
 
 
 def quoted(identifier: str) -> str:
@@ -78,3 +80,26 @@ def string_list(values: Iterable[str]) -> str:
 
 def integer_list(values: Iterable[int]) -> str:
     return ", ".join(str(int(value)) for value in values)
+
+
+def one_of(column: str, numbers: Iterable[int]) -> str:
+    """Return the condition that an integer column has one of these values.
+
+    Delta opens all files between the least and the greatest value of an IN list. Of ranges it opens
+    only the files that one of them meets.
+    """
+    listed = sorted(set(numbers))
+    if not listed:
+        return "false"
+    widest = sorted(range(1, len(listed)), key=lambda i: listed[i - 1] - listed[i])
+    cuts = sorted(i for i in widest[: _MOST_RANGES - 1] if listed[i] > listed[i - 1] + 1)
+    ranges = [
+        (listed[first], listed[end - 1])
+        for first, end in zip([0, *cuts], [*cuts, len(listed)], strict=True)
+    ]
+    told = " OR ".join(
+        f"{column} BETWEEN {low} AND {high}" if low < high else f"{column} = {low}"
+        for low, high in ranges
+    )
+    is_exact = sum(high - low + 1 for low, high in ranges) == len(listed)
+    return f"({told})" if is_exact else f"({told}) AND {column} IN ({integer_list(listed)})"

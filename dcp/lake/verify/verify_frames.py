@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from dcp.lake.store.sql import integer_list
+from dcp.lake.store.sql import one_of
 from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.verify.verify_pins import Pin, pins_table
 from dcp.lake.verify.verify_stream import SOURCE_ROWS
@@ -77,7 +77,7 @@ COMPARED: Final = (
 def replica_rows(lake: "LakeTables", pins: Sequence[Pin], vbuckets: Collection[int]) -> "DataFrame":
     """Return the rows of the pinned versions, at least one, in some vbuckets."""
     narrowed = len(vbuckets) < lake.identity.vbucket_count
-    where = f"WHERE vbucket IN ({integer_list(sorted(vbuckets))})" if narrowed else ""
+    where = f"WHERE {one_of('vbucket', vbuckets)}" if narrowed else ""
     parts = [
         lake.spark.sql(
             f"SELECT {pin.replica.collection_id}L AS collection_id, vbucket, key, seqno, cas "

@@ -62,8 +62,8 @@ def table(new_table: NewTable) -> Table:
     return made
 
 
-def rows(*keys: str, value: bytes | None = b"12345") -> pa.Table:
-    made = [{"vbucket": 1, "key": key, "seqno": 2**64 - 1, "value": value} for key in keys]
+def rows(*keys: str, value: bytes | None = b"12345", vbucket: int = 1) -> pa.Table:
+    made = [{"vbucket": vbucket, "key": key, "seqno": 2**64 - 1, "value": value} for key in keys]
     return pa.Table.from_pylist(made, schema=COLUMNS)
 
 
@@ -209,6 +209,21 @@ def test_rows_are_merged_and_deleted(table: Table) -> None:
     assert table.is_readable()
     assert table.delete(None, {"by": "us"}) == 2
     assert keys_of(table) == []
+
+
+@pytest.mark.parametrize("new_table", [SparkTable], indirect=True)  # a FileTable's is the same
+def test_a_merge_opens_only_files_that_may_have_its_vbuckets(table: Table, tmp_path: Path) -> None:
+    files: dict[int, Path] = {}
+    for vbucket in (1, 2, 3, 500, 1023):
+        table.append(rows("a", vbucket=vbucket), {})
+        [files[vbucket]] = set(tmp_path.rglob("part-*.parquet")) - set(files.values())
+    for vbucket in (2, 500):
+        files[vbucket].unlink()  # whoever opens it fails
+    new = pa.concat_tables(rows("a", value=b"new", vbucket=each) for each in (1, 3, 1023))
+    marked = new.append_column("deleted", pa.repeat(False, len(new)))
+    table.merge(Merge(marked, 5, (1, 3, 1023), 0), ("app", 1), {"by": "us"})
+    [commit] = history(table, 1)
+    assert int(commit.metrics["numTargetRowsUpdated"]) == 3
 
 
 def test_small_files_become_one(table: Table) -> None:
