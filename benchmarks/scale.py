@@ -7,6 +7,9 @@ files that nobody wrote, of other rounds and vbuckets: a command that opened one
 Then the lake gets copies of its replica, one for each collection. After each step commands run as
 processes of their own. Printed are the CPU seconds of each with all its processes, its wall
 seconds, and the resident memory of its Python; and the bytes that a round adds for each vbucket.
+
+With ``--heaps 512m 1g`` a run with each heap of the driver's JVM applies 100 changes in 3 vbuckets
+after each step of files, too. The files that nobody wrote are of the vbuckets between these.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from subprocess import CalledProcessError
 from time import time
 from typing import Any, Final
 from uuid import uuid4
@@ -26,10 +30,14 @@ from benchmarks._commands import adopt_orphans, cost_of, lake_options, sets_of
 from benchmarks._producer import PASSWORD, USER
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.types import vbucket_of
 
 _VBUCKETS: Final = 1024
 _DOCUMENTS: Final = 10_000
 _FILES_OF_A_COMMIT: Final = 10_000
+_CHANGED: Final = {3: 34, 500: 33, 1000: 33}
+"""So many documents of these vbuckets change before an apply."""
+_OTHERS: Final = [number for number in range(_VBUCKETS) if number not in _CHANGED]
 
 
 def main() -> None:
@@ -37,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, nargs="*", default=[1_000, 10_000, 100_000])
     parser.add_argument("--collections", type=int, nargs="*", default=[10, 100, 1_000])
+    parser.add_argument("--heaps", nargs="*", default=[], help="as spark.driver_memory: 512m")
     arguments = parser.parse_args()
     adopt_orphans()
     cluster_settings = ClusterSettings(vbuckets=_VBUCKETS, users={USER: PASSWORD})
@@ -55,6 +64,7 @@ def main() -> None:
         with cluster.batch():
             for number in range(_DOCUMENTS):
                 cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+            _change(cluster, 0)
         cost_of(commands["run --once, idle"])
         cluster.set(b"key-0", b"{}")
         cost_of(commands["run --once, idle"])
@@ -71,6 +81,10 @@ def main() -> None:
                 _list_files(table, files - listed)
             listed = max(listed, files)
             _measure(f"{files:,} files", commands)
+            for number, heap in enumerate(arguments.heaps, start=files):
+                _change(cluster, number)
+                words = [*commands["run --once, idle"], "--set", f"spark.driver_memory={heap}"]
+                _measure("", {f"run --once, apply, heap {heap}": words})
         made = 0
         for collections in arguments.collections:
             _add_collections(folder / "lake", range(made, collections))
@@ -79,11 +93,29 @@ def main() -> None:
 
 
 def _measure(title: str, commands: dict[str, list[str]]) -> None:
-    print(title)
+    if title:
+        print(title)
     for name, words in commands.items():
-        cost = cost_of(words)
+        try:
+            cost = cost_of(words)
+        except CalledProcessError as failure:
+            print(f"  {name:30} fails with exit code {failure.returncode}", flush=True)
+            continue
         figures = f"{cost.cpu_seconds:8.2f} {cost.wall_seconds:7.2f} {cost.resident_mib:7.0f}"
         print(f"  {name:30}{figures}", flush=True)
+
+
+def _change(cluster: ProducerCluster, value: int) -> None:
+    """Write the documents that an apply brings into the replica."""
+    left, number = dict(_CHANGED), 0
+    with cluster.batch():
+        while any(left.values()):
+            key = b"changed-%d" % number
+            vbucket = vbucket_of(key, _VBUCKETS)
+            if left.get(vbucket):
+                left[vbucket] -= 1
+                cluster.set(key, b"%d" % value)
+            number += 1
 
 
 def _bytes_of_newest_round(changes: Path) -> int:
@@ -96,11 +128,11 @@ def _bytes_of_newest_round(changes: Path) -> int:
 def _list_files(table: Path, count: int) -> None:
     """List files in the log as OPTIMIZE would, then write a checkpoint.
 
-    They are of rounds and vbuckets that nobody asks for.
+    They are of rounds and vbuckets that nobody asks for, and tell the statistics of real ones.
     """
-    columns = ("vbucket", "datatype") if table.name == "docs" else ("round", "vbucket")
     now = int(time() * 1000)
     for first in range(0, count, _FILES_OF_A_COMMIT):
+        numbers = range(first, min(first + _FILES_OF_A_COMMIT, count))
         adds = (
             {
                 "add": {
@@ -109,20 +141,38 @@ def _list_files(table: Path, count: int) -> None:
                     "size": 1_000_000,
                     "modificationTime": now,
                     "dataChange": False,
-                    "stats": json.dumps(
-                        {
-                            "numRecords": 2_000,
-                            "minValues": dict.fromkeys(columns, -number),
-                            "maxValues": dict.fromkeys(columns, -number),
-                            "nullCount": dict.fromkeys(columns, 0),
-                        }
-                    ),
+                    "stats": json.dumps(_statistics(table.name, number)),
                 }
             }
-            for number in range(first + 1, min(first + _FILES_OF_A_COMMIT, count) + 1)
+            for number in numbers
         )
         _commit(table, adds, "OPTIMIZE")
     DeltaTable(str(table)).create_checkpoint()
+
+
+def _statistics(table: str, number: int) -> dict[str, Any]:
+    vbucket = _OTHERS[number % len(_OTHERS)]
+    told: dict[str, tuple[object, object]] = {"vbucket": (vbucket, vbucket), "seqno": (1, 2_000)}
+    if table == "docs":
+        told |= {
+            "key": (f"changed-{number:020}", f"key-{number:020}"),
+            "modified_at": ("2026-01-01T00:00:00.000Z", "2026-02-01T00:00:00.000Z"),
+            "datatype": (0, 1),
+        }
+    else:
+        told |= {
+            "round": (-number - 1, -number - 1),
+            "epoch": (0, 0),
+            "kind": ("mutation", "mutation"),
+            "collection_id": (0, 0),
+        }
+    return {
+        "numRecords": 2_000,
+        "minValues": {name: low for name, (low, _) in told.items()},
+        "maxValues": {name: high for name, (_, high) in told.items()},
+        "nullCount": dict.fromkeys(told, 0),
+        "tightBounds": True,
+    }
 
 
 def _add_collections(lake: Path, numbers: Iterable[int]) -> None:
