@@ -34,13 +34,20 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import remove_empty_folder
 from dcp.lake.spark.session import session_slots
 from dcp.lake.store.failures import remedy
+from dcp.lake.store.file_commit import attempts
 from dcp.lake.store.looks import Looks, committing
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.store.new_table import DELETION_VECTORS
 from dcp.lake.store.place import LOG, commit_name, with_times
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.sql import at_version, dotted, property_list, quoted, string, string_list
-from dcp.lake.store.table import Statement, TableSize, Transaction, sized_columns
+from dcp.lake.store.table import (
+    CommitConflictError,
+    Statement,
+    TableSize,
+    Transaction,
+    sized_columns,
+)
 from dcp.lake.tables.schema import MICROSECOND_TIMESTAMPS, REPLICA_CLUSTERING, spark_ddl, spark_type
 
 if TYPE_CHECKING:
@@ -273,11 +280,19 @@ class SparkTable:
 
     @committing
     def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
-        try:
-            self._alter(f"ADD COLUMNS ({_column_list(columns, comments)})")
-        except PySparkException:
-            if not set(columns.names) <= set(self.columns().names):
-                raise
+        failure: Exception | None = None
+        for _ in attempts():
+            try:
+                return self._alter(f"ADD COLUMNS ({_column_list(columns, comments)})")
+            except (PySparkException, CommitConflictError) as error:
+                self.looks.read_anew()
+                if set(columns.names) <= set(self.columns().names):
+                    return None
+                if not isinstance(error, CommitConflictError):
+                    raise
+                failure = error
+        assert failure is not None
+        raise failure
 
     @committing
     def set_properties(self, properties: Mapping[str, str | None]) -> None:

@@ -4,6 +4,7 @@ An append is a compare-and-set: its Delta transaction id is (lake id, round), an
 consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
 """
 
+import secrets
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -27,6 +28,15 @@ from dcp.lake.tables.tables import LakeTables
 
 _ATTEMPTS: Final = 5
 """An append is tried so often while maintenance changes the log under it."""
+
+REQUEST: Final = "request"
+"""A round's commit has the id of the request that it carries out under this name."""
+
+_APPEND: Final = "append"
+"""A round's commit has the random id of its append under this name.
+
+A store may carry out a PUT after its driver took it for failed, and went on with another append.
+"""
 
 _committed_writers: set[str] = set()
 """Writers of this process that have committed a round; the newest commits may not tell."""
@@ -90,6 +100,7 @@ def append_round(
     writer_id: str,
     *,
     verify: bool = True,
+    request: str | None = None,
 ) -> TableCommit:
     """Commit a round, its rows and its positions, in one append that only one driver can win.
 
@@ -99,6 +110,7 @@ def append_round(
         round_number: the newest committed round plus 1.
         writer_id: the random id of this driver.
         verify: whether the round must be the next one of an undamaged log.
+        request: the id of the request that the round carries out.
 
     Returns:
         The commit in Delta's history.
@@ -107,9 +119,14 @@ def append_round(
         FencedError: another driver committed this round, or alternates with this one.
         LakeError: the round is not the next one, somebody else changed rows of the log, or
             maintenance changed it during every attempt; nothing was committed.
+        StoreUnavailableError: an earlier append of this driver, which had failed, committed this
+            round.
     """
+    append_id = secrets.token_hex(8)
     metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
-    metadata["writer"] = writer_id
+    metadata |= {"writer": writer_id, _APPEND: append_id}
+    if request is not None:
+        metadata[REQUEST] = request
     commits: Sequence[TableCommit] = history(lake.changes)
     has_committed = writer_id in _committed_writers
     if has_committed:  # there may be much maintenance since
@@ -139,10 +156,11 @@ def append_round(
             reached("round.committed")
         except Exception as error:  # Spark's own class, or the bridge's: the history decides
             failure = error
-            if (commit := _after_failure(lake, round_number, writer_id, error)) is not None:
+            commit = _after_failure(lake, round_number, writer_id, append_id, error)
+            if commit is not None:
                 return commit
         else:
-            return _committed(lake, round_number, writer_id)
+            return _committed(lake, round_number, writer_id, append_id)
     raise LakeError(
         f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
         "(maintenance?), nothing was committed; run it again when that has ended"
@@ -157,10 +175,7 @@ def refuse_wrong_round(
     if round_number <= newest:
         winner = next((commit for commit in commits if commit.round == round_number), None)
         if winner is not None and winner.writer == writer_id:
-            raise StoreUnavailableError(
-                f"round {round_number} is committed, as {winner}: an earlier attempt of this "
-                "driver reached the log after it had failed; the next round goes on from it"
-            )
+            raise _earlier_append(winner)
         raise FencedError(
             f"round {round_number} is committed already"
             + (f" as {winner} by writer {winner.writer}" if winner else "")
@@ -169,15 +184,17 @@ def refuse_wrong_round(
     raise LakeError(f"round {round_number}: found newest round {newest}, expected the one before")
 
 
-def _committed(lake: LakeTables, round_number: int, writer_id: str) -> TableCommit:
+def _committed(lake: LakeTables, round_number: int, writer_id: str, append_id: str) -> TableCommit:
     commits = history_until(
         lake.changes, lambda told: any(each.round == round_number for each in told)
     )
     for commit in commits:
         if commit.round == round_number:
-            if commit.writer == writer_id:
+            if commit.ours.get(_APPEND) == append_id:
                 _committed_writers.add(writer_id)
                 return commit
+            if commit.writer == writer_id:
+                raise _earlier_append(commit)
             raise FencedError(
                 f"another driver committed round {round_number}: found {commit} by writer "
                 f"{commit.writer}, expected writer {writer_id}; this driver stops"
@@ -188,8 +205,15 @@ def _committed(lake: LakeTables, round_number: int, writer_id: str) -> TableComm
     )
 
 
+def _earlier_append(commit: TableCommit) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"round {commit.round} is committed, as {commit}: an earlier attempt of this driver "
+        "reached the log after it had failed; the next round goes on from it"
+    )
+
+
 def _after_failure(
-    lake: LakeTables, round_number: int, writer_id: str, error: Exception
+    lake: LakeTables, round_number: int, writer_id: str, append_id: str, error: Exception
 ) -> TableCommit | None:
     """Look for the commit: an append that reported a failure may have committed.
 
@@ -209,6 +233,8 @@ def _after_failure(
         ) from error
     for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:
+            if commit.ours.get(_APPEND) != append_id:
+                raise _earlier_append(commit) from error
             _committed_writers.add(writer_id)
             return commit
     if any(commit.round is not None and commit.round >= round_number for commit in commits):

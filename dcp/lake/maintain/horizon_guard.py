@@ -40,6 +40,7 @@ class HorizonGuard:
         self._lake = lake
         self._horizon = horizon
         self._newest: dict[str, datetime] = {}
+        self._has_looked = False
 
     def check(self) -> bool:
         """Keep the horizon of ``changes``, and at first of all tables; return if it got a beat.
@@ -47,8 +48,9 @@ class HorizonGuard:
         Raises:
             LakeError: somebody changed rows of ``changes``, or restored an older state.
         """
-        if not self._newest:
+        if not self._has_looked:
             self._first_look()
+            self._has_looked = True
         return self.look_at(None, self._lake)
 
     def _first_look(self) -> None:

@@ -102,7 +102,13 @@ class Requests:
             expected = ", ".join((*ACTIONS, CANCEL))
             raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
         vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
-        number = commit_resync(self._lake, vbuckets, self._writer_id, only_in_log=self._only_in_log)
+        number = commit_resync(
+            self._lake,
+            vbuckets,
+            self._writer_id,
+            request=action.id,
+            only_in_log=self._only_in_log,
+        )
         return f"round {number}"
 
 

@@ -58,6 +58,7 @@ from dcp.lake.tables.tables import (
     LakeTables,
     ReplicaTable,
     ensure_replicas,
+    known_replicas,
     remember_nodes,
     replicas_in,
 )
@@ -343,7 +344,9 @@ class Driver:
 
     def received(self) -> int:
         """Return the newest round, and let the applier know its tables as a plan does."""
-        self._applier.know(replicas_in(self.lake))
+        # Each table that is looked up costs a request to an object store.
+        if set(known_replicas(self.lake)) != set(self._applier.replicas):
+            self._applier.know(replicas_in(self.lake))
         return latest_round(self.lake)
 
     def apply_received(self) -> list[AppliedVersion]:
@@ -422,8 +425,8 @@ class Driver:
                 horizon_hours=self._settings.lake.horizon_hours,
                 deletion_vectors=self._settings.lake.deletion_vectors,
             )
-            self._ensured.update(new)
             self._applier.know(replicas_in(self.lake))
+            self._ensured.update(new)  # last: what failed before is done again
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
         if self._settings.apply.when == "never":

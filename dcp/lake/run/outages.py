@@ -19,8 +19,8 @@ REFUSED_SECONDS: Final = 300.0
 """How long a run that has begun may be refused, or find a secret half written, until that ends it.
 
 A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
-minute or two to bring a new secret to each pod; the cluster has it at once. Of two files of keys
-one may be new and the other old for a moment, and whoever has read both keeps them a while.
+minute or two to bring a new secret to each pod; the cluster has it at once. Two files of keys are
+replaced one after the other, and a process that read an old and a new one keeps both for a while.
 """
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import append_round, newest_round
+from dcp.lake.log.changes import REQUEST, append_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
@@ -47,11 +47,13 @@ def commit_resync(
     vbuckets: Collection[int],
     writer_id: str,
     *,
+    request: str | None = None,
     only_in_log: Sequence[str] = (),
 ) -> int:
     """Commit the round of the driver ``writer_id``; return its number.
 
-    ``only_in_log`` names the losses of a damaged log, and the way to do without.
+    A round that carried out the ``request`` of this id is not committed again. ``only_in_log``
+    names the losses of a damaged log, and the way to do without.
 
     Raises:
         LakeError: the log is damaged, and not all vbuckets are to begin anew, or something is
@@ -62,6 +64,9 @@ def commit_resync(
     chosen = sorted(vbuckets)
     replicas = replicas_in(lake)
     commits = history(lake.changes, WHOLE)
+    done = (each.round for each in commits if request and each.ours.get(REQUEST) == request)
+    if (number := next(filter(None, done), None)) is not None:
+        return number  # what failed came after the commit
     newest = newest_round(lake, commits)
     is_whole_lake = len(chosen) == len(every)
     if not is_whole_lake:
@@ -87,6 +92,7 @@ def commit_resync(
         number,
         writer_id,
         verify=not is_whole_lake,  # else whatever is there does not matter
+        request=request,
     )
     return number
 

@@ -16,10 +16,24 @@ from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from dcp.errors import DcplakeError, FencedError, LakeError, SetupError, StoppedError
+from dcp.errors import (
+    DcplakeError,
+    FencedError,
+    LakeError,
+    SetupError,
+    StoppedError,
+    StoreUnavailableError,
+)
 from dcp.lake.spark.leftovers import kept_log
 from dcp.lake.spark.task_errors import original_error
-from dcp.lake.store.failures import CAUSES, Cause, is_from_store, named_cause, without_breaks
+from dcp.lake.store.failures import (
+    CAUSES,
+    UNAVAILABLE,
+    Cause,
+    is_from_store,
+    named_cause,
+    without_breaks,
+)
 from dcp.lake.store.table import CommitConflictError, MissingVersionError
 
 _JVM_SECONDS: Final = 10.0
@@ -85,6 +99,15 @@ _CAUSES: Final = (
         LakeError,
         "files of the table's Delta log are damaged or gone",
         is_log=True,
+    ),
+    Cause(
+        re.compile(
+            r"\[FAILED_READ_FILE\b[^\n]* reading file (?!file:)\w+:/[\s\S]*?\b("
+            r"(?:Socket|SocketTimeout|SSL|Connect|NoRouteToHost|UnknownHost|ConnectionClosed"
+            r"|AWSClientIO)Exception\b[^\n]*)"
+        ),
+        StoreUnavailableError,
+        *UNAVAILABLE,
     ),
     Cause(
         re.compile(

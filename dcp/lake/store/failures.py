@@ -78,6 +78,12 @@ class Cause:
     """True if the file belongs to the table's Delta log."""
 
 
+UNAVAILABLE: Final = (
+    "the object store does not answer, or says that it cannot",
+    "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
+    "nothing that is committed is lost",
+)
+
 CAUSES: Final = (
     Cause(  # first: the store may also have refused to remove what was tried with
         re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
@@ -132,9 +138,7 @@ CAUSES: Final = (
             rf"|status code: 409\b{_ITS_CODE}(ConditionalRequestConflict|OperationAborted)\b)"
         ),
         StoreUnavailableError,
-        "the object store does not answer, or says that it cannot",
-        "see that the endpoint in lake.storage_options is right and can be reached, and run again: "
-        "nothing that is committed is lost",
+        *UNAVAILABLE,
     ),
     Cause(
         re.compile(

@@ -71,8 +71,8 @@ class LogSlice:
     stale: Mapping[int, int] = field(default_factory=dict)
     """By vbucket, the older round whose rows stay."""
     begins_anew: bool = False
-    """Every vbucket is replaced, stale, or of a dropped collection whose rows are kept. The table's
-    present rows do not matter.
+    """True if the table's present rows do not matter: every vbucket is replaced or stale, or
+    belongs to a dropped collection whose rows stay.
     """
 
     @property

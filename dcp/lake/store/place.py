@@ -117,8 +117,8 @@ class TablePlace(ABC):
         """Remove temporary files of the log that killed processes left."""
 
     def prepare_checkpoint(self) -> None:  # noqa: B027 - most places need nothing
-        """Remove what keeps Spark from reading a new checkpoint, and leftovers where no request of
-        their own finds them.
+        """Remove files that would keep Spark from reading a new checkpoint, and leftovers of killed
+        processes where that costs no further request.
         """
 
     def open(self, version: int | None = None) -> "StoredTable":

@@ -81,10 +81,9 @@ class Table(Protocol):
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        """Return ``take``'s result on rows of the newest version; ``take`` decides how many are
-        read.
+        """Give ``take`` rows of the newest version, and return its result.
 
-        ``columns`` and ``condition`` are SQL for both Spark and DataFusion. ``take`` may be called
+        Rows are read as ``take`` asks for them. ``columns`` and ``condition`` are SQL for both Spark and DataFusion. ``take`` may be called
         twice.
         """
 

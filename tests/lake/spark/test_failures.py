@@ -27,7 +27,18 @@ from dcp.lake.spark.task_errors import TaskError
 REPLICA = "delete the table's folder: the next run makes the table again"
 RESYNC = "read the bucket again with dcplake resync"
 ELSEWHERE = "set lake.root to a new place and read the bucket again there"
+CUT = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/docs/x.parquet. S\n"
 CASES = [
+    *(
+        (f"{CUT}Caused by: {cause}\n", StoreUnavailableError, "the object store does not answer")
+        for cause in (
+            "java.net.SocketException: Connection reset",
+            "java.net.SocketTimeoutException: Read timed out",
+            "org.apache.http.ConnectionClosedException: Premature end of Content-Length delimited",
+            "org.apache.hadoop.fs.s3a.AWSClientIOException: re-open s3a://b/docs/x.parquet: Data",
+        )
+    ),
+    (f"{CUT}Caused by: java.io.IOException: no Parquet", LakeError, "is damaged or gone"),
     (
         "An error occurred while calling o61.sql.\n: org.apache.spark.SparkException: Job aborted\n"
         "\tat x\nCaused by: java.io.IOException: No space left on device\n\tat y",
