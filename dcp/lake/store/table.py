@@ -83,8 +83,8 @@ class Table(Protocol):
     ) -> _Found:
         """Give ``take`` rows of the newest version, and return its result.
 
-        Rows are read as ``take`` asks for them. ``columns`` and ``condition`` are SQL for both Spark and DataFusion. ``take`` may be called
-        twice.
+        Rows are read as ``take`` asks for them. ``columns`` and ``condition`` are SQL for both
+        Spark and DataFusion. ``take`` may be called twice.
         """
 
     def bounded_query(
