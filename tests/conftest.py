@@ -161,10 +161,27 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(line)
 
 
+def look_up_names_once() -> None:
+    """Let py4j remember which names are packages and which are classes of Java.
+
+    PySpark asks for the same names with each statement, and Java looks for each in all jars.
+    """
+    from py4j.java_gateway import JavaPackage, JVMView
+
+    for kind in (JVMView, JavaPackage):
+
+        def found(self: Any, name: str, look_up: Any = kind.__getattr__) -> Any:
+            made = self.__dict__[name] = look_up(self, name)
+            return made
+
+        kind.__getattr__ = found
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from dcp.lake.spark.session import build_session
 
+    look_up_names_once()
     folder = tmp_path_factory.mktemp("spark")
     session = build_session(
         app_name="dcplake tests",
