@@ -24,10 +24,12 @@ from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, create_lake
 from tests.lake.memory_table import MemoryTable, MemoryVersion, MemoryVersions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
+
+_AT_VERSION: Final = re.compile(r"(\w+) VERSION AS OF (\d+)")
 
 _ARRAY_ITEM: Final = re.compile(r"\bget\(array\((.*?)\), vbucket\)")
 """The item of a vbucket in Spark's words, which count from 0."""
@@ -79,15 +81,29 @@ class MemoryStore:
 
     @property
     def spark(self) -> "SparkSession":
-        """The viewer, which sees the newest versions."""
+        """The viewer, which sees the newest versions, and older ones where a query names them."""
         if self.viewer is None:
             raise LakeError("a lake in memory has no Spark")
+        self.viewer.sql = self._query  # type: ignore[method-assign, assignment]  # of this session alone
         for name, versions in self.kept.items():
             if self._viewed.get(name) is not versions.newest:
                 frame = self.viewer.createDataFrame(versions.newest.rows)
                 frame.createOrReplaceTempView(name)
                 self._viewed[name] = versions.newest
         return self.viewer
+
+    def _query(self, text: str, *arguments: Any, **named: Any) -> "DataFrame":
+        viewer = self.viewer
+        assert viewer is not None
+
+        def view(found: re.Match[str]) -> str:
+            name, number = found.groups()
+            rows = self.kept[name].versions[int(number)].rows
+            viewer.createDataFrame(rows).createOrReplaceTempView(f"{name}_at_{number}")
+            return f"{name}_at_{number}"
+
+        at_versions = _AT_VERSION.sub(view, text)
+        return type(viewer).sql(viewer, at_versions, *arguments, **named)
 
     def prepare(self) -> None:
         """Do nothing: tables can be made at once."""

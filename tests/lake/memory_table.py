@@ -257,7 +257,8 @@ class MemoryTable:
         if newest is not read:
             raise CommitConflictError(f"{self.where}: found version {newest.number}")
         chunks = (*read.chunks, *_chunks(rows))
-        metrics = {"numTargetRowsInserted": rows.num_rows} if operation == "MERGE" else {}
+        told = ("numTargetRowsInserted", rows.num_rows), ("numOutputBytes", rows.nbytes)
+        metrics = dict([told[operation != "MERGE"]])
         self._commit_rows(operation, chunks, metadata, metrics, transaction)
 
     @committing
@@ -342,9 +343,11 @@ class MemoryTable:
         transaction: Transaction,
         metadata: Mapping[str, Any],
     ) -> None:
-        newest = self.kept.newest
-        if not newest.had(transaction):
-            found = self.store.run(query, {name: _chunks(rows) for name, rows in views.items()})
+        if self.kept.newest.had(transaction):
+            return
+        found = self.store.run(query, {name: _chunks(rows) for name, rows in views.items()})
+        with self.store.making:  # applies of several tables append to one audit
+            newest = self.kept.newest
             made = found.select(newest.columns.names).cast(newest.columns)
             chunks = (*newest.chunks, *_chunks(made))
             self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
