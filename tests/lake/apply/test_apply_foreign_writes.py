@@ -15,7 +15,9 @@ from dcp.lake.adapters.apply_sql import merge_sql
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
+from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
+from tests.lake.commits_by_hand import put_rows
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of
 from tests.lake.memory_store import MemoryStore
@@ -59,16 +61,16 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
 ) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 52)
-    docs = lake.table_sql("docs")
     [second] = applies(lake, model, 1)
     plan = next_plan(lake, model)
 
     def write_first(*arguments: Any) -> str:
-        lake.spark.newSession().sql(f"UPDATE {docs} SET rev = rev + 1")
+        rows = version_in(lake, "docs").cast(REPLICA)
+        put_rows(lake.location.path("docs"), rows.slice(1))
         return merge_sql(*arguments)
 
     monkeypatch.setattr("dcp.lake.adapters.spark_table.merge_sql", write_first)
-    culprit = rf"docs: found version {second.version + 1} \(UPDATE"
+    culprit = rf"docs: found version {second.version + 1} \(WRITE"
     with pytest.raises(ForeignWriteError, match=culprit):
         run_apply(lake, plan, "w")
     monkeypatch.undo()

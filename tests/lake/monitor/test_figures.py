@@ -148,12 +148,11 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     scene.follow()
     scene.cluster.crash_restart(0, lost_seqnos=2)
     scene.follow()
-    [orders] = scene.lake.spark.sql(
-        f"SELECT count(*) AS found FROM {scene.lake.changes_sql} "
-        "WHERE kind = 'rollback' AND rollback IS NOT NULL AND seqno IS NULL"
-    ).collect()
+    orders = scene.lake.changes.rows(
+        "vbucket", "kind = 'rollback' AND rollback IS NOT NULL AND seqno IS NULL"
+    )
     figures = scene.figures()
-    assert figures.rollbacks == orders["found"] == VBUCKETS
+    assert figures.rollbacks == len(orders) == VBUCKETS
     assert sum(each.rollbacks for each in figures.rounds) == VBUCKETS
     assert all(each.lag_seqnos(figures.highs) == 0 for each in figures.replicas)
 

@@ -48,8 +48,8 @@ from tests.lake.replicas import (
     require_every_version_exact,
     require_live_exact,
     require_no_row_twice,
-    rows_of,
     source_rows,
+    table_rows,
 )
 from tests.lake.versions import table_at
 from tests.seeds import seeds
@@ -105,7 +105,7 @@ def test_once_replicates_the_bucket_and_ends_idle(
     lake = lake_of(settings, spark)
     high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
     assert complete_seqnos(lake, 1) == high
-    assert rows_of(lake, lake.table_sql("docs")) == source_rows(cluster, high)
+    assert table_rows(lake, None) == source_rows(cluster, high)
     again = Collector()
     second = run(settings, once=True, spark=spark, observer=again)
     assert (second.rounds, second.applied, len(again.idles)) == ([], [], 1)

@@ -46,7 +46,8 @@ from dcp.lake.tables.tables import (
 from tests.lake.conftest import NewLake
 from tests.lake.given_rows import given_rows
 from tests.lake.log_model import LogModel, apply_pending, read_documents
-from tests.lake.tables_at import place_of
+from tests.lake.tables_at import no_spark, place_of
+from tests.lake.versions import version_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,7 +246,7 @@ def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake, rows: R
         append_round(lake, frame, 1, "the loser", verify=False)  # as if both had looked at once
     with pytest.raises(LakeError, match=r"round 3: found newest round 1"):
         append_round(lake, frame, 3, "writer-1")
-    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(first)
+    assert version_in(lake, "changes").num_rows == len(first)
 
 
 def test_an_attempt_of_ours_that_was_committed_late_is_no_other_driver(
@@ -353,8 +354,8 @@ def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
     def alter() -> None:
         while not evaluated.exists():
             sleep(0.05)
-        statement = f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ('note' = 'x')"
-        lake.spark.newSession().sql(statement)
+        theirs = open_lake(SparkStore(no_spark, lake.location))
+        theirs.changes.set_properties({"note": "x"})
         evaluated.unlink()
         altered.touch()
 
