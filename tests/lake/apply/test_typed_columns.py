@@ -27,12 +27,12 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
-from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.apply.known_documents import KNOWN
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import asked, source_rows, table_rows
+from tests.lake.versions import version_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,18 +130,20 @@ class Scene:
         return lake_of(self.settings, self.spark)
 
     def rows(self) -> dict[str, tuple[Any, Any]]:
-        """Each document's typed columns and violations, which the view tells as well."""
-        found = self.spark.sql(
-            f"SELECT key, doc, violations FROM {self.lake.table_sql('docs')}"
-        ).collect()
-        told = asked(self.lake, "SELECT key, path, found, expected FROM quarantine").to_pylist()
-        rows = {
-            row.key: (
-                row.doc and row.doc.asDict(recursive=True),
-                row.violations and [tuple(each) for each in row.violations],
+        """Each document's typed columns and violations, as another engine finds them."""
+        found = version_in(self.lake, DOCS.name).select(["key", "doc", "violations"])
+        return {
+            row["key"]: (
+                _naive(row["doc"]),
+                row["violations"] and [tuple(each.values()) for each in row["violations"]],
             )
-            for row in found
+            for row in found.to_pylist(maps_as_pydicts="strict")
         }
+
+    def rows_of_quarantine(self) -> dict[str, tuple[Any, Any]]:
+        """The same, of which Spark's view `quarantine` must tell all violations."""
+        rows = self.rows()
+        told = asked(self.lake, "SELECT key, path, found, expected FROM quarantine").to_pylist()
         listed = [(key, *each) for key, (_, told) in rows.items() for each in told or ()]
         assert sorted(tuple(row.values()) for row in told) == sorted(listed)
         return rows
@@ -200,7 +202,7 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
         run_apply(lake, stale, "paused")
     assert table_rows(scene.lake, None) == before
     strange = [("$.geo.alt", "7", "no such field"), ("$.reviews[*].by", "x", "no such field")]
-    rows = scene.rows()
+    rows = scene.rows_of_quarantine()
     assert rows["good"][1] == strange
     stars = {**BAD_DOC, "stars": 4.5}
     assert rows["more"] == (stars, [each for each in TOLD if each[0] != "$.stars"])
@@ -219,8 +221,8 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
         run(unnamed, once=True, spark=scene.spark)
     scene.contract.unlink()
     scene.run()
-    assert "doc" not in scene.spark.sql(f"SELECT * FROM {lake.table_sql('docs')}").columns
-    assert verify(scene.settings, spark=scene.spark).result == "equal"
+    assert "doc" not in scene.lake.table("docs").columns().names
+    assert table_rows(scene.lake, None) == source_rows(scene.cluster)
 
 
 def test_contracts_go_by_the_names_of_collections_in_a_catalog_too(
@@ -241,12 +243,10 @@ def test_contracts_go_by_the_names_of_collections_in_a_catalog_too(
         scene.contract.write_text(text.replace('"int"', '"string"'))
         run(scene.settings, once=True, spark=spark)
         lake = scene.lake
-        columns = {
-            each.name: spark.sql(f"SELECT * FROM {lake.table_sql(each.name)}")
-            for each in replicas_in(lake)
-        }
-        assert ["doc" in each.columns for each in columns.values()] == [False, False, True]
-        assert columns["docs__s__a_b__9"].collect()[0].doc.n == "1"
+        tables = {each.name: lake.table(each.name) for each in replicas_in(lake)}
+        typed = ["doc" in each.columns().names for each in tables.values()]
+        assert typed == [False, False, True]
+        assert tables["docs__s__a_b__9"].rows("doc", "true") == [{"doc": {"n": "1"}}]
         with pytest.raises(ConfigError, match="no folder, but the table docs__s__a_b__9 has typed"):
             preview(replace(scene.settings, apply=ApplySettings()), spark)
 
@@ -343,8 +343,8 @@ def test_known_documents_are_kept_byte_for_byte_and_read_by_their_columns(scene:
             found, told = rows[f"{number} {place}"]
             assert found == {f"k{each}": None for each, _ in kinds} | {f"k{number}": _naive(doc)}
             assert not told
-    raw = scene.spark.sql(f"SELECT key, value FROM {scene.lake.table_sql('docs')}").collect()
-    assert {row.key: bytes(row.value).decode() for row in raw} == texts
+    raw = version_in(scene.lake, DOCS.name).select(["key", "value"]).to_pylist()
+    assert {row["key"]: row["value"].decode() for row in raw} == texts
     read = asked(scene.lake, "SELECT key, document FROM documents").to_pylist()
     assert {row["key"]: row["document"] for row in read} == texts
     names = [*KNOWN].index("names of any characters")
@@ -371,7 +371,7 @@ def test_known_documents_are_kept_byte_for_byte_and_read_by_their_columns(scene:
 
 
 def _naive(value: Any) -> Any:
-    """Return it with its times as PySpark has them here: in UTC, without a zone."""
+    """Return it with its times in UTC, without a zone."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=None)
     if isinstance(value, list):
@@ -386,7 +386,9 @@ def test_a_document_of_many_levels_stops_nothing(scene: Scene) -> None:
     deep = json.loads('{"a": ' * 300 + "1" + "}" * 300)
     scene.put(deep=deep, plain={"n": 1})
     scene.run()
-    rows = scene.rows()
+    # delta-rs reads no such schema: Spark does.
+    found = scene.lake.table("docs").rows("key, doc, violations", "true")
+    rows = {row["key"]: (row["doc"], row["violations"]) for row in found}
     assert rows["plain"] == ({"a": None, "n": 1}, None)
     below, violations = rows["deep"]
     for _ in range(MOST_LEVELS - 1):
