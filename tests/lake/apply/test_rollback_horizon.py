@@ -7,7 +7,6 @@ stands still is made by setting the times of its log files back, which is all th
 import logging
 import os
 import re
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -29,11 +28,17 @@ from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.query.status import lake_status
-from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
-from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, ensure_replicas, open_lake
+from dcp.lake.tables.tables import (
+    CHANGES_TABLE,
+    DOCS,
+    LakeTables,
+    cleaned_round,
+    ensure_replicas,
+    open_lake,
+)
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import (
     Documents,
@@ -92,9 +97,8 @@ def test_properties_follow_the_setting_and_others_do_not_change_them(
     assert wrong_properties(lake, [DOCS], Horizon.of_hours(168)) == {}
     assert len(keep_retention(lake, [DOCS], horizon)) == 2
     assert recorded_horizon(lake) == horizon
-    docs = lake.table_sql("docs")
-    lake.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('{FILE_RETENTION}' = 'interval 1 hour')")
-    lake.spark.sql(f"ALTER TABLE {docs} UNSET TBLPROPERTIES ('delta.logRetentionDuration')")
+    docs = lake.table("docs")
+    docs.set_properties({FILE_RETENTION: "interval 1 hour", "delta.logRetentionDuration": None})
     guard = HorizonGuard(lake, horizon)
     with caplog.at_level(logging.WARNING, "dcp"):
         assert not guard.check()
@@ -122,9 +126,8 @@ def test_what_was_current_before_a_long_pause_outlives_log_cleanup(
     new_lake: NewLake, with_guard: bool
 ) -> None:
     lake, horizon = new_lake(1), Horizon(1000)
-    docs = lake.table_sql("docs")
     model = LogModel(lake, 61)
-    lake.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    lake.table("docs").set_properties({"delta.checkpointInterval": "2"})
     keep_retention(lake, [DOCS], horizon)
     first = round_and_apply(lake, model)
     assert first.version == 3  # the next commit makes a checkpoint
@@ -190,22 +193,21 @@ def test_maintenance_keeps_what_a_shorter_vacuum_takes(
     made = history(lake.table("docs"), 3)
     assert [commit.operation for commit in made] == ["VACUUM END", "VACUUM START", "OPTIMIZE"]
     assert {commit.ours["maintenance"] for commit in made} == {"vacuum", "optimize"}
-    assert documents_at(lake, first.version) == before
+    assert documents_of(version_in(lake, DOCS.name, first.version)) == before
     require_exact_newest(lake, model)
     plan = plan_apply(lake, DOCS, model.round)
     assert plan is None, "maintenance moved the table"
 
     # What anybody can do who thinks that a table need not keep so much.
-    lowered = f"SET TBLPROPERTIES ('{FILE_RETENTION}' = 'interval 1 second')"
-    for table_sql in (docs, lake.changes_sql):
-        lake.spark.sql(f"ALTER TABLE {table_sql} {lowered}").collect()
+    for table in (lake.table("docs"), lake.changes):
+        table.set_properties({FILE_RETENTION: "interval 1 second"})
     for report in run_steps(work_on(lake, horizon), ["vacuum"]):
         assert not report.done and "left alone" in report.summary
     time.sleep(1.2)
     with described(lake.spark, {}, {LISTING_TASKS: "2"}):
         lake.spark.sql(f"VACUUM {docs}").collect()
-    with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FileNotFound|does not exist"):
-        documents_at(lake, first.version)
+    with pytest.raises(Exception, match=r"No such file|not found"):
+        version_in(lake, DOCS.name, first.version)
     with caplog.at_level(logging.WARNING, "dcp"):
         looked(HorizonGuard(lake, horizon), lake)
     assert "kept 1 seconds of the horizon's 3599 seconds" in caplog.text
@@ -265,16 +267,17 @@ def item_seqnos(lake: LakeTables) -> list[tuple[int, int]]:
     return [(row["vbucket"], int(row["seqno"])) for row in rows]
 
 
-@pytest.mark.slow
 def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
-    new_lake: NewLake, tmp_path: Path
+    new_lake_in_memory: NewLake,
 ) -> None:
-    lake, horizon = new_lake(1), Horizon.of_hours(168)
+    lake, horizon = new_lake_in_memory(1), Horizon.of_hours(168)
+    assert isinstance(lake.store, MemoryStore)
+    changes = lake.store.table(CHANGES_TABLE)
     model = LogModel(lake, 64)
     round_and_apply(lake, model)
-    shutil.copytree(lake.location.path("changes"), tmp_path / "copy" / "changes")
+    copied = [*changes.kept.versions]
     round_and_apply(lake, model)
-    lake.spark.sql(f"DELETE FROM {lake.changes_sql} WHERE kind = 'mutation'").collect()
+    changes.delete("kind = 'mutation'", {})
     culprit = history(lake.changes, 1)[0].version
     found = rf"changes: version {culprit} \(DELETE, .* dcplake resync"
     with pytest.raises(LakeError, match=found) as refusal:
@@ -285,16 +288,16 @@ def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
     with pytest.raises(LakeError, match=found):
         list(run_steps(work_on(lake, horizon), []))
     assert any("dcplake resync" in warning for warning in lake_status(lake).warnings)
-    [remedy] = re.findall(r"RESTORE TABLE .* TO VERSION AS OF \d+", str(refusal.value))
-    lake.spark.sql(remedy).collect()
+    [remedy] = re.findall(r"RESTORE TABLE changes TO VERSION AS OF (\d+)", str(refusal.value))
+    changes.restore(int(remedy))
     model.commit(table)
-    lake.spark.sql(f"RESTORE TABLE {lake.changes_sql} TO VERSION AS OF {culprit - 1}").collect()
+    changes.restore(culprit - 1)
     with pytest.raises(LakeError, match=rf"\(RESTORE, .* took it back to version {culprit - 1}"):
         looked(HorizonGuard(lake, horizon), lake)
 
     # The log alone put back from a copy: its history knows nothing of it.
-    shutil.copytree(lake.location.path("docs"), tmp_path / "copy" / "docs")
-    older = open_lake(SparkStore(lambda: lake.spark, LakeLocation(root=str(tmp_path / "copy"))))
+    changes.kept.versions[:] = copied
+    older = open_lake(lake.store.opened())
     message = r"found round 1 as the newest of changes, but table docs at round 2"
     with pytest.raises(LakeError, match=message):
         looked(HorizonGuard(older, horizon), older)
