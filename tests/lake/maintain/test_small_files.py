@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from deltalake import DeltaTable
 
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
@@ -20,19 +19,20 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
-from dcp.lake.store import few_rows
+from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.conftest import NewLake
+from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import settings_for
 from tests.lake.versions import table_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 COMMITS: Final = 2
 KEYS: Final = 20
@@ -42,13 +42,10 @@ TABLES: Final = ("changes", "docs")
 class Source:
     """A bucket of which each round changes every document, and what a driver makes of it."""
 
-    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, settings: Settings) -> None:
+    def __init__(self, store: LakeStore, cluster: ProducerCluster, settings: Settings) -> None:
         self._cluster, self._settings = cluster, settings
         self._access = source_access(settings)
-        view = query_cluster(self._access)
-        self.lake = open_or_create(
-            SparkStore(lambda: spark, lake_location(settings)), settings, view
-        )
+        self.lake = open_or_create(store, settings, query_cluster(self._access))
         self.rounds = 0
         self.shown: dict[int, int] = {}
 
@@ -65,7 +62,7 @@ class Source:
         self.shown[version.version] = self.rounds
 
     def files(self, table: str) -> int:
-        return len(DeltaTable(self.lake.location.path(table)).file_uris())
+        return self.lake.table(table).size().files
 
     def operations(self, table: str) -> list[str]:
         return [each.operation for each in reversed(history(self.lake.table(table), WHOLE))]
@@ -77,19 +74,25 @@ class Source:
 
 
 @pytest.fixture
-def source(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Source]:
-    monkeypatch.setattr(small_files, "COMMITS", COMMITS)
-    with ProducerCluster(ClusterSettings(vbuckets=4, seed=5)) as cluster:
-        yield Source(spark, cluster, settings_for(cluster, tmp_path))
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(vbuckets=4, seed=5)) as running:
+        yield running
 
 
-def test_files_stay_few_and_versions_as_they_were(source: Source) -> None:
+@pytest.mark.slow
+def test_files_stay_few_and_versions_as_they_were(
+    spark: "SparkSession",
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also where drivers end after each round: they compact no more often."""
+    monkeypatch.setattr(small_files, "COMMITS", COMMITS)
+    settings = settings_for(cluster, tmp_path)
+    source = Source(SparkStore(lambda: spark, lake_location(settings)), cluster, settings)
     driver = source.driver()
     most = dict.fromkeys(TABLES, 0)
-    for number in range(2 * COMMITS + 1):
+    for number in range(2 * COMMITS):
         source.round_and_apply(driver if number <= COMMITS else source.driver())
         most = {table: max(most[table], source.files(table)) for table in TABLES}
     for table in TABLES:
@@ -105,28 +108,32 @@ def test_files_stay_few_and_versions_as_they_were(source: Source) -> None:
 
 
 def test_a_large_table_that_was_never_in_order_is_left_to_maintenance(
-    source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """In memory only the log becomes more chunks; a MERGE makes one."""
     monkeypatch.setattr(small_files, "MOST_BYTES", 0)
     monkeypatch.setattr(small_files, "COMMITS", 1)
+    source = Source(MemoryStore(), cluster, settings_for(cluster, tmp_path))
     driver = source.driver()
     with caplog.at_level(logging.WARNING, logger=small_files.__name__):
         for _ in range(2):
             source.round_and_apply(driver)
-    assert "OPTIMIZE" not in source.operations("docs")
-    assert caplog.text.count("table docs: found") == 1
+    assert "OPTIMIZE" not in source.operations("changes")
+    assert caplog.text.count("table changes: found") == 1
     assert "dcplake maintain" in caplog.text
-    source.lake.spark.sql(f"OPTIMIZE {source.lake.table_sql('docs')}").collect()
+    source.lake.changes.optimize({}, 0, whole=False)
     source.round_and_apply(driver)
-    assert source.operations("docs").count("OPTIMIZE") == 2
+    assert source.operations("changes").count("OPTIMIZE") == 2
 
 
 def test_maintenance_compacts_what_only_grows(
-    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+    new_lake_in_memory: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "_MANY_FILES", 4)
-    monkeypatch.setattr(few_rows, "_MOST_FILES", 99)  # as if others inserted the rows, in SQL
-    lake = new_lake(4)
+    lake = new_lake_in_memory(4)
     action = Action.requested("pause", None, {})
     control = Control(lake)
     states = (ActionState.REQUESTED, ActionState.BEGUN, ActionState.BEGUN, ActionState.DONE)
