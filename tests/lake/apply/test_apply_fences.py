@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from dcp.errors import FencedError, LakeError
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
-from dcp.lake.tables.tables import DOCS
+from dcp.lake.tables.tables import DOCS, open_lake
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel
 from tests.lake.model_applies import applies, assert_every_version_exact, next_plan
+from tests.lake.tables_at import no_spark
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -72,14 +74,13 @@ def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
 ) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 54)
-    docs = lake.table_sql("docs")
-    applies(lake, model, 2)
+    applies(lake, model, 1)
     plan = next_plan(lake, model)
     conflicts = itertools.count(1)
 
     def conflict(*_: Any) -> str:
-        lake.spark.newSession().sql(f"OPTIMIZE {docs} FULL")
-        next(conflicts)
+        theirs = open_lake(SparkStore(no_spark, lake.location))
+        theirs.table("docs").set_properties({"note": str(next(conflicts))})
         return "SELECT raise_error('[DELTA_CONCURRENT_DELETE_READ] as Delta says it')"
 
     with monkeypatch.context() as patch:
@@ -100,9 +101,8 @@ def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: 
     plan = next_plan(lake, model)
     made = run_apply(lake, plan, "w")
     model.commit(model.next_round(applied=(made,)))
-    docs = lake.table_sql("docs")
-    for number in range(11):  # Delta writes a checkpoint every ten commits
-        lake.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('note' = '{number}')")
+    for number in range(11):  # there is a checkpoint every ten commits
+        lake.table("docs").set_properties({"note": str(number)})
     log = Path(lake.location.path("docs")) / "_delta_log"
     for version in range(made.version + 1):
         (log / f"{version:020d}.json").unlink()

@@ -3,19 +3,25 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dcp.errors import FencedError, ForeignWriteError, LakeError
 from dcp.lake.adapters import task_files
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.store.file_commit import commit_files
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import DOCS, LakeTables
+from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel
 from tests.lake.model_applies import assert_every_version_exact, next_plan
+from tests.lake.tables_at import no_spark
+from tests.lake.versions import version_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -49,6 +55,11 @@ def do_before_the_commit(patch: pytest.MonkeyPatch, do: Callable[[], object]) ->
     return attempts
 
 
+def another_process(lake: LakeTables) -> LakeTables:
+    """Return the lake as another process opens it, without Spark."""
+    return open_lake(SparkStore(no_spark, lake.location))
+
+
 def data_files(lake: LakeTables) -> int:
     return len(list(Path(lake.location.path("docs")).glob("*.parquet")))
 
@@ -58,27 +69,17 @@ def test_it_is_exact_and_merges_go_on_from_it(new_lake: NewLake) -> None:
     model = LogModel(lake, 80, keys=9)
     made = run_apply(lake, first_plan(lake, model), "w")
     [newest] = history(lake.table("docs"), 1)
-    rows = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql('docs')}").collect()[0][0]
+    rows = version_in(lake, "docs").num_rows
     assert (newest.version, newest.operation, made.inserted) == (made.version, "MERGE", rows)
+    for file in Path(lake.location.path("docs")).glob("*.parquet"):
+        written = pq.read_table(file, columns=["vbucket", "key"]).to_pylist()
+        places = [(row["vbucket"], row["key"]) for row in written]
+        assert places == sorted(places), "rows are sorted within a file"
     merged = run_apply(lake, next_plan(lake, model), "w")
     assert merged.inserted and merged.updated and merged.deleted, "in its files"
     lake.spark.sql(f"OPTIMIZE {lake.table_sql('docs')} FULL")
     run_apply(lake, next_plan(lake, model), "w")
     assert assert_every_version_exact(lake, model) == 3
-
-
-def test_rows_are_sorted_within_a_file(new_lake: NewLake) -> None:
-    lake = new_lake(3)
-    model = LogModel(lake, 72)
-    run_apply(lake, first_plan(lake, model), "w")
-    rows = lake.spark.sql(
-        f"SELECT input_file_name() AS file, vbucket, key FROM {lake.table_sql('docs')}"
-    ).toArrow()
-    by_file: dict[str, list[tuple[int, str]]] = {}
-    for row in rows.to_pylist():
-        by_file.setdefault(row["file"], []).append((row["vbucket"], row["key"]))
-    assert by_file
-    assert all(places == sorted(places) for places in by_file.values())
 
 
 def test_maintenance_in_the_moment_costs_an_attempt_and_no_second_set_of_files(
@@ -87,12 +88,13 @@ def test_maintenance_in_the_moment_costs_an_attempt_and_no_second_set_of_files(
     lake = new_lake(2)
     model = LogModel(lake, 73)
     plan = first_plan(lake, model)
-    note = f"ALTER TABLE {lake.table_sql('docs')} SET TBLPROPERTIES ('note' = 'x')"
-    attempts = do_before_the_commit(monkeypatch, lambda: lake.spark.newSession().sql(note))
+    attempts = do_before_the_commit(
+        monkeypatch, lambda: another_process(lake).table("docs").set_properties({"note": "x"})
+    )
     made = run_apply(lake, plan, "w")
     assert len(attempts) == 2
-    [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.table_sql('docs')}").collect()
-    assert (made.version, detail["numFiles"]) == (plan.held.version + 2, data_files(lake))
+    files = lake.table("docs").size().files
+    assert (made.version, files) == (plan.held.version + 2, data_files(lake))
     assert_every_version_exact(lake, model)
 
 
@@ -101,12 +103,13 @@ def test_rows_of_others_in_the_moment_are_found_and_nothing_is_added(
 ) -> None:
     lake = new_lake(2)
     plan = first_plan(lake, LogModel(lake, 74))
-    docs = lake.table_sql("docs")
-    insert = f"INSERT INTO {docs} (vbucket, key) VALUES (0, 'theirs')"
-    do_before_the_commit(monkeypatch, lambda: lake.spark.newSession().sql(insert))
+    theirs = pa.Table.from_pylist([{"vbucket": 0, "key": "theirs"}], REPLICA)
+    do_before_the_commit(
+        monkeypatch, lambda: another_process(lake).table("docs").append(theirs, {})
+    )
     with pytest.raises(ForeignWriteError, match=r"expected no change of its rows"):
         run_apply(lake, plan, "w")
-    assert lake.spark.sql(f"SELECT key FROM {docs}").collect() == [("theirs",)]
+    assert lake.table("docs").rows("key", "true") == [{"key": "theirs"}]
 
 
 def test_a_driver_that_another_one_overtook_is_fenced(
@@ -134,7 +137,7 @@ def test_a_table_that_got_features_meanwhile_is_left_to_the_next_run_and_a_merge
         LakeError, match=r"found the Delta features inCommitTimestamp.*run it again"
     ):
         run_apply(lake, plan, "w")
-    assert lake.spark.sql(f"SELECT count(*) FROM {docs}").collect()[0][0] == 0
+    assert lake.table("docs").rows("key", "true") == []
     again = plan_apply(lake, DOCS, model.round, NOTHING)
     assert again is not None
     run_apply(lake, again, "w")
