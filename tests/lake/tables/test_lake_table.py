@@ -48,7 +48,6 @@ STATEMENTS = (
     "OPTIMIZE {docs} FULL",
     "RESTORE TABLE {docs} TO VERSION AS OF 4",
     "VACUUM {docs} RETAIN 200 HOURS",
-    "VACUUM {docs}",
 )
 
 FEW_TASKS = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}  # of VACUUM: 10,000
@@ -184,8 +183,10 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_both_read_the_same(changed: LakeTables) -> None:
     table = docs_of(changed)
     quick, slow = without_spark(table), by_spark(table)
+    whole = history(slow, WHOLE)
     for limit in (1, 3, WHOLE):
-        assert history(quick, limit) == history(slow, limit)
+        assert history(quick, limit) == whole[:limit]
+    assert history(slow, 3) == whole[:3]
     told = slow.properties()
     assert quick.properties() == {name: told[name] for name in quick.properties()}
     assert {name for name in told if name.startswith("dcplake.")} <= quick.properties().keys()
@@ -201,10 +202,8 @@ def test_both_read_the_same(changed: LakeTables) -> None:
 
 def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables) -> None:
     table = docs_of(changed)
-    for number in range(12):
-        changed.spark.sql(
-            f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('dcplake.b' = '{number}')"
-        ).collect()
+    for number in range(4):  # Delta writes a checkpoint at version 10
+        by_spark(table).set_properties({"dcplake.b": str(number)})
     log = folder_of(changed) / "_delta_log"
     checkpoint = max(int(file.name.split(".")[0]) for file in log.glob("*.checkpoint*.parquet"))
     for file in log.glob("*.json"):
@@ -212,7 +211,7 @@ def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables)
             file.unlink()
     quick, slow = without_spark(table), by_spark(table)
     assert history(quick, WHOLE) == history(slow, WHOLE)
-    assert quick.properties()["dcplake.b"] == "11"
+    assert quick.properties()["dcplake.b"] == "3"
     assert quick.rows("count(*) AS found", "true") == slow.rows("count(*) AS found", "true")
 
 
