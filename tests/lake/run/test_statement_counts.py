@@ -139,10 +139,6 @@ def test_an_idle_look_asks_nothing_of_spark(warm: WarmDriver) -> None:
     require_idle_looks_without_jobs(warm)
 
 
-def test_a_round_of_a_thousand_changes_and_its_apply(warm: WarmDriver) -> None:
-    require_few_jobs(warm)
-
-
 def test_a_lake_in_a_catalog_costs_what_one_in_a_folder_costs(
     warm_in_catalog: WarmDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,20 +168,17 @@ def test_a_lake_in_a_catalog_costs_what_one_in_a_folder_costs(
     assert merge.startswith("\nMERGE INTO")
 
 
-def test_a_check_of_a_thousand_changed_rows(warm: WarmDriver) -> None:
+def test_a_round_of_a_thousand_changes_its_apply_its_check_and_what_takes_some_back(
+    warm: WarmDriver,
+) -> None:
     lake = warm.driver.lake
     write_results(lake, check_replica(lake))
-    warm.change(CHANGES, seed=7)
-    warm.driver.apply(warm.round().round, force=False)
+    require_few_jobs(warm)
     report, jobs, commits = warm.counted(lambda: check_replica(lake))
     assert (report.scope, report.rows, report.failed) == (CheckScope.CHANGED, CHANGES, ())
     assert jobs <= CHECK_JOBS
     assert commits == 0
 
-
-def test_an_apply_that_takes_a_hundred_rows_back(warm: WarmDriver) -> None:
-    warm.change(CHANGES, seed=3)
-    warm.driver.apply(warm.round().round, force=False)
     for node in range(2):
         warm.cluster.crash_restart(node, lost_seqnos=25)
     warm.change(1, seed=5)
