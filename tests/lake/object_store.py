@@ -149,10 +149,9 @@ class ObjectStore:
 
     def write(self, path: str, content: bytes, days_old: int) -> None:
         """Put an object into the bucket, as if it had been written some days ago."""
-        with self.files.open_output_stream(f"{BUCKET}/{path}") as sink:
-            sink.write(content)
         [account] = s3_backends.values()
-        account["aws"].buckets[BUCKET].keys[path].last_modified -= timedelta(days=days_old)
+        made = account["aws"].put_object(BUCKET, path, content)
+        made.last_modified -= timedelta(days=days_old)
 
     def take_copy(self, folder: Path, prefix: str) -> None:
         """Put the files of a folder below a prefix of the bucket."""

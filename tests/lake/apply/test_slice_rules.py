@@ -34,7 +34,7 @@ def state_at(
     )
 
 
-@pytest.mark.parametrize("seed", seeds(30, soak_count=400))
+@pytest.mark.parametrize("seed", seeds(15, soak_count=400))
 def test_every_version_is_exact_over_forks(seed: int) -> None:
     log = ForkingLog(seed)
     choice = random.Random(seed)
