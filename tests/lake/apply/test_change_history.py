@@ -1,27 +1,27 @@
 """Change history: the log has all versions, several in one snapshot; replicas have the newest."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import pytest
 
 from dcp.lake.apply import applier
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views_sql import row_history_sql
 from dcp.lake.run.run import run
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import REPEATING
+from tests.lake.apply.test_keys_without_repeats import require_no_key_twice
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
@@ -29,9 +29,6 @@ from tests.lake.replicas import (
     source_rows,
     table_rows,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -106,8 +103,9 @@ def cluster() -> Iterator[ProducerCluster]:
         yield running
 
 
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_every_version_is_in_the_history_and_the_newest_in_the_replica(
-    spark: "SparkSession",
+    view: Callable[[LakeTables], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cluster: ProducerCluster,
@@ -126,37 +124,46 @@ def test_every_version_is_in_the_history_and_the_newest_in_the_replica(
             ({"target_bytes": 1024}, "every_round"),
         )
     )
-    written = Written(cluster)
-    # What is too much for the driver Spark chooses and merges; the first apply writes files.
-    by_spark = partial(plan_apply, budget=RowBudget(rows=0))
+    written, plans = Written(cluster), list[ApplyPlan]()
+
+    def left_to_tasks(
+        lake: LakeTables, replica: ReplicaTable, to_round: int, *_: Any
+    ) -> ApplyPlan | None:
+        plan = plan_apply(lake, replica, to_round, RowBudget(rows=0))
+        if plan is not None:
+            require_no_key_twice(lake, plan)
+            plans.append(plan)
+        return plan
+
     with monkeypatch.context() as patched:
-        patched.setattr(applier, "plan_apply", lambda *found: by_spark(*found[:3]))
+        patched.setattr(applier, "plan_apply", left_to_tasks)
         written.write(120)
-        lake = received(written, in_one, spark)
+        lake = received(written, in_one)
         assert markers_of_a_snapshot(lake, 1) == [[REPEATING]] * VBUCKETS
         assert table_rows(lake, None) == source_rows(cluster, written.received)
         written.write(60)
         written.compact()
         written.write(15)
-        lake = received(written, unapplied, spark)
+        lake = received(written, unapplied)
         assert markers_of_a_snapshot(lake, 2) == [[0, REPEATING]] * VBUCKETS
+        view(lake)
         require_live_exact(lake, cluster, 2)
         require_history(lake, written)
         written.write(160)
-        lake = received(written, in_parts, spark)
-    assert latest_round(lake) > 3
+        lake = received(written, in_parts)
+    assert latest_round(lake) > 3 and len(plans) > 2
     written.lose()
     written.write(30)
-    lake = received(written, in_one, spark)
+    lake = received(written, in_one)
     require_history(lake, written)
     assert require_every_version_exact(lake, cluster) >= 3
-    assert verify(in_one, spark=spark).result == "equal"
+    assert verify(in_one).result == "equal"
 
 
-def received(written: Written, settings: Settings, spark: "SparkSession") -> LakeTables:
-    run(settings, once=True, spark=spark)
+def received(written: Written, settings: Settings) -> LakeTables:
+    run(settings, once=True)
     written.receive()
-    return lake_of(settings, spark)
+    return lake_of(settings)
 
 
 def require_history(lake: LakeTables, written: Written) -> None:
