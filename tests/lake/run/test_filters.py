@@ -1,9 +1,9 @@
 """A filtered lake from end to end: its tables, another filter, and what verify compares."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,15 +12,12 @@ from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
-from dcp.lake.tables.tables import replicas_in
+from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
-from tests.lake.versions import table_at, version_in
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.lake.versions import version_in
 
 KEYS = [b"key-%d" % number for number in range(12)]
 
@@ -88,30 +85,33 @@ def test_tables_hold_what_passes(cluster: ProducerCluster, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("lakes_in_memory")
 def test_verify_compares_what_passes(
-    cluster: ProducerCluster, spark: "SparkSession", tmp_path: Path
+    cluster: ProducerCluster, view: Callable[[LakeTables], None], tmp_path: Path
 ) -> None:
     settings = settings_for(cluster, tmp_path, filter={"include_collections": ("s.d",)})
 
     def require_equal(settings: Settings) -> None:
-        run(settings, once=True, spark=spark)
-        report = verify(settings, spark=spark)
+        run(settings, once=True)
+        lake = lake_of(settings)
+        view(lake)
+        report = verify(settings)
         assert (report.result, report.not_compared) == ("equal", ()), report
-        lake = lake_of(settings, spark)
         assert {each.table for each in report.tables} == {each.name for each in replicas_in(lake)}
 
     require_equal(settings)
     some_keys = other(settings, include_collections=("s.d",), include_keys="1$")
-    unread = verify(some_keys, spark=spark)
+    unread = verify(some_keys)
     assert (unread.differing, [left.vbucket for left in unread.not_compared]) == (0, [0, 1, 2, 3])
     require_equal(some_keys)
     cluster.drop_collection("s", "d")
-    run(settings, once=True, spark=spark)
-    assert verify(settings, spark=spark).result == "equal"
+    run(settings, once=True)
+    assert verify(settings).result == "equal"
 
 
 @pytest.mark.slow
-def test_a_lake_that_starts_now(spark: "SparkSession", tmp_path: Path) -> None:
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_lake_that_starts_now(view: Callable[[LakeTables], None], tmp_path: Path) -> None:
     """Over a failover to below its start, and a rollback to 0 of one that was away too long."""
     settings = ClusterSettings(nodes=2, vbuckets=2, seed=7)
     with ProducerCluster(settings) as cluster:
@@ -119,13 +119,13 @@ def test_a_lake_that_starts_now(spark: "SparkSession", tmp_path: Path) -> None:
         lake_settings = settings_for(cluster, tmp_path, filter={"since": "now"})
 
         def require(*keys: bytes) -> None:
-            run(lake_settings, once=True, spark=spark)
-            lake = lake_of(lake_settings, spark)
-            found = table_at(lake.location.path("docs")).column("key").to_pylist()
+            run(lake_settings, once=True)
+            found = version_in(lake_of(lake_settings), "docs").column("key").to_pylist()
             assert sorted(found) == sorted(key.decode() for key in keys)
 
         def require_equal() -> None:
-            report = verify(lake_settings, spark=spark)
+            view(lake_of(lake_settings))
+            report = verify(lake_settings)
             assert (report.result, report.not_compared) == ("equal", ()), report
 
         require()
