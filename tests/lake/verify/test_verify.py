@@ -1,4 +1,4 @@
-"""Verifications of real tables against the real producer: what they find, and what they let pass.
+"""Verifications against the real producer: what they find, and what they let pass.
 
 The tests share one lake, which is as they found it when they end; the cluster may have moved on
 meanwhile, which a verification must let pass.
@@ -6,22 +6,24 @@ meanwhile, which a verification must let pass.
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from dcp.cli.main import main
+from dcp.lake.adapters.opening import lake_location
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.progress import RoundProgress
 from dcp.lake.run.run import run
+from dcp.lake.spark.beside import session_beside
 from dcp.lake.tables.applied_version import BEGINNING
-from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
+from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.tables import DOCS, ReplicaTable, ensure_replicas
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_frames import (
     DIFFERS,
@@ -39,6 +41,8 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import join_xattrs
+from tests.lake.commits_by_hand import put_rows, write_to_disk
+from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import (
     PASSWORD_FILE,
     QUICK_ROUND,
@@ -64,31 +68,41 @@ ODD_VALUES = (
 REPLICA_COLUMNS = ("collection_id", "vbucket", "key", "seqno", "cas")
 
 
+Rows = list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class World:
-    """A bucket and its lake."""
+    """A bucket and its lake, which is in memory."""
 
     cluster: ProducerCluster
     settings: Settings
-    lake: LakeTables
+    store: MemoryStore
     folder: Path
 
-    def verify(self, **options: object) -> VerifyReport:
-        return verify(self.settings, spark=self.lake.spark, **options)  # type: ignore[arg-type]
-
-    def sql(self, statement: str) -> None:
-        self.lake.spark.sql(statement.replace("DOCS", self.lake.table_sql("docs"))).collect()
+    def verify(self, settings: Settings | None = None, **options: Any) -> VerifyReport:
+        """Verify the lake, perhaps by the settings of another bucket."""
+        with in_memory(self.store):
+            return verify(settings or self.settings, **options)
 
     @contextmanager
-    def tampered(self, *statements: str) -> Iterator[None]:
-        """Change the replica by hand, and take that back in the end."""
-        before = history(self.lake.table("docs"), 1)[0].version
-        for statement in statements:
-            self.sql(statement)
+    def tampered(self, tamper: Callable[[Rows], Rows]) -> Iterator[None]:
+        """Change the replica's rows by hand, and take that back in the end."""
+        docs = self.store.table("docs")
+        before = docs.kept.newest
+        docs.delete(None, {})
+        docs.append(pa.Table.from_pylist(tamper(before.rows.to_pylist()), REPLICA), {})
         try:
             yield
         finally:
-            self.sql(f"RESTORE TABLE DOCS TO VERSION AS OF {before}")
+            docs.restore(before.number)
+
+
+@contextmanager
+def in_memory(store: MemoryStore) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dcp.lake.adapters.opening.SparkStore", lambda *_: store)
+        yield
 
 
 def write(cluster: ProducerCluster, count: int) -> None:
@@ -118,10 +132,12 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
         start_beyond_signed(cluster)
         write(cluster, DOCUMENTS)
         settings = settings_for(cluster, folder, source=QUICK_SOURCE, round=QUICK_ROUND)
-        run(settings, once=True, spark=spark)
-        lake = lake_of(settings, spark)
-        ensure_replicas(lake, [ReplicaTable("docs__s__dropped__8", 8)])
-        yield World(cluster, settings, lake, folder)
+        store = MemoryStore()
+        with in_memory(store):
+            run(settings, once=True)
+            ensure_replicas(lake_of(settings), [ReplicaTable("docs__s__dropped__8", 8)])
+        store.viewer = session_beside(spark)
+        yield World(cluster, settings, store, folder)
 
 
 C = 2**63 + 100
@@ -254,27 +270,34 @@ def test_an_equal_lake_takes_one_look_without_values(world: World) -> None:
 
 
 def test_changes_by_hand_are_found_key_by_key(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In Delta's files, and by the command."""
+    location = lake_location(world.settings)
+    write_to_disk(world.store, location)
     changed, missing, renamed, doubled = (key_in(world.cluster, 0, n) for n in range(4))
-    with world.tampered(
-        f"DELETE FROM DOCS WHERE key = '{missing}'",
-        f"UPDATE DOCS SET cas = cas + IF(key = '{changed}', 1, 0), "
-        f"key = IF(key = '{renamed}', 'extra', key) WHERE key IN ('{changed}', '{renamed}')",
-        f"INSERT INTO DOCS SELECT * FROM DOCS WHERE key = '{doubled}'",
-    ):
-        hooks = Hooks()
-        found = world.verify(observer=hooks)
-        config = world.folder / "dcplake.toml"
-        seeds = ", ".join(f'"{seed}"' for seed in world.cluster.seeds)
-        config.write_text(
-            f'[source]\nseeds = [{seeds}]\nusername = "{USER}"\n'
-            f'password_file = "{world.folder / PASSWORD_FILE}"\n'
-            f'[lake]\nroot = "{world.folder / "lake"}"\n'
-        )
-        words = ["verify", "--config", str(config), "--vbuckets", "0-1", "--keys", "2", "--json"]
-        assert main(words) == 10
-        assert main([*words, "--vbuckets", "1-2"]) == 0
+
+    def tamper(rows: Rows) -> Rows:
+        by_key = {row["key"]: row for row in rows}
+        del by_key[missing]
+        by_key[changed]["cas"] += 1
+        by_key[renamed]["key"] = "extra"
+        return [*by_key.values(), by_key[doubled]]
+
+    rows = world.store.table("docs").kept.newest.rows.to_pylist()
+    put_rows(location.path("docs"), pa.Table.from_pylist(tamper(rows), REPLICA))
+    hooks = Hooks()
+    found = verify(world.settings, spark=spark, observer=hooks)
+    config = world.folder / "dcplake.toml"
+    seeds = ", ".join(f'"{seed}"' for seed in world.cluster.seeds)
+    config.write_text(
+        f'[source]\nseeds = [{seeds}]\nusername = "{USER}"\n'
+        f'password_file = "{world.folder / PASSWORD_FILE}"\n'
+        f'[lake]\nroot = "{location}"\n'
+    )
+    words = ["verify", "--config", str(config), "--vbuckets", "0-1", "--keys", "2", "--json"]
+    assert main(words) == 10
+    assert main([*words, "--vbuckets", "1-2"]) == 0
     assert hooks.looks == [("comparing", VBUCKETS), *[("looking closer", 1)] * 2]
     assert {(each.key, each.kind) for each in found.keys} == {
         (changed, DIFFERS),
@@ -303,14 +326,19 @@ def test_changes_by_hand_are_found_key_by_key(
 
 def test_a_change_that_was_taken_back_meanwhile_is_none(world: World) -> None:
     """The third look is at the newest version."""
-    where = f"WHERE key = '{key_in(world.cluster, 1)}'"
-    world.sql(f"UPDATE DOCS SET seqno = seqno + 1 {where}")
+    key = key_in(world.cluster, 1)
 
-    def take_back(look: int) -> None:
-        if look == 2:
-            world.sql(f"UPDATE DOCS SET seqno = seqno - 1 {where}")
+    def tamper(rows: Rows) -> Rows:
+        return [row | {"seqno": row["seqno"] + (row["key"] == key)} for row in rows]
 
-    found = world.verify(observer=Hooks(end=take_back))
+    with ExitStack() as until_taken_back:
+        until_taken_back.enter_context(world.tampered(tamper))
+
+        def take_back(look: int) -> None:
+            if look == 2:
+                until_taken_back.close()
+
+        found = world.verify(observer=Hooks(end=take_back))
     assert (found.result, found.suspects, found.differing) == ("equal", 1, 0)
 
 
@@ -357,8 +385,7 @@ def test_rows_of_a_branch_that_the_source_lost_are_a_difference(
         with promoted.batch():
             for number in range(DOCUMENTS - 2):
                 promoted.set(b"key-%d" % number, b"v" * VALUE_BYTES)
-        settings = replace(settings_for(promoted, tmp_path), lake=world.settings.lake)
-        found = verify(settings, spark=world.lake.spark, keys=100)
+        found = world.verify(settings_for(promoted, tmp_path), keys=100)
     lost = {f"key-{n}" for n in (DOCUMENTS - 2, DOCUMENTS - 1)}
     assert {each.kind for each in found.keys} == {IN_REPLICA_ONLY}
     assert {each.key for each in found.keys} == lost | {"\\xfffe", "\\x5c783431", "nul\0key"}
@@ -384,8 +411,7 @@ def test_what_left_memory_is_equal_on_servers_of_each_kind(
         write(cluster, DOCUMENTS)
         for vbucket in cluster.bucket.vbuckets:
             vbucket.data.checkpoints.expel()
-        settings = replace(settings_for(cluster, tmp_path), lake=world.settings.lake)
-        found = verify(settings, spark=world.lake.spark)
+        found = world.verify(settings_for(cluster, tmp_path))
         sent_bytes = cluster.counters().bytes_sent
     assert found.result == "equal", str(found)
     assert found.suspects == 0, "seen at the first look"
