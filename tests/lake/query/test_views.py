@@ -1,12 +1,13 @@
 """The views of documents, pending changes, positions and rounds."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dcp.lake.adapters.transaction import session_settings_for_a_while
-from dcp.lake.query.views import register_views
+from dcp.lake.query.views import register_views, rounds
 from dcp.lake.tables.tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending
@@ -40,8 +41,11 @@ def rows(lake: LakeTables, query: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewLake) -> None:
-    lake = new_lake(1)
+def test_documents_as_text_and_as_variant_with_the_reason_why_not(
+    new_lake_in_memory: NewLake, view: Callable[[LakeTables], None]
+) -> None:
+    lake = new_lake_in_memory(1)
+    view(lake)
     model = LogModel(lake, 1)
     [vb] = model.vbuckets
     model.write_snapshot(vb, len(DOCUMENTS))
@@ -74,8 +78,11 @@ def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewL
     assert [each["xattrs"] for each in maps] == [wanted, *[None] * (len(DOCUMENTS) - 1)]
 
 
-def test_pending_changes_positions_rounds_and_a_look_up_by_key(new_lake: NewLake) -> None:
-    lake = new_lake(2)
+def test_pending_changes_positions_and_rounds(
+    new_lake_in_memory: NewLake, view: Callable[[LakeTables], None]
+) -> None:
+    lake = new_lake_in_memory(2)
+    view(lake)
     model = LogModel(lake, 2)
     first, second = model.vbuckets
     model.write_snapshot(first, 4)
@@ -86,29 +93,33 @@ def test_pending_changes_positions_rounds_and_a_look_up_by_key(new_lake: NewLake
     number = 2
     changes = model.read(first, 3, number) + model.read(second, 5, number)
     model.commit(model.next_round(changes))
-    register_views(lake)
-    pending = rows(lake, "SELECT state, vbucket, seqno, `table` FROM pending_changes")
+    pending = asked(lake, "SELECT state, vbucket, seqno, `table` FROM pending_changes").to_pylist()
     states = {(row["vbucket"], int(row["seqno"])): row["state"] for row in pending}
     # The apply of round 1 is not in the log's index yet; the table's history tells of it.
     assert states == {(0, item.seqno): "complete" for item in first.items[4:]} | {
         (1, item.seqno): "incomplete" for item in second.items[:5]
     }
-    positions = rows(lake, "SELECT * FROM positions ORDER BY vbucket")
+    positions = asked(lake, "SELECT * FROM positions ORDER BY vbucket").to_pylist()
     assert [row["round"] for row in positions] == [2, 2]
     assert [int(row["complete_seqno"]) for row in positions] == [
         vb.state.complete_seqno for vb in (first, second)
     ]
-    listed = rows(lake, "SELECT round, version, vbuckets, stored_bytes > 0 AS b FROM rounds")
-    assert listed == [
+    listed = rounds(lake).selectExpr("round", "version", "vbuckets", "stored_bytes > 0 AS b")
+    assert listed.toArrow().to_pylist() == [
         {"round": 1, "version": 1, "vbuckets": 1, "b": True},
         {"round": 2, "version": 2, "vbuckets": 2, "b": True},
     ]
 
-    # A look-up by key reads the files of one vbucket.
+
+def test_a_look_up_by_key_reads_the_files_of_one_vbucket(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    register_views(lake)
     with session_settings_for_a_while(lake.spark, {"spark.sql.debug.maxToStringFields": "1000"}):
-        plan = lake.spark.sql(
+        [row] = rows(
+            lake,
             "EXPLAIN SELECT * FROM docs_live WHERE vbucket = vbucket_of('airport_EDDB') "
-            "AND key = 'airport_EDDB'"
-        ).collect()[0][0]
+            "AND key = 'airport_EDDB'",
+        )
+    [plan] = row.values()
     assert "EqualTo(key,airport_EDDB)" in plan, "the plan is cut short"
     assert "crc32" not in plan, "the function was not folded into a literal"
