@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,9 +27,6 @@ from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import asked
 from tests.lake.versions import version_in
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = pytest.mark.timeout(900)
 
 VBUCKETS = 4
@@ -38,12 +35,8 @@ KEYS = [b"key-%d" % number for number in range(20)]
 
 @dataclass
 class World:
-    """A bucket with the collection ``s.c``, and its lake; without Spark it is in memory.
+    """A bucket with the collection ``s.c``, and its lake in memory, which Spark can ``view``."""
 
-    ``view`` lets Spark query a lake in memory.
-    """
-
-    spark: "SparkSession | None"
     view: Callable[[LakeTables], None]
     cluster: ProducerCluster
     settings: Settings
@@ -59,14 +52,15 @@ class World:
                 )
 
     def run(self) -> None:
-        run(self.settings, once=True, spark=self.spark)
+        run(self.settings, once=True)
 
     def verify(self) -> VerifyReport:
-        return verify(self.settings, spark=self.spark)
+        self.view(self.lake)
+        return verify(self.settings)
 
     @property
     def lake(self) -> LakeTables:
-        return lake_of(self.settings, self.spark)
+        return lake_of(self.settings)
 
     def replica(self, name: str = "c") -> ReplicaTable:
         """The newest replica of that name, of a collection that exists or existed."""
@@ -112,15 +106,12 @@ class Mark:
 
 
 @pytest.fixture
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(tmp_path: Path, request: pytest.FixtureRequest, lakes_in_memory: None) -> Iterator[World]:
     """On one node; on two, where a test says so, the second of which has the vbuckets 2 and 3."""
-    chosen = getattr(request, "param", {})
-    spark = request.getfixturevalue("spark" if "on_disk" in chosen else "lakes_in_memory")
-    nodes = 2 if "two_nodes" in chosen else 1
+    nodes = getattr(request, "param", 1)
 
     def view(lake: LakeTables) -> None:
-        if spark is None:
-            request.getfixturevalue("view")(lake)
+        request.getfixturevalue("view")(lake)
 
     chosen_cluster = ClusterSettings(nodes=nodes, vbuckets=VBUCKETS, replicas=nodes - 1, seed=5)
     with ProducerCluster(chosen_cluster) as cluster:
@@ -128,7 +119,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
             cluster, tmp_path, round={"quiet_seconds": 0.2}, apply={"when": "every_round"}
         )
         cluster.create_scope("s")
-        found = World(spark, view, cluster, settings)
+        found = World(view, cluster, settings)
         found.make("c")
         yield found
 
@@ -157,9 +148,9 @@ def test_a_flush_takes_effect_everywhere_with_the_snapshot_that_carries_it(world
 
     nowhere = replace(world.settings.source, seeds=("127.0.0.1:1",))
     without_cluster = replace(world.settings, source=nowhere)
-    made = apply_pending(without_cluster, observer=Observer(), spark=world.spark)
+    made = apply_pending(without_cluster, observer=Observer())
     assert [version.table for version in made] == [table]
-    assert apply_pending(without_cluster, observer=Observer(), spark=world.spark) == []
+    assert apply_pending(without_cluster, observer=Observer()) == []
     assert world.keys(table) == set(KEYS[:1])
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:1])
     history = world.sql(
@@ -258,7 +249,7 @@ def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
     assert world.keys(gone) == set() and world.keys(second) == set(KEYS[5:8])
 
 
-@pytest.mark.parametrize("world", [{"two_nodes"}], indirect=True)
+@pytest.mark.parametrize("world", [2], indirect=True)
 @pytest.mark.slow
 def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(world: World) -> None:
     """The cluster's manifest goes back with the node: the drop never happened in its vbuckets."""
@@ -314,7 +305,6 @@ def test_a_rollback_over_a_flush_to_a_history_with_another_one(world: World) -> 
     assert world.keys(table) == set(KEYS[3:5])
 
 
-@pytest.mark.parametrize("world", [{"on_disk"}], indirect=True)
 @pytest.mark.slow
 def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_have_taken(
     world: World, monkeypatch: pytest.MonkeyPatch
