@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks._documents import key_of
 from benchmarks._producer import BENCH_VBUCKETS, PASSWORD, USER, BenchProducer
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
-from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.observer import Observer, RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.session import build_session

@@ -29,8 +29,7 @@ import pyarrow as pa
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import StepTimes, line, session, settings_for
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.receive import TaskReceiver
-from dcp.lake.receive.round_tasks import receive_function
+from dcp.lake.receive.receive import TaskReceiver, receive_function
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.rounds.planning import LakePosition, plan_round

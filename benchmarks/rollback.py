@@ -35,7 +35,7 @@ from benchmarks._runs import (
     settings_for,
 )
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.apply.replica_facts import LakeFacts
+from dcp.lake.apply.readable_slice import LakeFacts
 from dcp.lake.config.settings import Settings
 from dcp.lake.run import driver
 from dcp.lake.run.run import run

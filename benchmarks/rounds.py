@@ -43,8 +43,8 @@ from benchmarks._runs import (
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import Settings
 from dcp.lake.quality.quality import check_replica
-from dcp.lake.quality.quality_results import write_results
-from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.quality.quality_report import write_results
+from dcp.lake.rounds.observer import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.run import run

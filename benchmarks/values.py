@@ -31,8 +31,7 @@ from benchmarks._producer import PASSWORD, USER, BenchProducer
 from benchmarks._runs import settings_for
 from benchmarks.end_to_end import plan_for
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.branch_lookup import BranchLookup
+from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.receive.stop_policy import UNLIMITED

@@ -19,7 +19,7 @@ from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.quality.quality import check_replica
 from dcp.lake.quality.quality_engine import write_data_docs
-from dcp.lake.quality.quality_results import write_results
+from dcp.lake.quality.quality_report import write_results
 from dcp.lake.quality.quality_suite import load_suite
 
 

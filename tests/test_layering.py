@@ -200,7 +200,7 @@ MAY_NAME_DELTA: dict[str, str] = {
     "dcp/lake/config/storage_options.py": "the setting of a log store is Delta's",
     "dcp/lake/spark/jars.py": "downloads jars, which are no files of a lake",
     "dcp/lake/spark/failures.py": "messages of Spark name files of the log",
-    "dcp/lake/config/path_settings.py": "tells a folder with a lake, which nobody has opened yet",
+    "dcp/lake/config/settings_load.py": "tells a folder with a lake, which nobody has opened yet",
     "dcp/lake/query/query.py": "tells users how they name a table in SQL",
     "dcp/cli/lake/sql.py": "tells users how they name a table in SQL",
     "dcp/cli/demo/demo.py": "shows what users ask in SQL",

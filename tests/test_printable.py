@@ -85,5 +85,5 @@ def test_a_record_of_the_log_is_one_line() -> None:
 
 def test_a_label_of_a_metric_is_printable_and_escaped_as_prometheus_reads_it() -> None:
     sample = Sample("up", {"consumer": 'a"\\\n\0\r'}, 1)
-    _, _, line = exposition_of([sample], {"up": ("gauge", "Is up.")}).splitlines()
+    _, _, line = exposition_of([sample], {"up": "Is up."}).splitlines()
     assert line == r'up{consumer="a\"\\\n\\x00\\r"} 1.0'

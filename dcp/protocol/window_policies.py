@@ -23,7 +23,7 @@ Q is the memory for the quota, n the consumers that are connected, lo and hi are
 
 ``set_quota`` and ``set_config`` are what an operator of a server may change while it runs; cases of
 policies (``tests/conformance.py``) do. A round's windows are planned once, by ``window_of_each``
-(``dcp/lake/config/window_plan.py``).
+(``dcp/lake/config/flow_control_settings.py``).
 
 Percentages are computed as the engine does, in floats of 64 bits. Source: kv_engine
 ``dcp/flow-control-manager.cc`` of 6.5 (four policies, until 7.2) and of 7.6 (``ratio``).

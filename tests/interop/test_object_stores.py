@@ -14,7 +14,7 @@ import pytest
 
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
-from dcp.lake.run.checked_step import CheckedStep
+from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.object_place import ObjectPlace
 from dcp.lake.store.place import LOG, commit_name

@@ -11,8 +11,14 @@ import pytest
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.tables import DOCS, LakeTables, create_lake, ensure_replicas, open_lake
+from dcp.lake.tables.tables import (
+    DOCS,
+    LakeIdentity,
+    LakeTables,
+    create_lake,
+    ensure_replicas,
+    open_lake,
+)
 from tests.lake.driver_host import QUICKLY_GIVEN_UP, DriverHost
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 

@@ -18,8 +18,7 @@ from dcp.client.delivery import Delivery, Receipt
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.branch_lookup import BranchLookup
+from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.tables.schema import RowKind
 from dcp.protocol.events import Items, SnapshotStarted
 from dcp.protocol.negotiation import STREAM_WINDOW

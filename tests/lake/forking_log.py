@@ -14,7 +14,7 @@ import pyarrow as pa
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.planning import plan_apply
-from dcp.lake.apply.replica_facts import LakeFacts
+from dcp.lake.apply.readable_slice import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.log.changes import append_round

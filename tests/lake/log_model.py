@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
-from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES
 from dcp.lake.apply.planning import plan_apply
+from dcp.lake.apply.readable_slice import LARGE_DOCUMENT_BYTES
 from dcp.lake.log.applied import applied_to_batch
 from dcp.lake.log.changes import append_round
 from dcp.lake.receive.keys import key_string

@@ -50,7 +50,7 @@ def memory_bound(
 ) -> MemoryBound:
     """Return the bound for ``tasks`` tasks with ``connections`` nodes each.
 
-    ``window_bytes`` is the window of each connection (``window_plan.py``).
+    ``window_bytes`` is the window of each connection (``flow_control_settings.py``).
     """
     worker = worker_bytes(connections, window_bytes, batch_bytes)
     return MemoryBound(

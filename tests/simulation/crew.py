@@ -16,7 +16,7 @@ import dcp.lake.apply.applier
 import dcp.lake.apply.apply
 import dcp.lake.apply.audit
 import dcp.lake.log.changes
-import dcp.lake.run.round
+import dcp.lake.run.driver
 from dcp.errors import (
     DcplakeError,
     FencedError,
@@ -62,7 +62,7 @@ def steps_told(reached: Callable[[str], None]) -> Iterator[None]:
         dcp.lake.apply.apply,
         dcp.lake.apply.audit,
         dcp.lake.log.changes,
-        dcp.lake.run.round,
+        dcp.lake.run.driver,
     )
     with ExitStack() as stack:
         for module in modules:

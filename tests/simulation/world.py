@@ -29,7 +29,7 @@ from dcp.lake.config.settings import (
     Settings,
     SourceSettings,
 )
-from dcp.lake.maintain.clean_changes import clean
+from dcp.lake.maintain.cleaning import clean
 from dcp.lake.maintain.maintenance_work import MaintenanceWork
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.run.persistence_gate import PersistenceGate

@@ -12,7 +12,7 @@ from dcp.printable import printable
 
 if TYPE_CHECKING:
     from dcp.lake.run.check_up import CheckedSource
-    from dcp.lake.run.checked_step import CheckedStep, Finding, Tell
+    from dcp.lake.run.set_up_check import CheckedStep, Finding, Tell
 
 EPILOG: Final = """\
 Takes the way of a run, with a run's connections, up to the first rows of one vbucket. It writes
@@ -53,7 +53,7 @@ def _tell_json(step: "CheckedStep") -> None:
 
 def _check_clock(source: "CheckedSource", tell: "Tell") -> None:
     """Compare the clocks; a node that does not tell its time to this user is no failure."""
-    from dcp.lake.run.checked_step import checking
+    from dcp.lake.run.set_up_check import checking
 
     with checking("clock", tell) as finding:
         try:

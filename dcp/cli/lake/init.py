@@ -64,9 +64,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
 ) -> int:
     """Ask, look at the cluster, and write."""
     from dcp.cli.views.bucket_look import look_at_bucket
-    from dcp.lake.config.path_settings import with_paths_placed
     from dcp.lake.config.settings_document import document_of
-    from dcp.lake.config.settings_load import load_settings
+    from dcp.lake.config.settings_load import load_settings, with_paths_placed
 
     _require_free(file)
     told = {
@@ -115,9 +114,8 @@ def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object
 
     """
     from dcp.lake.config.lake_root import is_on_s3
-    from dcp.lake.config.path_settings import placed
     from dcp.lake.config.settings import SourceSettings
-    from dcp.lake.config.settings_load import load_settings
+    from dcp.lake.config.settings_load import load_settings, placed
 
     values = dict(given)
     defaults = SourceSettings()

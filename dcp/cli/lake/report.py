@@ -22,8 +22,7 @@ def run(
 ) -> int:
     """Read the lake, and write or print."""
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.monitor.figures import FiguresReader
-    from dcp.lake.monitor.page import figures_json, page_html
+    from dcp.lake.monitor.figures import FiguresReader, figures_json, page_html
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:

@@ -78,8 +78,7 @@ def _ask(
     settings: "Settings", question: str, limit: int, *, as_json: bool, may_write: bool
 ) -> None:
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.query.query import answer, first_rows, show_for_queries
-    from dcp.lake.query.read_only import refuse_writing
+    from dcp.lake.query.query import answer, first_rows, refuse_writing, show_for_queries
 
     # A request may be written while a driver holds the lock.
     takes_lock = may_write and not _REQUEST.match(question)

@@ -14,7 +14,7 @@ from dcp.lake.verify.verify_report import DEFAULT_KEYS
 from dcp.lake.verify.verify_source import VerifyObserver
 
 if TYPE_CHECKING:
-    from dcp.lake.rounds.progress import RoundProgress
+    from dcp.lake.rounds.observer import RoundProgress
 
 EPILOG: Final = """\
 Streams the metadata (key, seqno, CAS; no values) of the WHOLE bucket, from the first change on, and

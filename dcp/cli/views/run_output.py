@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 from dcp.cli.terminal.output import say, say_json
 from dcp.cli.terminal.progress import ProgressDisplay
 from dcp.cli.views.seqno_progress import seqno_display
-from dcp.lake.rounds.backfill_report import BackfillReport
-from dcp.lake.rounds.observer import NEXT_ROUND, Observer
-from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.backfill_plan import BackfillReport
+from dcp.lake.rounds.observer import NEXT_ROUND, Observer, RoundProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.applied_version import AppliedVersion

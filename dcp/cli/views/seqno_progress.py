@@ -3,7 +3,7 @@
 from time import monotonic
 
 from dcp.cli.terminal.progress import ProgressDisplay, display
-from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.observer import RoundProgress
 
 
 def seqno_display(

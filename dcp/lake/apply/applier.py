@@ -9,27 +9,90 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
+from dcp.lake.apply.apply_thread import in_thread
 from dcp.lake.apply.audit import write_audit
-from dcp.lake.apply.cadence import is_due, pending_of
-from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.apply.planning import EMPTY_ROUNDS, plan_apply
 from dcp.lake.apply.quiet_tables import QuietTables
+from dcp.lake.apply.readable_slice import slice_to_publish
+from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import newest_round, round_time
+from dcp.lake.log.slice_rows import count_rows
 from dcp.lake.log.stop_points import reached
+from dcp.lake.maintain.compaction import SmallFiles
 from dcp.lake.maintain.horizon_guard import HorizonGuard
-from dcp.lake.maintain.small_files import SmallFiles
 from dcp.lake.rounds.lake_position import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.spark.threads import in_thread
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
+
+_NO_AGE: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    rows: int
+    table_rows: int
+    age_seconds: float
+    takes_back: bool = False
+    """It removes rows that the source lost, or changes stale vbuckets: that never waits."""
+
+
+def is_due(settings: ApplySettings, pending: Pending) -> bool:
+    if pending.takes_back:
+        return True
+    if pending.rows == 0:
+        return False
+    match settings.when:
+        case "every_round":
+            return True
+        case "pending_fraction":
+            return pending.rows >= settings.pending_fraction * pending.table_rows
+        case "age":
+            return pending.age_seconds >= settings.age_seconds
+    return False
+
+
+def pending_of(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    to_round: int | None = None,
+    now: datetime | None = None,
+) -> Pending:
+    """Return the changes that an apply to a round (the newest) would publish, and the age of the
+    first.
+
+    Rows older than the last apply count if their snapshot has ended since. Rows that still wait for
+    that do not: an apply cannot take them. An age that the history no longer tells is infinite: a
+    log keeps twice the horizon.
+    """
+    newest_commits = history(lake.changes)
+    if to_round is None:
+        to_round = newest_round(lake, newest_commits)
+    status = replica_status(lake, replica)
+    log_slice = slice_to_publish(lake, replica, status, to_round)
+    if log_slice is None:
+        return Pending(0, 0, 0.0)
+    if log_slice.undone or log_slice.cleared or log_slice.stale != status.held.stale:
+        return Pending(0, 0, 0.0, takes_back=True)
+    pending_rows, first_round = count_rows(lake.changes, replica.collection_id, log_slice)
+    if first_round is None:
+        return Pending(0, 0, 0.0)
+    [counted] = lake.table(replica.name).rows("count(*) AS found", "true")
+    time = round_time(lake, first_round, newest_commits)
+    now = now or datetime.now(UTC)
+    age_seconds = _NO_AGE if time is None else (now - time).total_seconds()
+    return Pending(pending_rows, counted["found"], age_seconds)
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -110,32 +173,31 @@ class Applier:
         running applies have ended.
         """
         with self._lake.look():
-            return self._apply_due(to_round, force=force)
-
-    def _apply_due(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
-        for replica in self.replicas:
-            self._guard.look_at(replica, self._lakes[0])
-        if self._rule.when == "never":
-            return []
-        self._quiet.begin_look(self.replicas)
-        self._waiting.extend(each for each in self.replicas if not self._is_quiet(each, to_round))
-        lakes = self._lakes[: len(self._waiting)]
-        if not lakes:
-            return []
-        first, *others = lakes
-        budget = ROW_BUDGET.shared_by(len(lakes))
-        work = partial(self._apply_waiting, to_round, force=force, budget=budget)
-        beside = [in_thread(partial(work, lake)) for lake in others]
-        try:
-            made = work(first)
-        except Exception:  # a KeyboardInterrupt waits for nothing
+            for replica in self.replicas:
+                self._guard.look_at(replica, self._lakes[0])
+            if self._rule.when == "never":
+                return []
+            self._quiet.begin_look(self.replicas)
+            self._waiting.extend(
+                each for each in self.replicas if not self._is_quiet(each, to_round)
+            )
+            lakes = self._lakes[: len(self._waiting)]
+            if not lakes:
+                return []
+            first, *others = lakes
+            budget = ROW_BUDGET.shared_by(len(lakes))
+            work = partial(self._apply_waiting, to_round, force=force, budget=budget)
+            beside = [in_thread(partial(work, lake)) for lake in others]
+            try:
+                made = work(first)
+            except Exception:  # a KeyboardInterrupt waits for nothing
+                wait(beside)
+                raise
             wait(beside)
-            raise
-        wait(beside)
-        made += (version for each in beside for version in each.result())
-        if made:
-            self._compact(first, "changes")
-        return made
+            made += (version for each in beside for version in each.result())
+            if made:
+                self._compact(first, "changes")
+            return made
 
     def _apply_waiting(
         self, to_round: int, lake: LakeTables, *, force: bool, budget: RowBudget
@@ -187,7 +249,7 @@ class Applier:
         seen_version = history(lake.table(replica.name), 1)[0].version
         if not force and self._rule.when != "every_round":
             pending = pending_of(lake, replica, to_round)
-            if pending.is_some:
+            if pending.rows or pending.takes_back:
                 if not is_due(self._rule, pending):
                     return None
             elif self._rounds_behind(replica, to_round) < EMPTY_ROUNDS:

@@ -28,7 +28,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.typed_columns import DOC, TypedColumns
+from dcp.lake.tables.typed_columns import DOC
 
 _ATTEMPTS: Final = 5
 """A MERGE is tried so often while maintenance rewrites the table under it."""
@@ -48,8 +48,11 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
             rewritten during every attempt; nothing was written.
     """
     failure: Exception | None = None
-    if plan.typed.change is ColumnChange.ADD and plan.typed.columns is not None:
-        _add_columns(lake, plan, plan.typed.columns)
+    if plan.typed.change is ColumnChange.ADD and (columns := plan.typed.columns) is not None:
+        with lake.store.looks.committing():
+            if _checked_lineage(lake, plan).since() == -1:
+                comments = {DOC: columns.fingerprint}
+                lake.table(plan.held.table).add_columns(columns.schema, comments)
     first = first_rows(lake, plan)
     for _ in range(_ATTEMPTS):
         with lake.store.looks.committing():
@@ -79,12 +82,6 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
     return lake.store.first_rows(plan.held.table, plan.merge(lake.changes_sql))
 
 
-def _add_columns(lake: LakeTables, plan: ApplyPlan, columns: TypedColumns) -> None:
-    with lake.store.looks.committing():
-        if _checked_lineage(lake, plan).since() == -1:
-            lake.table(plan.held.table).add_columns(columns.schema, {DOC: columns.fingerprint})
-
-
 def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
     """Return the table's history; its newest version has the rows that the plan was made on.
 
@@ -108,10 +105,7 @@ def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
 def _commit(
     lake: LakeTables, plan: ApplyPlan, writer_id: str, first: NewRows | None
 ) -> Exception | None:
-    """Commit the rows of a first apply, or run the MERGE; return its failure.
-
-    A failure does not say that it did not commit.
-    """
+    """Commit, and return the failure, which does not say that it did not commit."""
     metadata = plain(plan.held.after(plan.log_slice))
     metadata |= {
         "lake": lake.identity.lake_id,

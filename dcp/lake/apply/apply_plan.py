@@ -8,10 +8,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.lake.apply.typed_documents import made_columns
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.apply.typed_rows import made_columns
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
-from dcp.lake.log.slice_keys import Keys
+from dcp.lake.log.slice_rows import Keys
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -23,10 +23,7 @@ TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
 
 @dataclass(frozen=True, slots=True)
 class RowBudget:
-    """The driver's memory limits for one apply.
-
-    Beyond them Spark's tasks read the rows that are merged.
-    """
+    """The driver's memory limits for one apply; beyond them Spark's tasks read the rows."""
 
     rows: int = 20_000
     """Limits the references to all changed rows."""
@@ -42,8 +39,6 @@ ROW_BUDGET: Final = RowBudget()
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """One MERGE: the slice of the log that it reads, and its effect on a table."""
-
     held: AppliedVersion
     """What the table holds, in the version that the plan was made on."""
     collection_id: int
@@ -55,11 +50,8 @@ class ApplyPlan:
     log_version: int
     """The version of ``changes`` that is read, so that later cleaning takes nothing away."""
     names_keys: bool = False
-    """The MERGE names its keys."""
     rows: pa.Table | None = field(default=None, repr=False, compare=False)
-    """The merged rows (`dcp.lake.log.slice_rows.SOURCE`). None: too many to hold, so it is a
-    query.
-    """
+    """The merged rows (`dcp.lake.log.slice_rows.SOURCE`). None: a query, as they are many."""
     without_repeats: frozenset[int] = frozenset()
     """In these vbuckets the query need not look for the newest row of each key."""
     is_first: bool = False
@@ -77,7 +69,6 @@ class ApplyPlan:
         return self.log_slice.vbuckets if self.keys is None else self.keys.vbuckets
 
     def merge(self, changes_sql: str) -> Merge:
-        """Return the rows for the table; ``changes_sql`` is the name of ``changes``."""
         typed = self.typed
         log_rows = LogRows(
             changes_sql, self.log_version, self.collection_id, self.log_slice, self.without_repeats

@@ -89,9 +89,7 @@ class Audited:
 
 @dataclass(frozen=True, slots=True)
 class AuditSources:
-    """The states and deletions that an audit compares: queries in brackets, or names of
-    ``views``.
-    """
+    """What an audit compares: queries in brackets, or names of ``views``."""
 
     before: str
     """The old rows of the vbuckets that were taken back."""
@@ -119,7 +117,9 @@ def _sources(lake: LakeTables, audited: Audited) -> AuditSources:
         f"({of_version(_COMPARED.names, version, _chosen(audited, string))})"
         for version in (applied.version - 1, applied.version)
     )
-    deleted = deletions_sql(lake.changes_sql, *_deletion_rounds(audited), _chosen(audited, string))
+    deleted = deletions_sql(
+        lake.changes_sql, applied.first_round, applied.from_round, _chosen(audited, string)
+    )
     revived = [
         of_version(_KEYS.names, version, one_of("vbucket", vbuckets))
         for version, vbuckets in _revived(applied).items()
@@ -152,7 +152,10 @@ def _few_rows(lake: LakeTables, audited: Audited) -> dict[str, pa.Table] | None:
     if before is None or after is None:
         return None
     deletions = deletions_between(
-        lake.changes, *_deletion_rounds(audited), lambda text: _chosen(audited, text)
+        lake.changes,
+        applied.first_round,
+        applied.from_round,
+        lambda text: _chosen(audited, text),
     )
     views = {_BEFORE: before, _AFTER: after, _DELETIONS: deletions}
     if applied.revived:
@@ -161,10 +164,6 @@ def _few_rows(lake: LakeTables, audited: Audited) -> dict[str, pa.Table] | None:
             for version, vbuckets in _revived(applied).items()
         )
     return views
-
-
-def _deletion_rounds(audited: Audited) -> tuple[int, int]:
-    return audited.applied.first_round, audited.applied.from_round
 
 
 def _chosen(audited: Audited, text: Callable[[str], str]) -> str:

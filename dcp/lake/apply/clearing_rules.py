@@ -43,7 +43,13 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
     # Live seqnos ascend over all epochs, so the newest event is the one with the highest.
     newest_live = max(live, key=lambda event: event.seqno, default=None)
     if newest_live is not None:
-        ranges = _above(newest_live.seqno, ranges)
+        cut = (
+            each
+            if each.role is Role.UNDONE
+            else replace(each, low=max(each.low, newest_live.seqno))
+            for each in ranges
+        )
+        ranges = [each for each in cut if each.low < each.high]
         if roles[newest_live] is Role.FRESH:
             rows = [each for each in ranges if each.role is not Role.UNDONE]
             return ClearedRanges(rows, clears=True, base_is_empty=True)
@@ -79,11 +85,3 @@ def _role_of(event: CollectionEvent, ranges: Iterable[RowRange]) -> Role | None:
         if each.epoch == event.epoch and each.low < event.seqno <= each.high:
             return each.role
     return None
-
-
-def _above(seqno: int, ranges: Iterable[RowRange]) -> list[RowRange]:
-    cut = (
-        each if each.role is Role.UNDONE else replace(each, low=max(each.low, seqno))
-        for each in ranges
-    )
-    return [each for each in cut if each.low < each.high]

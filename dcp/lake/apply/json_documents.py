@@ -24,9 +24,7 @@ TIMESTAMP: Final = re.compile(
     r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?)?"
     r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?"
 )
-"""A column for days or times takes these texts, if the calendar has them (`day_of`,
-`micros_of`).
-"""
+"""A column for days or times takes these texts, if the calendar has them (`day_of`)."""
 
 FIRST_SECOND: Final = -62_135_596_800
 LAST_SECOND: Final = 253_402_300_799
@@ -50,7 +48,9 @@ def parse_object(document: bytes) -> dict[str, Any] | None:
     try:
         text = document.decode()
         if rb"\ud" in document or rb"\uD" in document:
-            text = _ESCAPES.sub(_without_half, text)
+            text = _ESCAPES.sub(
+                lambda each: r"\ufffd" if len(each[0]) == len(r"\ud83d") else each[0], text
+            )
         content = json.loads(
             text,
             parse_int=str.encode,
@@ -60,10 +60,6 @@ def parse_object(document: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
-
-
-def _without_half(escape: re.Match[str]) -> str:
-    return r"\ufffd" if len(escape[0]) == len(r"\ud83d") else escape[0]
 
 
 def _refuse_constant(name: str) -> None:

@@ -13,17 +13,19 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.apply_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, ApplyPlan, RowBudget
-from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES, deletions
-from dcp.lake.apply.readable_slice import ReadableSlice, readable_slice
-from dcp.lake.apply.typed_documents import see_documents
+from dcp.lake.apply.readable_slice import (
+    LARGE_DOCUMENT_BYTES,
+    ReadableSlice,
+    deletions,
+    readable_slice,
+)
+from dcp.lake.apply.typed_documents import see_documents, see_written
 from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
-from dcp.lake.apply.typed_rows import see_written
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_records import largest_document_bytes
-from dcp.lake.log.slice_keys import Keys
-from dcp.lake.log.slice_rows import SOURCE, vbuckets_without_repeats, winning_rows
+from dcp.lake.log.slice_rows import SOURCE, Keys, vbuckets_without_repeats, winning_rows
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
@@ -34,8 +36,6 @@ EMPTY_ROUNDS: Final = 100
 
 
 class Due(StrEnum):
-    """The reason of a commit to a table."""
-
     ROWS = "it gets rows, loses some, or a vbucket becomes stale or is stale no longer"
     MOVE = "its round moves on without rows, so that the log before it is not searched again"
     COLUMNS = "its typed columns differ from its contract"
@@ -151,7 +151,7 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
 
 
 def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
-    """Return whether a MERGE that names its keys costs less than one that joins their vbuckets."""
+    """Return whether naming the keys costs less than joining their vbuckets."""
     if not keys:
         return False
     share = len(keys.vbuckets) / lake.identity.vbucket_count

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.lake.log.collection_log import changed_collections
+from dcp.lake.log.epochs import changed_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable

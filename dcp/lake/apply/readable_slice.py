@@ -3,22 +3,202 @@
 The rules are in `dcp.lake.apply.slice_rules`. Only a read shows that a version is there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
+from dcp.errors import LakeError
 from dcp.lake.apply.apply_plan import RowBudget
-from dcp.lake.apply.apply_rows import old_rows, with_held_keys
-from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
-from dcp.lake.log.applied import ReplicaStatus
-from dcp.lake.log.slice_keys import Keys
-from dcp.lake.log.slice_rows import touched_keys
-from dcp.lake.store.log_slice import LogSlice
-from dcp.lake.store.table import Table
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.log.applied import ReplicaStatus, applied_at
+from dcp.lake.log.epochs import CollectionEvent, Fork, collection_events, forks_between
+from dcp.lake.log.round_records import round_records, rounds_left
+from dcp.lake.log.slice_rows import SOURCE, Keys, LostKey, touched_keys
+from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice
+from dcp.lake.store.sql import one_of, quoted
+from dcp.lake.store.table import MissingVersionError, Table
+from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
+from dcp.lake.tables.vbucket_state import VbucketProgress
+
+LARGE_DOCUMENT_BYTES: Final = MEBIBYTE
+"""Spark also takes documents of rounds with a larger one: thousands are decoded at once."""
+
+_PLACE: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
+
+
+def with_held_keys(
+    keys: Keys, table: Table, version: int, vbuckets: Collection[int], most: int
+) -> Keys | None:
+    """Add the other keys that some vbuckets hold in a version; None: too many.
+
+    The vbuckets are emptied ones, in the present table, or revived ones, in the version that they
+    go back to. Keys that the log does not name are lost: an emptied vbucket's are deleted, a
+    revived one's get their old rows.
+
+    Raises:
+        LakeError: the table has a key twice, which only others can have written.
+    """
+    if not vbuckets:
+        return keys
+    most -= len(keys)
+    found = table.query(
+        lambda name, _: (
+            f"SELECT vbucket, key FROM {name} WHERE {one_of('vbucket', vbuckets)} LIMIT {most + 1}"
+        ),
+        _PLACE,
+        version,
+    )
+    if found.num_rows > most:
+        return None
+    touched = {(each.vbucket, each.key) for each in keys.winners}
+    touched |= {(each.vbucket, each.key) for each in keys.lost}
+    places = list(zip(found["vbucket"].to_pylist(), found["key"].to_pylist(), strict=True))
+    if len(set(places)) < len(places):
+        twice = next(key for (_, key), times in Counter(places).items() if times > 1)
+        raise LakeError(
+            f"{table.where}: found key {twice!r} twice, expected each once; others wrote "
+            "that: drop the table, or delete its folder, and run again: it is made from the log"
+        )
+    gone = sorted(place for place in places if place not in touched)
+    return Keys(keys.winners, (*keys.lost, *(LostKey(key, vbucket) for vbucket, key in gone)))
+
+
+def old_rows(
+    table: Table,
+    version: int,
+    vbuckets: Iterable[int],
+    keys: Collection[str],
+    most_bytes: int,
+) -> pa.Table | None:
+    """Return an old version's rows of some keys, as `SOURCE`; None: too much."""
+    found = table.bounded_query(
+        lambda name, text: (
+            f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
+            f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, keys))})"
+        ),
+        REPLICA,
+        version,
+        most_bytes,
+    )
+    if found is None:
+        return None
+    return found.append_column(SOURCE.field("deleted"), pa.repeat(False, found.num_rows))
+
+
+def deletions(lost: Iterable[LostKey]) -> pa.Table:
+    rows = [{"vbucket": each.vbucket, "key": each.key, "deleted": True} for each in lost]
+    return pa.Table.from_pylist(rows, schema=SOURCE)
+
+
+class LakeFacts:
+    """The facts of one replica, read from its lake on demand.
+
+    Only the keys to read from an old version show whether it can be read. It counts as readable
+    until a read puts it into ``unreadable``.
+    """
+
+    def __init__(self, lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> None:
+        self._lake = lake
+        self._replica = replica
+        self._status = status
+        self.unreadable: set[tuple[int, int]] = set()
+        """(version, vbucket)"""
+
+    @property
+    def cleaned_round(self) -> int:
+        return cleaned_round(self._lake, self._replica)
+
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
+        records = round_records(self._lake, rounds)
+        return {number: record.states for number, record in records.items()}
+
+    def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
+        return forks_between(self._lake, after_round, to_round, vbuckets)
+
+    def collection_events(
+        self, from_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[CollectionEvent]:
+        own = self._replica.collection_id
+        return collection_events(self._lake, own, from_round, to_round, vbuckets)
+
+    def older_versions(self) -> Sequence[AppliedVersion]:
+        """Return the newest version of each older state of the table, newest first.
+
+        Time travel needs the history, so versions that it forgot are missing.
+        """
+        table, version = self._replica.name, self._status.version
+        commits = history(self._lake.table(table), WHOLE)
+        lineage = Lineage(tuple(commits))
+        seen = {lineage.origin(version)}
+        found = []
+        for commit in lineage.commits:
+            origin = lineage.origin(commit.version)
+            if origin in seen:
+                continue
+            seen.add(origin)
+            applied = applied_at(table, lineage, commit.version)
+            if applied is not None and lineage.defect(commit.version) is None:
+                found.append(replace(applied, version=commit.version))
+        return self._with_positions(found)
+
+    def _with_positions(self, versions: Sequence[AppliedVersion]) -> Sequence[AppliedVersion]:
+        rounds = {number for each in versions for number in (each.to_round, *each.stale.values())}
+        if not rounds:
+            return versions
+        known = rounds_left(self._lake, rounds)
+        return [
+            each for each in versions if known.issuperset((each.to_round, *each.stale.values()))
+        ]
+
+    def is_readable(self, version: int, vbucket: int) -> bool:
+        return (version, vbucket) not in self.unreadable
+
+    def try_to_read(
+        self, restored: Mapping[int, int], read: Callable[[int, Sequence[int]], object]
+    ) -> bool:
+        """Read some vbuckets of the versions that restore them; return whether all could be read.
+
+        No cheaper look finds the files that VACUUM has deleted. ``restored`` are versions by
+        vbucket. If ``read`` fails for that reason, they are noted as unreadable.
+        """
+        before = len(self.unreadable)
+        for version in sorted(set(restored.values()) - {EMPTY_TABLE}):
+            vbuckets = sorted(vb for vb, found in restored.items() if found == version)
+            if not _can(read, version, vbuckets):
+                self.unreadable |= {
+                    (version, vbucket)
+                    for vbucket in vbuckets
+                    if len(vbuckets) == 1 or not _can(read, version, [vbucket])
+                }
+        return len(self.unreadable) == before
+
+    def read_keys(self, version: int, vbuckets: Sequence[int]) -> None:
+        self._lake.table(self._replica.name).query(
+            lambda name, _: (
+                f"SELECT max(key) AS key FROM {name} WHERE {one_of('vbucket', vbuckets)}"
+            ),
+            pa.schema([REPLICA.field("key")]),
+            version,
+        )
+
+
+def _can(
+    read: Callable[[int, Sequence[int]], object], version: int, vbuckets: Sequence[int]
+) -> bool:
+    try:
+        read(version, vbuckets)
+    except MissingVersionError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +229,11 @@ def readable_slice(
         log_slice = slice_to_publish(lake, replica, status, to_round, facts)
         if log_slice is None:
             return None
-        known = [_keys(lake, replica, status.version, log_version, log_slice, budget.rows)]
+        collection_id, most = replica.collection_id, budget.rows
+        named = touched_keys(lake.changes, log_version, collection_id, log_slice, most)
+        if named is not None:  # of an emptied vbucket all keys that the table has
+            named = with_held_keys(named, table, status.version, log_slice.emptied, most)
+        known = [named]
         revived = {vb: log_slice.restored[vb] for vb in log_slice.revived}
         if not facts.try_to_read(revived, partial(_read_held_keys, table, known, budget.rows)):
             continue
@@ -63,25 +247,6 @@ def readable_slice(
         restored = {vb: version for vb, version in log_slice.restored.items() if vb in needed}
         if facts.try_to_read(restored, partial(_read_old_rows, table, keys, olds, budget.bytes)):
             return ReadableSlice(log_slice, keys, olds)
-
-
-def _keys(
-    lake: LakeTables,
-    replica: ReplicaTable,
-    version: int,
-    log_version: int,
-    log_slice: LogSlice,
-    most: int,
-) -> Keys | None:
-    """Return the keys that a slice may touch, without revived ones; None: too many.
-
-    For an emptied vbucket these are all keys that the table has.
-    """
-    keys = touched_keys(lake.changes, log_version, replica.collection_id, log_slice, most)
-    if keys is None:
-        return None
-    table = lake.table(replica.name)
-    return with_held_keys(keys, table, version, log_slice.emptied, most)
 
 
 def _read_held_keys(

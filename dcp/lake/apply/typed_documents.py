@@ -8,10 +8,12 @@ documents fit, pyarrow reads many of them at once with a tenth of the work (`Tog
 that gives the same. Where it says no, fewer are tried together, and in the end one by one.
 """
 
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -19,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from dcp.lake.apply.evolution import grown
 from dcp.lake.apply.json_documents import (
     DAY_SECONDS,
     FIRST_SECOND,
@@ -32,10 +33,12 @@ from dcp.lake.apply.json_documents import (
     text_of,
     whole_match,
 )
-from dcp.lake.apply.seen_values import Seen
+from dcp.lake.apply.seen_values import Seen, grown
 from dcp.lake.config.contracts import FieldName, Step, Wildcard
+from dcp.lake.store.lake_store import LakeStore
+from dcp.lake.store.merge import MadeColumns, Merge
 from dcp.lake.tables.schema import TYPED, spark_type
-from dcp.lake.tables.typed_columns import VIOLATIONS, JsonPath, TypedColumns, paths_of
+from dcp.lake.tables.typed_columns import DOC, VIOLATIONS, JsonPath, TypedColumns, paths_of
 from dcp.wire.vocabulary import Datatype
 
 MOST_VIOLATIONS: Final = 1000
@@ -55,6 +58,8 @@ _LARGEST: Final = sys.float_info.max
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ONLY_PYARROW: Final = (b"NaN", b"Inf")
 """pyarrow reads these numbers, which JSON does not have."""
+
+_SEEN: Final = pa.schema([("seen", pa.binary())])
 
 _Read = TypeVar("_Read")
 _Kind = TypeVar("_Kind")
@@ -98,6 +103,25 @@ def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> S
             if found is None:
                 together.learn([parse_object(each) for each in part])
     return together.seen
+
+
+def made_columns(columns: TypedColumns) -> MadeColumns:
+    make = partial(typed_arrays, columns)
+    return MadeColumns(columns.schema, make, {DOC: columns.fingerprint})
+
+
+def see_written(store: LakeStore, table: str, merge: Merge, columns: TypedColumns) -> Seen:
+    """Return the values in the documents that a merge would write."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = pickle.dumps(see_documents(columns, batches))
+        yield pa.RecordBatch.from_arrays([pa.array([seen], pa.binary())], schema=_SEEN)
+
+    seen = Seen().expect(columns.document)
+    for (each,) in store.look_at_written(table, merge, look, _SEEN).to_batches():
+        for part in each.to_pylist():
+            seen.merge(pickle.loads(part))
+    return seen
 
 
 def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
@@ -314,10 +338,7 @@ class Rules:
 
 
 def _of_type(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
-    """Return a function that turns a value at a path into a column's.
-
-    ``is_strict``: it notes further fields.
-    """
+    """Return a function that makes a column's value; ``is_strict``: it notes further fields."""
     leaves = [(str(path), spark_type(path.kind).lower()) for path in paths_of(kind, steps)]
     make = _maker(kind, steps, is_strict=is_strict)
 
@@ -371,7 +392,13 @@ def _scalar(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_decimal(kind):
         digits = Context(prec=kind.precision, rounding=ROUND_HALF_UP)
         unit = Decimal(1).scaleb(-kind.scale)
-        return lambda value: Decimal(_decimal_text(value)).quantize(unit, context=digits)
+
+        def quantized(value: Any) -> Decimal:
+            is_number = isinstance(value, bytes)
+            text = value.decode() if is_number else whole_match(_DECIMAL, _a(str, value))[0]
+            return Decimal(text).quantize(unit, context=digits)
+
+        return quantized
     if pa.types.is_integer(kind):
         most = 2 ** (kind.bit_width - 1)
         return lambda value: _within(-most, int(_a(bytes, value)), most - 1)
@@ -394,10 +421,6 @@ def _within(least: float, value: _Number, most: float) -> _Number:
     if not least <= value <= most:
         raise ValueError("a number beyond the type")
     return value
-
-
-def _decimal_text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else whole_match(_DECIMAL, _a(str, value))[0]
 
 
 def _micros(value: Any) -> int:

@@ -8,8 +8,7 @@ import os
 from collections.abc import Mapping
 
 from dcp.lake.config.lake_root import parts_of
-from dcp.lake.config.patience import PATIENCE
-from dcp.lake.config.store_options import CLOUDS
+from dcp.lake.config.store_options import CLOUDS, PATIENCE
 
 
 def is_in_cloud(root: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES
 from dcp.lake.config.setting_keys import Section, key
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings, window_of_each
 from dcp.types import U32_MAX
@@ -194,3 +194,44 @@ class FlowControlSettings(Section):
         window_bytes = window_bytes or self.window_bytes
         released_bytes = int(window_bytes * self.ack_fraction)
         return max(1, min(self.batch_bytes, window_bytes // 2, window_bytes - released_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """The windows of a round's connections, which share the memory of one executor.
+
+    The driver knows how many run at once and to how many nodes each connects. Nothing is resized in
+    a round.
+    """
+
+    policy: str
+    quota_bytes: int
+    connections: int
+    window_bytes: int
+    """0: no flow control."""
+    held_bytes: int
+    """The most that a connection holds, but for one message: its window. Without flow control: the
+    bytes it has when we stop reading, and the next read.
+    """
+
+    @classmethod
+    def of(cls, flow: FlowControlSettings, connections: int) -> "WindowPlan":
+        """Return the windows of so many connections at once, as the policy sizes them."""
+        connections = max(1, connections)
+        window_bytes = flow.planned_window_bytes(connections)
+        held_bytes = window_bytes or flow.window_bytes + READ_BUFFER_BYTES
+        quota_bytes = flow.window_quota_bytes
+        return cls(flow.window_policy, quota_bytes, connections, window_bytes, held_bytes)
+
+    @property
+    def windows_bytes(self) -> int:
+        """The windows of all connections."""
+        return self.connections * self.window_bytes
+
+    def __str__(self) -> str:
+        if not self.window_bytes:
+            return "no flow control"
+        return (
+            f"windows of {self.window_bytes:,} bytes for at most {self.connections} connections "
+            f"({self.policy})"
+        )

@@ -283,7 +283,6 @@ class LakeSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that there is a place, that it can be a folder, and the way to it."""
         Section.__post_init__(self)
         if not self.schema and self.root:
             checked_root(self.root)

@@ -15,11 +15,61 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.path_settings import PATHS, placed, require_no_lake_here
+from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.setting_keys import describe_expected, describe_found
-from dcp.lake.config.settings import SECTIONS, Settings
+from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS, Settings
 from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean, refusal_of_gone
+
+PATHS: Final = frozenset(
+    (name, each.name)
+    for name, section in SECTIONS.items()
+    for each in fields(section)
+    if each.metadata["is_path"]
+)
+"""The settings that are paths: section and key."""
+
+
+def placed(name: str, value: str, folder: Path) -> str:
+    """Return a setting's value, placed in ``folder`` if it is a relative path."""
+    is_suite = name == "quality.gate" and value == INSTALLED_SUITE
+    if parts_of(value).scheme or not value or is_suite:
+        return value
+    return str(folder / Path(value).expanduser())
+
+
+def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """Return values by setting (``section.key``), their paths as `placed`."""
+    paths = {".".join(path) for path in PATHS}
+    return {
+        name: placed(name, value, folder) if name in paths and isinstance(value, str) else value
+        for name, value in values.items()
+    }
+
+
+def require_no_lake_here(written: str, root: str, file: Path) -> None:
+    """Raise ConfigError if ``root`` is no lake, but its relative path from here is one.
+
+    Else a run would read the bucket into a second lake, and a report would miss the first.
+    """
+    here = Path.cwd() / written
+    if (
+        not written
+        or Path(written).is_absolute()
+        or placed("lake.root", written, Path.cwd()) != str(here)
+    ):
+        return
+    if _is_lake(here) and not _is_lake(Path(root)):
+        raise ConfigError(
+            f"{file}: lake.root: found no lake in {root}, but one in {here}; a relative path is"
+            f" relative to the folder of the file: write root = {str(here)!r} for the lake that is"
+            " there, or start from another folder to make a new one"
+        )
+
+
+def _is_lake(folder: Path) -> bool:
+    return os.path.isdir(folder / "changes" / "_delta_log")  # noqa: PTH112 -- says no where it may not look
+
 
 PREFIX: Final = "DCPLAKE_"
 
@@ -63,10 +113,17 @@ def load_settings(
 
 
 def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
+    def give(section: str, key: str, value: object) -> None:
+        known = _Given(value, str(path))
+        if (section, key) in PATHS and isinstance(value, str):
+            place = placed(f"{section}.{key}", value, path.absolute().parent)
+            known = _Given(place, str(path), written=value)
+        given[section][key] = known
+
     content = read_toml(path, "configuration")
     for section, key in PATHS:
         if default := getattr(SECTIONS[section](), key):
-            given[section][key] = _path_of_file(f"{section}.{key}", default, path)
+            give(section, key, default)
     for section, keys in content.items():
         if section not in SECTIONS or not isinstance(keys, dict):
             raise ConfigError(
@@ -75,16 +132,7 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
             )
         for key, value in keys.items():
             _require_known(section, key, f"{path}: {section}.{key}")
-            is_path = (section, key) in PATHS and isinstance(value, str)
-            given[section][key] = (
-                _path_of_file(f"{section}.{key}", value, path)
-                if is_path
-                else _Given(value, str(path))
-            )
-
-
-def _path_of_file(name: str, written: str, file: Path) -> _Given:
-    return _Given(placed(name, written, file.absolute().parent), str(file), written=written)
+            give(section, key, value)
 
 
 def _take_environment(environment: Mapping[str, str], given: dict[str, dict[str, _Given]]) -> None:
@@ -104,7 +152,6 @@ def _take_environment(environment: Mapping[str, str], given: dict[str, dict[str,
 
 
 def _refuse_misspelt_section(name: str, words: Sequence[str]) -> None:
-    """Raise ConfigError for a variable whose words seem to mean a section."""
     if words[0] in SECTIONS:
         raise ConfigError(
             f"environment variable {name}: found a section without a key, expected "

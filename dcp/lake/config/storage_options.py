@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.lake_root import S3_SCHEMES, parts_of
-from dcp.lake.config.patience import PATIENCE
 from dcp.lake.config.secret_files import read_secret
-from dcp.lake.config.store_options import IN_FILES, S3
+from dcp.lake.config.store_options import IN_FILES, PATIENCE, S3
 
 KEYS: Final = S3.in_files
 """Key, secret and token of the caller; all but the first are secrets."""
@@ -29,7 +28,6 @@ _VARIABLES: Final = (
 """Spark and the AWS SDK find credentials of the environment by themselves."""
 
 _PLACES: Final = f"an option, or one of {', '.join(dict(_VARIABLES)['endpoint'])}"
-"""The sources of an endpoint, for messages."""
 
 _S3A: Final = "spark.hadoop.fs.s3a."
 S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"

@@ -4,6 +4,7 @@ The names are those of delta-rs and Polars. A secret is given by a file, whose o
 behind the secret's name; no message says a value, which may be a secret by a mistake.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,18 @@ from types import MappingProxyType
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.patience import PATIENCE, checked_patience
 from dcp.suggestions import did_you_mean
+
+RETRIES: Final = "max_retries"
+PATIENCE: Final = MappingProxyType(
+    {"connect_timeout": "5s", "timeout": "30s", RETRIES: "8", "retry_timeout": "60s"}
+)
+"""Limits for a connection and an answer; then the number of retries and their time in all.
+
+Each retry waits up to twice as long as the last one. Waits are drawn at random: with the defaults a
+request gives up after 5 to 30 seconds. A run outlasts a longer outage (`dcp.lake.run.outages`).
+"""
+_NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,6 @@ class StoreOptions:
         return (*self.paths, *files, *self.texts, *self.switches, *PATIENCE)
 
     def are_in(self, environment: Mapping[str, str]) -> bool:
-        """Return whether a variable gives an option of the store, or a secret."""
         told = {*self.paths, *self.in_files, *self.texts, *self.switches}
         prefix = self.prefix.upper()
         return any(
@@ -66,7 +76,12 @@ class StoreOptions:
             if name in found or name.removesuffix("_file") in found or f"{name}_file" in found:
                 raise ConfigError(f"storage_options: found {name} twice, expected it once")
             found[name] = value
-        checked_patience(found)
+        for name in PATIENCE.keys() & found.keys():
+            if not re.fullmatch(_NUMBERS[name == RETRIES], found[name]):
+                expected = "a number" if name == RETRIES else 'a number of seconds, as "30s"'
+                raise ConfigError(
+                    f"storage_options: found {name} {found[name]!r}, expected {expected}"
+                )
         return found
 
     def _plain(self, written: str) -> str:
@@ -162,7 +177,5 @@ AZURE: Final = StoreOptions(
 )
 
 CLOUDS: Final = MappingProxyType({"gs": GOOGLE, "az": AZURE, "abfs": AZURE, "abfss": AZURE})
-"""The stores of Google and Azure by URL scheme."""
 
 IN_FILES: Final = (*S3.in_files, *GOOGLE.in_files, *AZURE.in_files)
-"""Files may give these options, of all stores."""

@@ -27,10 +27,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def _hint(text: str, message: str) -> str:
-    """Return a hint for a line that lacks quotes or has backslashes; empty for other lines.
-
-    Shows no value, which may be a secret.
-    """
+    """Return a hint for a line without quotes or with backslashes; shows no value."""
     # TOML knows one end of a line; others that Python knows are characters of a line.
     lines = text.split("\n")
     found = _LINE.search(message)

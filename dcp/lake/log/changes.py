@@ -104,16 +104,8 @@ def append_round(
 ) -> TableCommit:
     """Commit a round, its rows and its positions, in one append that only one driver can win.
 
-    Args:
-        lake: takes the round.
-        rows: of ``changes``.
-        round_number: the newest committed round plus 1.
-        writer_id: the random id of this driver.
-        verify: whether the round must be the next one of an undamaged log.
-        request: the id of the request that the round carries out.
-
-    Returns:
-        The commit in Delta's history.
+    ``writer_id`` is the random id of this driver. ``verify``: the round must be the next one of an
+    undamaged log. ``request`` is the id of the request that the round carries out.
 
     Raises:
         FencedError: another driver committed this round, or alternates with this one.

@@ -5,11 +5,20 @@ replica holds, (epoch g, seqno s) is *live* when s <= the fork seqno of every la
 not live is on a dead branch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH
+import pyarrow as pa
+
+from dcp.lake.store.sql import integer_list, u64
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, is_kind
+from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 from dcp.types import U64_MAX
+from dcp.wire.json_tree import json_tree
+from dcp.wire.vocabulary import SystemEventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +47,11 @@ class CollectionEvent:
     seqno: int
     round: int
     keeps: bool = False
-    """It is a drop that removes none (`dcp.lake.receive.system_events.DroppedPolicy`)."""
+    """It is a drop that removes none (`dcp.lake.receive.dropped_policies.DroppedPolicy`)."""
 
 
 def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
-    """Return the newest seqno of ``epoch`` that is live, seen from ``newest_epoch``.
-
-    ``forks`` are those of one vbucket.
-    """
+    """Return the newest live seqno of ``epoch``, by one vbucket's forks."""
     later = (fork.seqno for fork in forks if epoch < fork.epoch <= newest_epoch)
     return min(later, default=U64_MAX)
 
@@ -68,7 +74,6 @@ def begun_anew(
 
 
 def is_live(epoch: int, seqno: int, newest_epoch: int, forks: Iterable[Fork]) -> bool:
-    """Return whether (``epoch``, ``seqno``) is on the history that ``newest_epoch`` continues."""
     return epoch <= newest_epoch and seqno <= live_up_to(epoch, newest_epoch, forks)
 
 
@@ -78,3 +83,163 @@ def dead_by_sql(fork: str, row: str) -> str:
     Both are names of structs or tables with ``epoch`` and ``seqno``.
     """
     return f"{fork}.epoch > {row}.epoch AND {row}.seqno > {fork}.seqno"
+
+
+def forks_between(
+    lake: LakeTables, after_round: int, to_round: int, vbuckets: Collection[int]
+) -> list[Fork]:
+    """Return the forks of some vbuckets in the rounds after one, up to another; oldest first.
+
+    A ``rollback`` row that starts an epoch carries that epoch and, as ``seqno``, its fork seqno. A
+    row that only records the producer's order carries no seqno.
+    """
+    if not vbuckets or after_round >= to_round:
+        return []
+    rows = lake.changes.rows(
+        "DISTINCT vbucket, epoch, seqno, round",
+        f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
+        f"AND round > {int(after_round)} AND round <= {int(to_round)} "
+        f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
+    )
+    forks = (Fork(row["vbucket"], row["epoch"], int(row["seqno"]), row["round"]) for row in rows)
+    return sorted(forks, key=lambda fork: (fork.vbucket, fork.epoch))
+
+
+def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
+    return lake.changes.rows(
+        "vbucket, epoch, round, seqno, detail, rollback",
+        f"{is_kind(RowKind.ROLLBACK)} ORDER BY round",
+    )
+
+
+def count_orders(lake: LakeTables, after_round: int, to_round: int) -> int:
+    [row] = lake.changes.rows(
+        "count(*) AS orders",
+        f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NULL AND "
+        f"round > {int(after_round)} AND round <= {int(to_round)}",
+    )
+    return int(row["orders"])
+
+
+def live_complete_seqnos(
+    lake: LakeTables, states: Collection[VbucketProgress], bounds: Mapping[int, int], to_round: int
+) -> dict[int, int]:
+    """Return vbuckets' newest live snapshot ends at or below their bounds, if there are any."""
+    if not states:
+        return {}
+    forked = [state.vbucket for state in states if state.epoch > FIRST_EPOCH]
+    forks = forks_between(lake, 0, to_round, forked)
+    ranges = []
+    for state in states:
+        own = [fork for fork in forks if fork.vbucket == state.vbucket]
+        for epoch in range(FIRST_EPOCH, state.epoch + 1):
+            high = min(bounds[state.vbucket], live_up_to(epoch, state.epoch, own))
+            if high:
+                ranges.append(f"({state.vbucket}, {epoch}, {u64(high)})")
+    if not ranges:
+        return {}
+    found = lake.changes.query(
+        lambda name, _: (
+            f"SELECT c.vbucket, max(c.seqno) AS seqno FROM {name} c "
+            f"JOIN (VALUES {', '.join(ranges)}) AS b(vbucket, epoch, high) "
+            "ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND c.seqno <= b.high "
+            f"WHERE c.{is_kind(RowKind.COMPLETE)} "
+            f"AND c.vbucket IN ({integer_list(sorted(bounds))}) "
+            "GROUP BY c.vbucket"
+        ),
+        _ENDS,
+    )
+    return {row["vbucket"]: int(row["seqno"]) for row in found.to_pylist()}
+
+
+_ENDS: Final = pa.schema([CHANGES.field("vbucket"), CHANGES.field("seqno")])
+
+
+def collection_events(
+    lake: LakeTables,
+    collection_id: int,
+    from_round: int,
+    to_round: int,
+    vbuckets: Collection[int],
+) -> list[CollectionEvent]:
+    rows = lake.changes.rows(
+        "DISTINCT vbucket, epoch, seqno, round, collection_id, detail",
+        f"{is_kind(RowKind.SYSTEM_EVENT)} AND round BETWEEN {int(from_round)} AND {int(to_round)} "
+        f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
+        f"AND (collection_id = {int(collection_id)} OR collection_id IS NULL)",
+    )
+    return [
+        CollectionEvent(
+            row["vbucket"],
+            row["epoch"],
+            int(row["seqno"]),
+            row["round"],
+            keeps=row["collection_id"] is None,
+        )
+        for row in rows
+        if row["collection_id"] == collection_id
+        or dropped_collection(row["detail"]) == collection_id
+    ]
+
+
+def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
+    """Return the vbuckets in which the lake keeps the rows of a dropped collection, by its id.
+
+    The newest drop of a collection that the lake received in a vbucket decides.
+    """
+    rows = lake.changes.rows(
+        "vbucket, round, seqno, collection_id, detail", is_kind(RowKind.SYSTEM_EVENT)
+    )
+    newest: dict[tuple[int, int], tuple[int, int, bool]] = {}
+    for row in rows:
+        if (dropped := dropped_collection(row["detail"])) is not None:
+            place = dropped, row["vbucket"]
+            this = row["round"], int(row["seqno"]), row["collection_id"] is None
+            newest[place] = max(this, newest.get(place, this))
+    kept = defaultdict[int, set[int]](set)
+    for (collection_id, vbucket), (_, _, keeps) in newest.items():
+        if keeps:
+            kept[collection_id].add(vbucket)
+    return {collection_id: frozenset(vbuckets) for collection_id, vbuckets in kept.items()}
+
+
+def changed_collections(lake: LakeTables, after_round: int, to_round: int) -> frozenset[int]:
+    rows = lake.changes.rows(
+        "DISTINCT collection_id",
+        f"round > {int(after_round)} AND round <= {int(to_round)} AND {is_kind(*ITEM_KINDS)}",
+    )
+    return frozenset(row["collection_id"] for row in rows)
+
+
+def first_rounds_after(
+    lake: LakeTables, held: Mapping[int, int], newest_round: int
+) -> dict[int, int]:
+    """Return the first round above ``held`` in which a collection has rows, by its id.
+
+    ``held`` is a round by a collection's id. Collections without such rows are left out.
+    """
+    behind = " OR ".join(
+        f"(collection_id = {int(collection_id)} AND round > {int(number)})"
+        for collection_id, number in held.items()
+        if number < newest_round
+    )
+    if not behind:
+        return {}
+    rows = lake.changes.rows(
+        "collection_id, min(round) AS first",
+        f"round > {min(held.values())} AND {is_kind(*ITEM_KINDS, RowKind.SYSTEM_EVENT)} "
+        f"AND ({behind}) GROUP BY collection_id",
+    )
+    return {row["collection_id"]: row["first"] for row in rows}
+
+
+def dropped_collection(system_event: str) -> int | None:
+    """Return the collection that a system event dropped; None for other events.
+
+    ``system_event`` is the JSON of `dcp.lake.receive.dropped_policies.system_event_text`.
+    """
+    told = json_tree(system_event)
+    if told["event"] != SystemEventKind.END_COLLECTION.name:
+        return None
+    collection_id: int | None = told.get("collection_id")
+    return collection_id

@@ -3,8 +3,8 @@
 A round never changes once it is committed, so an open lake remembers the newest ones it has read.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
@@ -15,14 +15,14 @@ from dcp.lake.tables.round_record import (
     VbucketReport,
     states_from_rows,
 )
-from dcp.lake.tables.schema import RowKind, is_kind
+from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
+_Found = TypeVar("_Found")
+
 REMEMBERED_ROUNDS: Final = 8
-"""Enough for the newest round and those of the newest applies of tables that are applied to at
-once, before and after a commit.
-"""
+"""Enough for the newest round and the newest applies of tables applied to at once."""
 
 
 def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
@@ -95,6 +95,34 @@ def reports_since(lake: LakeTables, first_round: int) -> dict[int, list[VbucketR
         told = VbucketReport.parse(row["vbucket"], row["detail"])
         reports.setdefault(row["round"], []).append(told)
     return reports
+
+
+def newest_item_counts(lake: LakeTables, to_round: int, count: int) -> list[tuple[int, int]]:
+    """Return the newest ``count`` rounds with document rows up to a round, and each one's number of
+    rows.
+
+    The newest comes first.
+    """
+    rows = lake.changes.rows(
+        "round, count(*) AS found",
+        f"round <= {int(to_round)} AND {is_kind(*ITEM_KINDS)} "
+        f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}",
+    )
+    return [(row["round"], row["found"]) for row in rows]
+
+
+def take_items(
+    lake: LakeTables,
+    first_round: int,
+    last_round: int,
+    take: Callable[[Iterable[Mapping[str, Any]]], _Found],
+) -> _Found:
+    """Return ``take``'s result on the document rows of some rounds; see `Table.take_rows`."""
+    return lake.changes.take_rows(
+        "round, kind, vbucket, seqno, cas, key, value",
+        f"round BETWEEN {int(first_round)} AND {int(last_round)} AND {is_kind(*ITEM_KINDS)}",
+        take,
+    )
 
 
 def _read(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:

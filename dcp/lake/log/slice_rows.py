@@ -1,28 +1,89 @@
 """Reads the rows of a slice of the change log: keys in narrow columns, and documents by key."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from dcp.lake.adapters.apply_sql import rows_sql, won_rows_sql
-from dcp.lake.log.slice_keys import Keys, Winner, keys_of
 from dcp.lake.store.log_slice import LogSlice, Role
 from dcp.lake.store.sql import integer_list, quoted, u64
 from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
 from dcp.wire.vocabulary import REPEATING
 
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The newest live row of one key: its place in the log."""
+
+    key: str
+    round: int
+    vbucket: int
+    epoch: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostKey:
+    """A key without a live row in the slice: it gets its state of the base version."""
+
+    key: str
+    vbucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Every key that an apply touches: with a newest live row, or without."""
+
+    winners: tuple[Winner, ...] = ()
+    lost: tuple[LostKey, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.winners) + len(self.lost)
+
+    @property
+    def names(self) -> list[str]:
+        return [*(each.key for each in self.winners), *(each.key for each in self.lost)]
+
+    @property
+    def vbuckets(self) -> tuple[int, ...]:
+        won = {each.vbucket for each in self.winners}
+        return tuple(sorted(won | {each.vbucket for each in self.lost}))
+
+
+def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
+    """Return each key's fate, from its rows of a slice and their roles (`Role`).
+
+    A key is touched unless all its rows are published and live. Its newest live row wins; without
+    one it is lost. `dcp.lake.adapters.apply_sql.touched_sql` finds the same for many keys.
+    """
+    newest: dict[tuple[int, str], tuple[int, int, int]] = {}
+    touched: set[tuple[int, str]] = set()
+    for row in rows:
+        place = row["vbucket"], row["key"]
+        if row["role"] != Role.KEPT:
+            touched.add(place)
+        if row["role"] != Role.UNDONE:
+            this = int(row["seqno"]), row["epoch"], row["round"]
+            newest[place] = max(this, newest.get(place, this))
+    winners, lost = [], []
+    for vbucket, key in sorted(touched):
+        if (found := newest.get((vbucket, key))) is None:
+            lost.append(LostKey(key, vbucket))
+        else:
+            seqno, epoch, number = found
+            winners.append(Winner(key, number, vbucket, epoch, seqno))
+    return Keys(tuple(winners), tuple(lost))
+
+
 SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
 """The columns of a replica, and whether its row of that key goes."""
 
 _NARROW: Final = pa.schema(
     [
-        ("vbucket", pa.int32()),
-        ("key", pa.string()),
-        ("round", pa.int64()),
-        ("epoch", pa.int32()),
-        ("seqno", REPLICA.field("seqno").type),
+        *map(CHANGES.field, ("vbucket", "key", "round", "epoch", "seqno")),
         ("role", pa.string()),
     ]
 )
@@ -136,7 +197,8 @@ def winning_rows(
     )
     if found is None:
         return None
-    times = [_modified_at_micros(cas) for cas in found["cas"].to_pylist()]
+    # As `dcp.lake.adapters.apply_sql.MODIFIED_AT_SQL` does.
+    times = [(int(cas) >> 16 << 16) // 1000 for cas in found["cas"].to_pylist()]
     at = SOURCE.get_field_index("modified_at")
     return found.add_column(at, SOURCE.field(at), pa.array(times, SOURCE.field(at).type))
 
@@ -162,8 +224,3 @@ def deletions_sql(changes_sql: str, first_round: int, last_round: int, condition
         f"WHERE round BETWEEN {int(first_round)} AND {int(last_round)} "
         f"AND {is_kind(RowKind.DELETION, RowKind.EXPIRATION)} AND {condition}"
     )
-
-
-def _modified_at_micros(cas: Any) -> int:
-    """Return the time in a CAS, as `dcp.lake.adapters.apply_sql.MODIFIED_AT_SQL` does."""
-    return (int(cas) >> 16 << 16) // 1000

@@ -57,12 +57,17 @@ def reached(step: str) -> None:
 def _stop(action: str, named: str | None) -> None:
     if named is None and action == "pause":
         raise ConfigError(f"{FILE_VARIABLE}: found nothing, expected the file to wait for")
-    if named is not None and not _make(named):
-        return
+    if named is not None:
+        try:
+            os.close(os.open(named, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif named is not None:
-        _wait_until_gone(Path(named))
+        file, end = Path(named), time.monotonic() + _PAUSE_LIMIT_SECONDS
+        while file.exists() and time.monotonic() < end:
+            time.sleep(0.05)
 
 
 def _parse(wanted: str) -> tuple[str, int, str]:
@@ -74,17 +79,3 @@ def _parse(wanted: str) -> tuple[str, int, str]:
             f"with a step of {', '.join(STEPS)}"
         )
     return name, int(count or "1"), action
-
-
-def _make(file: str) -> bool:
-    try:
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    except FileExistsError:
-        return False
-    return True
-
-
-def _wait_until_gone(file: Path) -> None:
-    end = time.monotonic() + _PAUSE_LIMIT_SECONDS
-    while file.exists() and time.monotonic() < end:
-        time.sleep(0.05)

@@ -13,17 +13,20 @@ What finds versions and branches stays for ever: ``complete``, ``rollback``, ``a
 ``position`` and ``status`` rows stay from the oldest round that such a version still reads on.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dcp.lake.log.applied import applied_at
+from dcp.lake.log.applied import applied_at, indexed_applied
+from dcp.lake.log.round_records import count_changes, round_records, rounds_left
+from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport, unless_driver_writes
 from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.tables import ReplicaTable
+from dcp.lake.tables.tables import ReplicaTable, record_cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
 
@@ -65,12 +68,8 @@ class CleaningPlan:
         return f"({self.documents_sql()}) OR ({self.positions_sql()})"
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningDeferred:
-    reason: str
-
-    def __str__(self) -> str:
-        return f"nothing is removed: {self.reason}"
+class CleaningDeferredError(Exception):
+    """Its text says why nothing may be removed."""
 
 
 def versions_within(
@@ -78,26 +77,22 @@ def versions_within(
     lineage: Lineage,
     horizon_start: datetime,
     indexed: Sequence[AppliedVersion],
-) -> list[AppliedVersion] | CleaningDeferred:
+) -> list[AppliedVersion]:
     """Return the applies that the versions of a replica within the horizon stand at.
 
-    Args:
-        replica: the table.
-        lineage: all that its history knows.
-        horizon_start: the begin of the horizon.
-        indexed: the table's rows in the log's index, oldest first; they reach farther back than the
-            history.
+    ``indexed`` are the table's rows in the log's index, oldest first. They reach farther back than
+    the history.
     """
     first = version_at(lineage.commits, horizon_start)
     if first is None:
-        return CleaningDeferred(
+        raise CleaningDeferredError(
             f"table {replica.name} has no version from before {horizon_start:%F %T} UTC"
         )
     found: list[AppliedVersion] = []
     for version in range(first.version, lineage.newest + 1):
         applied = _applied_at(replica, lineage, version, indexed)
         if applied is None:
-            return CleaningDeferred(f"table {replica.name} held no round at version {version}")
+            raise CleaningDeferredError(f"table {replica.name} held no round at version {version}")
         if applied not in found[-1:]:
             found.append(applied)
     return found
@@ -121,7 +116,7 @@ def rounds_to_judge(versions: Collection[Sequence[AppliedVersion]]) -> set[int]:
 def plan_cleaning(
     versions: Mapping[ReplicaTable, Sequence[AppliedVersion]],
     states: Mapping[int, Mapping[int, VbucketProgress]],
-) -> CleaningPlan | CleaningDeferred:
+) -> CleaningPlan:
     """Return the rows that may go; ``versions`` are the applies within the horizon, by replica.
 
     ``states`` are the states of every vbucket, by round, for `rounds_to_judge`.
@@ -129,13 +124,13 @@ def plan_cleaning(
     for replica, applied in versions.items():
         if stale := sorted({vbucket for each in applied for vbucket in each.stale}):
             # What they held is from older rounds, and what they wait for is not applied.
-            return CleaningDeferred(
+            raise CleaningDeferredError(
                 f"table {replica.name} had stale vbuckets: {number_ranges(stale)}"
             )
     rounds = rounds_to_judge(versions.values())
     to_round = min(rounds, default=0)
     if to_round == 0:
-        return CleaningDeferred("a replica held no round when the horizon began")
+        raise CleaningDeferredError("a replica held no round when the horizon began")
     judges = [states[number] for number in sorted(rounds)]
     bounds = [
         CleaningBound(
@@ -146,3 +141,56 @@ def plan_cleaning(
     ]
     log_from = min(each.log_from_round for applied in versions.values() for each in applied)
     return CleaningPlan(to_round, min(log_from, to_round), tuple(bounds), tuple(versions))
+
+
+def clean(work: MaintenanceWork) -> Iterator[StepReport]:
+    try:
+        plan = cleaning_of(work)
+    except CleaningDeferredError as why:
+        yield StepReport("clean", "changes", f"nothing is removed: {why}")
+        return
+    rows = count_changes(work.lake, plan.condition_sql())
+    if work.dry_run or not rows:
+        told = f"would remove {rows:,} rows up to round {plan.to_round}"
+        if not rows:
+            told = f"no row up to round {plan.to_round} is left that is not needed"
+        yield StepReport(
+            "clean", "changes", told, figures={"rows": rows, "to_round": plan.to_round}
+        )
+        return
+    yield unless_driver_writes("clean", "changes", lambda: _remove(work, plan))
+
+
+def cleaning_of(work: MaintenanceWork) -> CleaningPlan:
+    """Plan the removal; writes nothing.
+
+    Raises:
+        CleaningDeferredError: nothing may be removed.
+    """
+    start = work.kept.start(work.now)
+    if not work.replicas:
+        raise CleaningDeferredError("there is no replica table")
+    versions = {}
+    for replica in work.replicas:
+        lineage = Lineage(tuple(work.commits(replica)))
+        indexed = [] if lineage.is_whole else indexed_applied(work.lake, [replica.name], 0)
+        versions[replica] = versions_within(replica, lineage, start, indexed)
+    rounds = rounds_to_judge(versions.values())
+    if gone := rounds - {0} - rounds_left(work.lake, rounds):
+        raise CleaningDeferredError(
+            f"the horizon has become longer than when positions of round {max(gone)} were removed"
+        )
+    records = round_records(work.lake, rounds)
+    return plan_cleaning(versions, {number: found.states for number, found in records.items()})
+
+
+def _remove(work: MaintenanceWork, plan: CleaningPlan) -> StepReport:
+    lake = work.lake
+    # First the note, then the deed: a rebuild must never take a log for whole that is not.
+    record_cleaned_round(lake, plan.replicas, plan.to_round)
+    base = history(lake.changes, 1)[0].version
+    metadata = work.metadata("clean") | {CLEANING: plan.to_round, "base": base}
+    rows = lake.changes.delete(plan.condition_sql(), metadata)
+    told = f"removed {rows:,} rows up to round {plan.to_round}"
+    figures = {"rows": rows, "to_round": plan.to_round}
+    return StepReport("clean", "changes", told, done=True, figures=figures)

@@ -1,22 +1,72 @@
 """Keeps the rollback horizon during a run: properties, heartbeats, and a tampering check.
 
+A heartbeat is a new version of a quiet table with the same rows. Delta's log cleanup takes versions
+by the age of their commit (`dcp.lake.tables.horizon`). Before an apply changes a table whose newest
+version is old, a heartbeat gives the rows that it replaces a version of their own, which is then
+young enough to be read for the whole horizon. It is an append without rows, kept from being dropped
+by its Delta transaction id; two drivers may make one at once.
+
 The driver looks at ``changes`` before it plans a round, and at the replicas before it applies to
 them. The first look reads the properties and histories of all tables; later ones read nothing until
 a heartbeat may be due.
 """
 
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from dcp.lake.log.applied import replica_status
+from dcp.lake.log.applied import heartbeat_content, replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
-from dcp.lake.maintain.heartbeat import beat, newest_commit_time
-from dcp.lake.maintain.retention import keep_retention
-from dcp.lake.tables.history import FEW, history
-from dcp.lake.tables.horizon import Horizon
+from dcp.lake.store.table import CommitConflictError
+from dcp.lake.tables.history import FEW, HEARTBEAT, history
+from dcp.lake.tables.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
+
+_LOG = logging.getLogger(__name__)
+
+
+def keep_retention(
+    lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
+) -> dict[str, str]:
+    """Make Delta keep ``changes`` and the replicas for the horizon; return the changes by table.
+
+    Somebody may have changed the properties, or the setting, since the last run. Logs changes, too.
+    """
+    told = {}
+    for table, wrong in wrong_properties(lake, replicas, horizon).items():
+        wanted = horizon.properties() | {RECORDED: horizon.recorded}
+        # Both retentions at once: Delta refuses a log that is kept shorter than the files.
+        names = (*horizon.properties(), *((RECORDED,) if RECORDED in wrong else ()))
+        lake.table(table).set_properties({name: wanted[name] for name in names})
+        found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
+        told[table] = f"found {found}; set to the horizon of {horizon}"
+        _LOG.warning("%s: table %s: %s", lake.location, table, told[table])
+    return told
+
+
+def wrong_properties(
+    lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
+) -> dict[str, dict[str, str]]:
+    found = {}
+    for table in ("changes", *(replica.name for replica in replicas)):
+        properties = lake.table(table).properties()
+        wrong = {name: properties.get(name, "") for name in horizon.differing(properties)}
+        if table == "changes" and properties.get(RECORDED) != horizon.recorded:
+            wrong[RECORDED] = properties.get(RECORDED, "")
+        if wrong:
+            found[table] = wrong
+    return found
+
+
+def recorded_horizon(lake: LakeTables) -> Horizon:
+    """Return the horizon that the newest run kept, whatever the table properties say."""
+    properties = lake.changes.properties()
+    if (seconds := properties.get(RECORDED)) is not None:
+        return Horizon(float(seconds))
+    return Horizon(interval_seconds(properties.get(FILE_RETENTION, "")) or 7 * 86400)
+
 
 _LOOK_BACK: Final = 500
 """So many commits of a replica are searched for a VACUUM that kept too little.
@@ -28,10 +78,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def look_back(lake: LakeTables) -> int:
-    """Return how many commits of a replica to search for a VACUUM that kept too little.
-
-    In an object store each costs a request.
-    """
+    """Return how many commits of a replica to search; in an object store each costs a request."""
     return FEW if lake.store.is_remote else _LOOK_BACK
 
 
@@ -82,3 +129,37 @@ class HorizonGuard:
         is_ours = beat(lake, replica)
         self._newest[table] = newest_commit_time(lake, table)
         return is_ours
+
+
+def newest_commit_time(lake: LakeTables, table: str) -> datetime:
+    """Return the time from which the horizon counts the age of a table's newest version."""
+    return history(lake.table(table), 1)[0].horizon_time
+
+
+def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
+    """Give a replica, or ``changes`` for None, a new version with the same rows; return if it did.
+
+    It makes none if another commit came at the same moment: that serves as well. Nor does it after
+    a foreign change of rows, since a heartbeat would hide that commit.
+
+    Raises:
+        LakeError: somebody else changed rows of ``changes``.
+    """
+    told: dict[str, Any] = {}
+    if replica is None:
+        table, commits = "changes", history(lake.changes)
+        refuse_tampered_log(lake, commits)
+        version = commits[0].version
+    else:
+        status = replica_status(lake, replica)
+        if status.lineage.defect(status.version) is not None:
+            return False
+        table, version, told = replica.name, status.version, heartbeat_content(status)
+    metadata = {"lake": lake.identity.lake_id, "base": version, HEARTBEAT: told}
+    # Versions grow, so the next one is a transaction number that nobody used before.
+    transaction = f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1
+    try:
+        lake.table(table).renew(transaction, metadata)
+    except CommitConflictError:
+        return False
+    return True

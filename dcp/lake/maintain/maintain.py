@@ -14,11 +14,16 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.tampering import refuse_log_behind
-from dcp.lake.maintain.clean_changes import clean
+from dcp.lake.maintain.cleaning import clean
 from dcp.lake.maintain.compaction import optimize, vacuum
-from dcp.lake.maintain.heartbeat import beat, newest_commit_time
+from dcp.lake.maintain.horizon_guard import (
+    beat,
+    keep_retention,
+    newest_commit_time,
+    recorded_horizon,
+    wrong_properties,
+)
 from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport
-from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, HorizonLoss, loss
 from dcp.lake.tables.tables import LakeTables, replicas_in
@@ -82,10 +87,7 @@ def work_on(
     now: datetime | None = None,
     dry_run: bool = False,
 ) -> MaintenanceWork:
-    """Return the work on a lake with a horizon of any length.
-
-    VACUUM alone goes by the real time, whatever ``now`` says.
-    """
+    """Return the work on a lake; VACUUM alone goes by the real time, whatever ``now`` says."""
     kept_seconds = horizon.seconds if retain_hours is None else retain_hours * HOUR_SECONDS
     now = now or datetime.now(UTC)
     if kept_seconds >= horizon.seconds:
@@ -101,7 +103,6 @@ def work_on(
 
 
 def run_steps(work: MaintenanceWork, steps: Sequence[str] | None = None) -> Iterator[StepReport]:
-    """Do the steps one after the other; yield a report for each step and table."""
     lake = work.lake
     commits = history(lake.changes)
     refuse_tampered_log(lake, commits)
@@ -142,7 +143,6 @@ STEPS: Final[Mapping[str, Callable[[MaintenanceWork], Iterator[StepReport]]]] = 
     "optimize": optimize,
     "vacuum": vacuum,
 }
-"""All steps of maintenance, in their order."""
 
 
 def _refusal(

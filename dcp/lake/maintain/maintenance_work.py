@@ -22,7 +22,6 @@ class MaintenanceWork:
     now: datetime
     """The horizon and `kept` count back from it."""
     dry_run: bool = False
-    """True: write nothing."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -48,8 +47,6 @@ def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class StepReport(Record):
-    """The report of one step on one table: done, planned, or why nothing was done."""
-
     step: str
     table: str
     summary: Annotated[str, "told"]

@@ -4,21 +4,23 @@ The cluster is not asked: what it holds is known as of the newest round's plan. 
 on reads again only what has changed, so that it may be asked every few seconds.
 """
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Final
+from importlib import resources
+from typing import Annotated, Any, Final
 
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.log.changes import newest_round, round_time
-from dcp.lake.log.collection_log import first_rounds_after
-from dcp.lake.log.epoch_log import count_orders, forks_between
+from dcp.lake.log.epochs import count_orders, first_rounds_after, forks_between
 from dcp.lake.log.round_records import reports_since, round_record, round_records
+from dcp.lake.monitor.run_watch import Health
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import WINDOW, TableCommit, history
-from dcp.lake.tables.records import SPREAD, UNSTORED
+from dcp.lake.tables.records import SPREAD, UNSTORED, plain
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -44,9 +46,7 @@ class ReplicaFigures:
     reached: Annotated[Mapping[int, int], UNSTORED]
     """By vbucket, the seqno up to which it lacks nothing; rounds without rows for it count."""
     behind_since: Annotated[datetime | None, UNSTORED]
-    """The time when the lake received, or first knew of, the oldest change that it lacks; None if
-    it lacks none.
-    """
+    """When the lake first knew of the oldest change that it lacks; None if it lacks none."""
     stale: tuple[int, ...]
 
     def lag_seqnos(self, highs: Mapping[int, int]) -> int:
@@ -67,9 +67,7 @@ class RoundFigures:
     vbuckets: int
     rollbacks: int
     window_full: Mapping[str, float]
-    """The part of the time in which nodes could send nothing, by the stage they waited for (empty:
-    unknown).
-    """
+    """The part of the time in which nodes could send nothing, by stage (empty: unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +94,7 @@ class LakeFigures:
         return self.rounds[0].time if self.rounds else None
 
     def seeing(self, targets: Mapping[int, int], since: datetime) -> "LakeFigures":
-        """Return the figures for somebody who knows higher seqnos of some vbuckets, since
-        a time.
-        """
+        """Return the figures for one who knows higher seqnos of some vbuckets, since a time."""
         highs = {**self.highs}
         for vbucket, target in targets.items():
             highs[vbucket] = max(target, highs.get(vbucket, 0))
@@ -127,21 +123,18 @@ class FiguresReader:
         Raises:
             LakeError: a table, or the newest round's record, is damaged.
         """
-        with self._lake.look():
-            return self._read_newest()
-
-    def _read_newest(self) -> LakeFigures:
         lake = self._lake
-        commits = history(lake.changes, WINDOW)  # the times of the rounds that it shows
-        statuses = {each: replica_status(lake, each) for each in replicas_in(lake)}
-        heads = {each.name: status.lineage.commits[0] for each, status in statuses.items()}
-        heads = {"changes": commits[0], **heads}
-        if lake.table(AUDIT_TABLE).exists():
-            heads[AUDIT_TABLE] = history(lake.table(AUDIT_TABLE), 1)[0]
-        seen = {table: (head.version, head.time) for table, head in heads.items()}
-        if self._newest is None or self._newest[0] != seen:
-            self._newest = seen, self._read(commits, statuses, heads)
-        return self._newest[1]
+        with lake.look():
+            commits = history(lake.changes, WINDOW)  # the times of the rounds that it shows
+            statuses = {each: replica_status(lake, each) for each in replicas_in(lake)}
+            heads = {each.name: status.lineage.commits[0] for each, status in statuses.items()}
+            heads = {"changes": commits[0], **heads}
+            if lake.table(AUDIT_TABLE).exists():
+                heads[AUDIT_TABLE] = history(lake.table(AUDIT_TABLE), 1)[0]
+            seen = {table: (head.version, head.time) for table, head in heads.items()}
+            if self._newest is None or self._newest[0] != seen:
+                self._newest = seen, self._read(commits, statuses, heads)
+            return self._newest[1]
 
     def _read(
         self,
@@ -277,3 +270,30 @@ def _reached_at(
     for fork in forks_between(lake, round_number, newest, forked):
         reached[fork.vbucket] = min(reached[fork.vbucket], fork.seqno)
     return reached
+
+
+_PAGE: Final = "page.html"
+
+
+def figures_json(lake: LakeFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
+    """Return the page's figures as a JSON object; times are ISO 8601, in UTC."""
+    return {
+        **plain(lake),
+        "at": at.isoformat(),
+        "health": None if health is None else health.to_json(),
+        "replicas": [
+            {
+                **plain(each),
+                "lag_seqnos": each.lag_seqnos(lake.highs),
+                "lag_seconds": each.lag_seconds(at),
+                "stale": len(each.stale),
+            }
+            for each in lake.replicas
+        ],
+    }
+
+
+def page_html(figures: dict[str, Any] | None = None) -> str:
+    text = "null" if figures is None else json.dumps(figures).replace("<", "\\u003c")
+    page = resources.files(__package__).joinpath(_PAGE).read_text(encoding="utf-8")
+    return page.replace("FIGURES", text)

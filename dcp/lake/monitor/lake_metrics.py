@@ -15,43 +15,32 @@ from dcp.lake.task_monitor.prometheus import Metrics
 
 LAKE_METRICS: Final[Metrics] = {
     "dcplake_lag_seqnos": (
-        "gauge",
         "Seqnos between what a replica table shows and the newest known ones, of all vbuckets; "
-        "collections share a vbucket's seqnos.",
+        "collections share a vbucket's seqnos."
     ),
     "dcplake_lag_seconds": (
-        "gauge",
-        "How long the oldest change that a replica table lacks is known; 0: it lacks none.",
+        "How long the oldest change that a replica table lacks is known; 0: it lacks none."
     ),
-    "dcplake_round": ("gauge", "The newest committed round."),
-    "dcplake_last_round_timestamp_seconds": ("gauge", "When it was committed."),
-    "dcplake_round_rows": ("gauge", "Document rows that it brought."),
-    "dcplake_round_received_bytes": ("gauge", "Their bytes on the wire."),
+    "dcplake_round": "The newest committed round.",
+    "dcplake_last_round_timestamp_seconds": "When it was committed.",
+    "dcplake_round_rows": "Document rows that it brought.",
+    "dcplake_round_received_bytes": "Their bytes on the wire.",
     "dcplake_round_window_full_ratio": (
-        "gauge",
-        "Part of its time in which nodes could send nothing, by the stage that was waited for.",
+        "Part of its time in which nodes could send nothing, by the stage that was waited for."
     ),
-    "dcplake_table_round": ("gauge", "Round that a replica table was last brought to."),
-    "dcplake_last_apply_timestamp_seconds": ("gauge", "When that was."),
+    "dcplake_table_round": "Round that a replica table was last brought to.",
+    "dcplake_last_apply_timestamp_seconds": "When that was.",
     "dcplake_rollbacks_total": (
-        "counter",
-        "Rollbacks that the cluster has ordered since the lake was made, by vbucket.",
+        "Rollbacks that the cluster has ordered since the lake was made, by vbucket."
     ),
-    "dcplake_stuck_vbuckets": (
-        "gauge",
-        "Vbuckets that the newest round could not bring further, by reason.",
-    ),
-    "dcplake_waiting_vbuckets": (
-        "gauge",
-        "Vbuckets whose newest rows wait for the end of their snapshot.",
-    ),
+    "dcplake_stuck_vbuckets": "Vbuckets that the newest round could not bring further, by reason.",
+    "dcplake_waiting_vbuckets": "Vbuckets whose newest rows wait for the end of their snapshot.",
     "dcplake_stale_vbuckets": (
-        "gauge",
-        "Vbuckets that a replica table shows as they were, until they are streamed whole.",
+        "Vbuckets that a replica table shows as they were, until they are streamed whole."
     ),
-    "dcplake_table_version": ("gauge", "The newest version of a table."),
-    "dcplake_table_bytes": ("gauge", "Bytes of that version's data files."),
-    "dcplake_table_files": ("gauge", "Data files of that version."),
+    "dcplake_table_version": "The newest version of a table.",
+    "dcplake_table_bytes": "Bytes of that version's data files.",
+    "dcplake_table_files": "Data files of that version.",
 }
 
 

@@ -17,9 +17,8 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.monitor.figures import FiguresReader, LakeFigures
+from dcp.lake.monitor.figures import FiguresReader, LakeFigures, figures_json, page_html
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
-from dcp.lake.monitor.page import figures_json, page_html
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.tables import open_lake

@@ -7,12 +7,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
-from dcp.lake.rounds.progress import StreamProgress
+from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
 
 if TYPE_CHECKING:
-    from dcp.lake.rounds.backfill_report import BackfillReport
-    from dcp.lake.rounds.progress import RoundProgress
+    from dcp.lake.rounds.backfill_plan import BackfillReport
+    from dcp.lake.rounds.observer import RoundProgress
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
     from dcp.lake.tables.applied_version import AppliedVersion
@@ -24,7 +23,6 @@ _START_SECONDS: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class Health:
     is_well: bool
-    """Whether there is any progress."""
     reason: str
     """The run waits for this."""
     quiet_seconds: float

@@ -9,8 +9,7 @@ from dcp.errors import QualityError
 from dcp.lake.adapters.merge_rows import written_rows
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.config.settings import INSTALLED_SUITE
-from dcp.lake.quality.quality_report import CheckScope, QualityReport
-from dcp.lake.quality.quality_results import write_results
+from dcp.lake.quality.quality_report import CheckScope, QualityReport, write_results
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
 from dcp.lake.tables.tables import LakeTables
 

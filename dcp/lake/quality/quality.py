@@ -26,8 +26,7 @@ from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_records import states_left
 from dcp.lake.quality.quality_engine import run_suite
-from dcp.lake.quality.quality_report import CheckScope, QualityReport
-from dcp.lake.quality.quality_results import PassedCheck, last_passed
+from dcp.lake.quality.quality_report import CheckScope, PassedCheck, QualityReport, last_passed
 from dcp.lake.quality.quality_suite import QualitySuite, load_suite
 from dcp.lake.store.sql import quoted, u64
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
@@ -41,12 +40,9 @@ _CACHED_BYTES: Final = 256 * MEBIBYTE
 
 @dataclass(frozen=True, slots=True)
 class RowsToCheck:
-    """The rows to check, of one version of a replica table."""
-
     held: AppliedVersion
     vbucket_count: int
     rows_sql: str
-    """A query for the rows."""
     complete: Mapping[int, int]
     """By vbucket, its complete seqno."""
     scope: CheckScope = CheckScope.WHOLE
@@ -165,7 +161,7 @@ def check_version(spark: SparkSession, replica: RowsToCheck, suite: QualitySuite
     count = rows.count()
     frame = _with_suite_columns(rows, replica, suite, checked_at)
     with _cached(frame) if count * replica.row_bytes <= _CACHED_BYTES else nullcontext():
-        evaluation = run_suite(frame, suite, replica.facts)
+        results, validation = run_suite(frame, suite, replica.facts)
     return QualityReport(
         run=uuid4().hex,
         checked_at=checked_at,
@@ -178,8 +174,8 @@ def check_version(spark: SparkSession, replica: RowsToCheck, suite: QualitySuite
         since_version=replica.since.version if replica.since else None,
         rows=count,
         table_rows=replica.facts["rows"] if replica.facts else None,
-        results=evaluation.results,
-        validation=evaluation.validation,
+        results=results,
+        validation=validation,
     )
 
 

@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -42,20 +41,12 @@ _WHICH: Final[Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The outcome of each expectation, in the suite's order."""
-
-    results: tuple[ExpectationResult, ...]
-    validation: Any
-    """Great Expectations' own result."""
-
-
 def run_suite(
     rows: DataFrame, suite: QualitySuite, facts: Mapping[str, Any] | None = None
-) -> Evaluation:
+) -> tuple[tuple[ExpectationResult, ...], Any]:
     """Run a suite over ``rows``, and over ``facts`` about the table.
 
+    Returns the outcome of each expectation, in the suite's order, and Great Expectations' own.
     ``rows`` must hold the suite's columns already. Without facts the expectations about them are
     left out. An expectation that cannot be computed gives a result with a problem, and never counts
     as held.
@@ -74,17 +65,14 @@ def run_suite(
         told = _validate(one_row, suite.name, about_table, _WHAT)
         outcomes |= details | told
         asked = [spec for spec in suite.expectations if spec.name in outcomes]
-        return Evaluation(
+        return (
             tuple(_result(spec, outcomes[spec.name], facts) for spec in asked),
             _whole(suite.name, [outcomes[spec.name] for spec in asked]),
         )
 
 
 def _with_utc(rows: DataFrame) -> DataFrame:
-    """Return the rows with times without a zone, in UTC.
-
-    Great Expectations collects values, and PySpark returns times in the machine's zone.
-    """
+    """Return the rows with times without a zone: PySpark returns others in the machine's."""
     return rows.select(
         *(
             rows[quoted(field.name)].cast(TimestampNTZType()).alias(field.name)
@@ -194,7 +182,9 @@ def _result(
     count = outcome.result.get("unexpected_count")
     if not count:
         # An expectation about the rows together: it counts none but has seen something.
-        return made(None, seen=_told(outcome.result.get("observed_value", "nothing")))
+        seen = outcome.result.get("observed_value", "nothing")
+        is_time = isinstance(seen, datetime)
+        return made(None, seen=f"{seen.isoformat()}+00:00" if is_time else str(seen))
     samples = outcome.result.get("partial_unexpected_index_list") or []
     return made(
         int(count),
@@ -203,10 +193,6 @@ def _result(
             for sample in samples[:SAMPLES_AT_MOST]
         ),
     )
-
-
-def _told(seen: object) -> str:
-    return f"{seen.isoformat()}+00:00" if isinstance(seen, datetime) else str(seen)
 
 
 def _problem(exception_info: Mapping[str, Any]) -> str:

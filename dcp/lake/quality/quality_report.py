@@ -5,10 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from dcp.lake.quality.quality_suite import Severity
+import pyarrow as pa
+
+from dcp.lake.quality.quality_suite import QualitySuite, Severity
 from dcp.lake.tables.records import UNSTORED, plain
+from dcp.lake.tables.schema import QUALITY
+from dcp.lake.tables.tables import QUALITY_TABLE, LakeTables, ensure_ledger
 
 
 class CheckScope(StrEnum):
@@ -24,9 +28,7 @@ class ExpectationResult:
     name: str
     says: str
     violations: int | None
-    """How many rows break it; None for an expectation about the table, or one that could
-    not run.
-    """
+    """How many rows break it; None if it is about the table, or could not run."""
     samples: tuple[Mapping[str, Any], ...] = ()
     """A few of the rows that break it, by their identifying columns."""
     problem: str = ""
@@ -60,7 +62,13 @@ class ExpectationResult:
             return f"{fail} {self.name}: found {self.seen}, against: {self.says}"
         if self.violations is None:
             return f"{error} {self.name}: could not be checked: {self.problem}"
-        shown = "".join(f"\n        {_row_text(sample)}" for sample in self.samples)
+        shown = "".join(
+            "\n        "
+            + ", ".join(
+                f"{name}={json.dumps(each, ensure_ascii=False)}" for name, each in row.items()
+            )
+            for row in self.samples
+        )
         rest = self.violations - len(self.samples)
         more = f"\n        … and {rest:,} more" if self.samples and rest > 0 else ""
         rows = "row" if self.violations == 1 else "rows"
@@ -116,7 +124,69 @@ class QualityReport:
         )
 
 
-def _row_text(row: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in row.items()
+_PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round", "table_rows")])
+
+
+@dataclass(frozen=True, slots=True)
+class PassedCheck:
+    version: int
+    round: int
+    """The version held this round."""
+    table_rows: int
+
+
+def write_results(lake: LakeTables, report: QualityReport) -> None:
+    table = ensure_ledger(lake, QUALITY_TABLE)
+    metadata = {"lake": lake.identity.lake_id, "quality": report.run, "table": report.table}
+    rows = results_table(report, lake.table(report.table).table_id())
+    table.append(rows, metadata)
+
+
+def results_table(report: QualityReport, table_id: str) -> pa.Table:
+    of_check = {
+        "run": report.run,
+        "time": report.checked_at,
+        "table": report.table,
+        "table_id": table_id,
+        "version": report.version,
+        "round": report.applied_round,
+        "scope": str(report.scope),
+        "since_version": report.since_version,
+        "table_rows": report.table_rows,
+        "checked_rows": report.rows,
+        "suite": report.suite,
+        "suite_digest": report.suite_digest,
+    }
+    rows = [
+        {
+            **of_check,
+            "expectation": result.name,
+            "columns": list(result.columns),
+            "severity": str(result.severity),
+            "success": result.passed,
+            "failed": result.violations,
+            "samples": [dict(sample) for sample in result.samples],
+            "found": result.seen or result.problem or None,
+        }
+        for result in report.results
+    ]
+    return pa.Table.from_pylist(rows, schema=QUALITY)
+
+
+def last_passed(lake: LakeTables, table: str, suite: QualitySuite) -> PassedCheck | None:
+    """Return the newest version of a table in which a suite of the same rules found no error."""
+    if not lake.table(QUALITY_TABLE).exists():
+        return None
+    table_id = lake.table(table).table_id()
+    found = lake.table(QUALITY_TABLE).query(
+        lambda name, text: (
+            f"SELECT version, round, max(table_rows) AS table_rows FROM {name} "
+            f"WHERE table_id = {text(table_id)} AND suite_digest = {text(suite.digest)} "
+            "GROUP BY run, version, round "
+            f"HAVING min(CASE WHEN success OR severity = {text(Severity.WARNING)} "
+            "THEN 1 ELSE 0 END) = 1 ORDER BY version DESC LIMIT 1"
+        ),
+        _PASSED,
     )
+    rows = found.to_pylist()
+    return PassedCheck(**rows[0]) if rows else None

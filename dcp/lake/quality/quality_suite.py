@@ -56,11 +56,9 @@ class Subject(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ExpectationSpec:
     name: str
-    """Reports call it by this."""
     says: str
     """The rule in words."""
     type: str
-    """Great Expectations' type."""
     kwargs: Mapping[str, Any]
     severity: Severity = Severity.ERROR
     about: Subject = Subject.ROWS
@@ -176,7 +174,6 @@ def load_suite(source: Path | None = None) -> QualitySuite:
 
 
 def parse_suite(content: object, place: str = "") -> QualitySuite:
-    """Return the suite that ``content``, decoded JSON, describes."""
     columns = _member(_member(content, "meta", dict, {}), "columns", dict, {})
     for name, expression in columns.items():
         if not (name.isidentifier() and isinstance(expression, str)):

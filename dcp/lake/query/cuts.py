@@ -19,13 +19,12 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.apply.replica_facts import LakeFacts
+from dcp.lake.apply.readable_slice import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.round_records import oldest_round_left
-from dcp.lake.log.slice_keys import Keys
-from dcp.lake.log.slice_rows import touched_keys
+from dcp.lake.log.slice_rows import Keys, touched_keys
 from dcp.lake.store.sql import quoted
 from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion

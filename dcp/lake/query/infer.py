@@ -5,13 +5,12 @@ Counts values, not documents: an array has many at one path.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dcp.errors import LakeError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, NUMERIC_TEXT, Seen
-from dcp.lake.config.column_names import refusal_of
-from dcp.lake.config.contracts import FieldName, Step, Wildcard, require_collection
+from dcp.lake.config.contracts import FieldName, Step, Wildcard, refusal_of, require_collection
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.tables import LakeTables, replicas_in
 from dcp.wire.vocabulary import Datatype
@@ -93,12 +92,11 @@ def infer_contract(lake: LakeTables, collection: str, documents: int) -> Propose
     return lake.table(newest.name).take_rows(
         "value, datatype",
         f"true LIMIT {documents}",
-        lambda rows: propose_contract(collection, map(_json_of, rows)),
+        lambda rows: propose_contract(
+            collection,
+            (row["value"] or b"" if row["datatype"] == Datatype.JSON else b"" for row in rows),
+        ),
     )
-
-
-def _json_of(row: Mapping[str, Any]) -> bytes:
-    return bytes(row["value"] or b"") if row["datatype"] == Datatype.JSON else b""
 
 
 def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedContract:

@@ -15,18 +15,28 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from dcp.errors import ConfigError, DcplakeError
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.config.required_spark import REQUIRED_SPARK
-from dcp.lake.query.shown_times import told_times, with_times_as_texts
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.session_settings import DELTA_CATALOG
@@ -38,6 +48,69 @@ from dcp.lake.tables.tables import (
     ReplicaTable,
     replicas_in,
 )
+
+_TIMES: Final = (TimestampType, TimestampNTZType, DateType)
+
+
+def with_times_as_texts(frame: DataFrame) -> DataFrame:
+    """Return the rows with times and dates as texts; the session's time zone must be UTC."""
+    wanted = _as_text(frame.schema)
+    if wanted == frame.schema:
+        return frame
+    names = [f"c{place}" for place in range(len(frame.columns))]  # no two are alike
+    renamed = frame.toDF(*names)
+    columns = (
+        renamed[name].cast(field.dataType) for name, field in zip(names, wanted, strict=True)
+    )
+    return renamed.select(*columns).toDF(*frame.columns)
+
+
+def told_times(value: Any, kind: DataType) -> Any:
+    """Return a value of ``kind`` with its times in ISO 8601; times with a zone end in +00:00."""
+    match value, kind:
+        case None, _:
+            return None
+        case str(), TimestampType():
+            return value.replace(" ", "T") + "+00:00"
+        case str(), TimestampNTZType():
+            return value.replace(" ", "T")
+        case tuple(), StructType(fields=fields):
+            told = (
+                told_times(inner, field.dataType)
+                for inner, field in zip(value, fields, strict=True)
+            )
+            return _row(value, list(told))
+        case list(), ArrayType(elementType=inner):
+            return [told_times(each, inner) for each in value]
+        case dict(), MapType(keyType=key, valueType=inner):
+            return {told_times(k, key): told_times(v, inner) for k, v in value.items()}
+        case _:
+            return value
+
+
+def _row(like: tuple[Any, ...], values: list[Any]) -> Row:
+    row = Row(*values)
+    row.__fields__ = like.__fields__  # type: ignore[attr-defined]  # Row has it, and so has `like`
+    return row
+
+
+def _as_text(kind: DataType) -> Any:
+    match kind:
+        case StructType():
+            return StructType(
+                [
+                    StructField(each.name, _as_text(each.dataType), each.nullable, each.metadata)
+                    for each in kind
+                ]
+            )
+        case ArrayType():
+            return ArrayType(_as_text(kind.elementType), kind.containsNull)
+        case MapType():
+            keys, values = _as_text(kind.keyType), _as_text(kind.valueType)
+            return MapType(keys, values, kind.valueContainsNull)
+        case _:
+            return StringType() if isinstance(kind, _TIMES) else kind
+
 
 _SESSION_CATALOG: Final = "spark_catalog"
 _NO_TIME_TRAVEL: Final = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
@@ -55,6 +128,14 @@ _PLACE: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
 """Spark's message cites the statement from here on, and holds nothing else after it."""
 _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
 """Stands before the query plan that Spark adds to the errors of its analysis."""
+
+# Spark goes on with a comment behind a backslash at a line's end: such a comment is not skipped.
+_BLANK: Final = r"(?:\s|--[^\\\r\n]*[\r\n])*"
+_READING: Final = re.compile(rf"{_BLANK}(?:SELECT|SHOW|DESCRIBE|DESC)\b", re.IGNORECASE)
+_EXPLAIN: Final = re.compile(
+    rf"{_BLANK}EXPLAIN\b{_BLANK}(?:(?:LOGICAL|FORMATTED|EXTENDED|CODEGEN|COST)\b)?", re.IGNORECASE
+)
+_PARSE_PLACE: Final = re.compile(r" \(line \d+, pos(?:ition)? \d+\)$")
 
 
 def show_for_queries(lake: LakeTables) -> LakeTables:
@@ -115,13 +196,38 @@ def _shown_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> list[st
 
 
 def catalog_ends_with_session(spark: SparkSession) -> bool:
-    """Return whether the session's own catalog is in memory, so that names in it affect nobody
-    else.
-    """
+    """Return whether the session's catalog is in memory: names in it affect nobody else."""
     return (
         spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
         and spark.conf.get(f"spark.sql.catalog.{_SESSION_CATALOG}", "") == DELTA_CATALOG
     )
+
+
+def refuse_writing(spark: SparkSession, statement: str) -> None:
+    """Refuse a statement that may do anything but read, by Spark's own parser, without running it.
+
+    Two proofs. A statement that begins with SELECT, SHOW or DESCRIBE can be nothing else. And only
+    a query can stand in brackets after ``WITH name AS``: no INSERT behind a WITH, no script, no
+    EXECUTE IMMEDIATE. EXPLAIN is no proof by itself: Spark runs what EXECUTE IMMEDIATE is given in
+    order to explain it. This guards against mistakes, not against functions that a query may call.
+
+    Raises:
+        ConfigError: it may write, or Spark does not understand it.
+    """
+    explained = _EXPLAIN.match(statement)
+    rest = statement[explained.end() :] if explained else statement
+    if _READING.match(rest):
+        return
+    query = rest.rstrip().rstrip(";")
+    try:
+        with _context_loggers_silent():
+            spark.sql(f"EXPLAIN WITH question AS (\n{query}\n) SELECT 1")
+    except ParseException as error:
+        found = _PARSE_PLACE.sub("", one_line(str(error)))
+        raise ConfigError(
+            f"SQL: found no query: {found}; expected a query, SHOW, DESCRIBE, or EXPLAIN of these:"
+            " other statements run with --write only"
+        ) from None
 
 
 def answer(spark: SparkSession, question: str) -> DataFrame:
@@ -166,7 +272,7 @@ def errors_on_one_line() -> Iterator[None]:
         DcplakeError: Spark failed for another reason than the statement.
     """
     try:
-        with context_loggers_silent():
+        with _context_loggers_silent():
             yield
     except (PySparkException, Py4JJavaError) as error:
         if "java.lang.StackOverflowError" in str(error):
@@ -188,7 +294,7 @@ def _in_its_words(error: PySparkException | Py4JJavaError) -> DcplakeError:
 
 
 @contextmanager
-def context_loggers_silent() -> Iterator[None]:
+def _context_loggers_silent() -> Iterator[None]:
     loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:

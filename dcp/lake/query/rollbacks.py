@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dcp.lake.log.epoch_log import rollback_rows
+from dcp.lake.log.epochs import rollback_rows
 from dcp.lake.query.views_sql import RESTREAM
 from dcp.lake.tables.records import Record, read
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
@@ -48,9 +48,7 @@ class UndoneKey(Record):
     table: str
     version: int
     restored_version: int
-    """Its row came from this version of the table: 0 is the empty table, -1 means that the vbucket
-    was replaced as a whole.
-    """
+    """Its row came from this version; 0: the empty table, -1: the vbucket was replaced."""
     round: int
     time: datetime
     vbucket: int
@@ -79,7 +77,10 @@ def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
                 row["round"],
                 row["detail"] or (RESTREAM if order is None else "rollback"),
                 int(row["seqno"]),
-                *(_integer(told.get(name)) for name in ("from_seqno", "from_vb_uuid", "to_seqno")),
+                *(
+                    None if told.get(name) is None else int(told[name])
+                    for name in ("from_seqno", "from_vb_uuid", "to_seqno")
+                ),
             )
         )
     epochs.sort(key=lambda each: (-each.round, each.vbucket, -each.epoch))
@@ -94,7 +95,3 @@ def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey],
     [[total]] = (row.values() for row in audit.rows("count(*) AS total", "true"))
     newest = f"true ORDER BY time DESC, version DESC, vbucket, key LIMIT {int(count)}"
     return [read(UndoneKey, row) for row in audit.rows("*", newest)], total
-
-
-def _integer(value: Any) -> int | None:
-    return None if value is None else int(value)

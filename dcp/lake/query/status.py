@@ -11,8 +11,7 @@ from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import round_record
 from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
-from dcp.lake.maintain.horizon_guard import look_back
-from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
+from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.horizon import Horizon
@@ -28,7 +27,6 @@ class ReplicaSummary:
     table: str
     version: int
     round: int
-    """The round that the version holds."""
     documents: int
     defect: str
     """The foreign commit that stops every apply; empty if all is well."""
@@ -50,9 +48,7 @@ class LakeStatus(Shown):
     waiting: Annotated[tuple[int, ...], "waiting_for_snapshot_end"]
     """The newest rows of these vbuckets wait for a snapshot's end."""
     stuck: tuple[VbucketReport, ...]
-    """The vbuckets that the newest round could not bring further, or not stream, with its
-    reason.
-    """
+    """The vbuckets that the newest round did not bring further, with its reason."""
     replicas: tuple[ReplicaSummary, ...]
     horizon_seconds: float = 0.0
     """Rollbacks can be undone as far back."""

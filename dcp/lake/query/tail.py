@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.item_log import newest_item_counts, take_items
+from dcp.lake.log.round_records import newest_item_counts, take_items
 from dcp.lake.tables.tables import LakeTables
 
 _SHOWN_BYTES = 4096
@@ -54,23 +54,21 @@ def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Ch
 
 def _changes(lake: LakeTables, first: int, last: int, count: int | None) -> list[Change]:
     def newest(rows: Iterable[Mapping[str, Any]]) -> list[Change]:
-        changes = map(_change, rows)
+        changes = (
+            Change(
+                round=row["round"],
+                kind=row["kind"],
+                vbucket=row["vbucket"],
+                seqno=int(row["seqno"]),
+                cas=int(row["cas"]),
+                key=row["key"],
+                value_bytes=len(row["value"] or b""),
+                value=(row["value"] or b"")[:_SHOWN_BYTES],
+            )
+            for row in rows
+        )
         if count is None:
             return sorted(changes, key=_ORDER)
         return heapq.nlargest(count, changes, key=_ORDER)[::-1]
 
     return take_items(lake, first, last, newest)
-
-
-def _change(row: Mapping[str, Any]) -> Change:
-    value = row["value"] or b""
-    return Change(
-        round=row["round"],
-        kind=row["kind"],
-        vbucket=row["vbucket"],
-        seqno=int(row["seqno"]),
-        cas=int(row["cas"]),
-        key=row["key"],
-        value_bytes=len(value),
-        value=value[:_SHOWN_BYTES],
-    )

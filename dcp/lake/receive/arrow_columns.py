@@ -10,10 +10,7 @@ from dcp.lake.tables.schema import U64
 
 
 def u64_column(values: NDArray[np.uint64]) -> pa.Array:
-    """Return DECIMAL(20,0) values.
-
-    A decimal128 is a 16-byte little-endian integer: the value, then eight zero bytes.
-    """
+    """Return DECIMAL(20,0) values, little-endian integers of 16 bytes: the value, then zeros."""
     words = np.zeros((len(values), 2), "<u8")
     words[:, 0] = values
     return pa.Array.from_buffers(U64, len(values), [None, pa.py_buffer(words)])

@@ -55,7 +55,6 @@ class BatchFlusher:
         return self._began_at + self._flow.batch_seconds
 
     def add(self, delivery: Delivery) -> None:
-        """Add a delivery's receipt; the caller adds its rows."""
         if delivery.receipt is None:
             return
         if self.is_empty:
@@ -70,22 +69,17 @@ class BatchFlusher:
         return not self.is_empty and (
             self._batches.rows == 0
             or self._batches.rows >= self._flow.batch_rows
-            or self._gathered_bytes >= self._flow.batch_bytes
-            or any(map(self._holds_enough, self._gathered))
+            or sum(window.taken - window.given for window in self._connections)
+            >= self._flow.batch_bytes
+            or any(
+                window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
+                for window in self._gathered
+            )
             or self._clock() >= self.due_at
         )
 
-    @property
-    def _gathered_bytes(self) -> int:
-        return sum(window.taken - window.given for window in self._connections)
-
-    def _holds_enough(self, window: Window) -> bool:
-        return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
-
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield all held batches; the request for the next batch says that Spark took the
-        last one.
-        """
+        """Yield all held batches; the request for the next one says that Spark took the last."""
         receipts, self._receipts = self._receipts, []
         self._gathered.clear()
         for receipt in receipts:
@@ -98,10 +92,7 @@ class BatchFlusher:
             receipt.release()
 
     def stats(self, target_bytes: int) -> tuple[StageStats, ...]:
-        """Return the task's own stages, from any thread.
-
-        They are the batches that Spark has not taken yet, and the round's budget of bytes.
-        """
+        """Return, from any thread, the batches that Spark has not taken, and the round's budget."""
         return (
             StageStats("batches", 1, int(self._is_offered)),
             StageStats("staging", target_bytes, self.taken_bytes),

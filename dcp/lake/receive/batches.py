@@ -10,6 +10,7 @@ after the other. What is as large as a batch by itself is not joined with others
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
 
@@ -19,18 +20,100 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.receive.arrow_columns import constant_column, integer_column, nullified, u64_column
-from dcp.lake.receive.branch_lookup import BranchLookup
 from dcp.lake.receive.document_columns import (
     StoredDocuments,
     inflated_bytes,
     layered_rows,
     stored_documents,
 )
+from dcp.lake.receive.dropped_policies import DroppedPolicies, emptied_collection, system_event_text
 from dcp.lake.receive.keys import key_columns
-from dcp.lake.receive.vbucket_counts import VbucketCounts
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
+from dcp.protocol.events import (
+    Event,
+    SnapshotCompleted,
+    SnapshotStarted,
+    StreamAdvanced,
+    SystemEventReceived,
+)
+from dcp.types import U16_MAX, FailoverLog
 from dcp.wire.columns import DataColumns
 from dcp.wire.vocabulary import Opcode
+
+
+class BranchLookup:
+    """Epoch and failover log by vbucket, for whole columns at once.
+
+    A row's ``vb_uuid`` is the uuid of the newest failover entry at or below its seqno, in the log
+    that was accepted with the stream (never in one that was fetched later).
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[int, FailoverLog] = {}
+        self._epoch = np.zeros(U16_MAX + 1, np.int32)
+        self._newest_uuid = np.zeros(U16_MAX + 1, np.uint64)
+        self._newest_seqno = np.zeros(U16_MAX + 1, np.uint64)
+
+    def set_epoch(self, vbucket: int, epoch: int) -> None:
+        self._epoch[vbucket] = epoch
+
+    def set_log(self, vbucket: int, log: FailoverLog) -> None:
+        self._logs[vbucket] = log
+        self._newest_uuid[vbucket] = log.entries[0].vb_uuid
+        self._newest_seqno[vbucket] = log.entries[0].seqno
+
+    def epoch(self, vbucket: int) -> int:
+        return int(self._epoch[vbucket])
+
+    def epochs(self, vbuckets: NDArray[np.uint16]) -> NDArray[np.int32]:
+        return self._epoch[vbuckets]
+
+    def uuid(self, vbucket: int, seqno: int) -> int:
+        return self._logs[vbucket].uuid_at(seqno)
+
+    def uuids(self, vbuckets: NDArray[np.uint16], seqnos: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the branch of each row; nearly all rows are on their vbucket's newest one."""
+        uuids = self._newest_uuid[vbuckets]
+        for row in np.flatnonzero(seqnos < self._newest_seqno[vbuckets]).tolist():
+            uuids[row] = self._logs[int(vbuckets[row])].uuid_at(int(seqnos[row]))
+        return uuids
+
+
+class VbucketCounts:
+    def __init__(self) -> None:
+        self.rows = np.zeros(U16_MAX + 1, np.int64)
+        self.frame_bytes = np.zeros(U16_MAX + 1, np.int64)
+        self.largest_bytes = np.zeros(U16_MAX + 1, np.int64)
+        self.escaped_keys = np.zeros(U16_MAX + 1, np.int64)
+        self.undecodable_values = np.zeros(U16_MAX + 1, np.int64)
+
+    def add(
+        self,
+        vbuckets: NDArray[np.uint16],
+        frame_bytes: NDArray[np.uint32],
+        document_bytes: NDArray[np.int64],
+        key_bytes: pa.BinaryArray,
+        detail: pa.StringArray,
+    ) -> None:
+        """Count documents, at least one; the last two are the columns of ``changes``.
+
+        ``document_bytes`` are their stored sizes, for later readers.
+        """
+        # A vbucket's documents mostly follow one another: sums of such runs are soon made.
+        starts = np.flatnonzero(np.diff(vbuckets, prepend=~vbuckets[:1]))
+        which = vbuckets[starts]
+        np.add.at(self.rows, which, np.diff(starts, append=len(vbuckets)))
+        np.add.at(self.frame_bytes, which, np.add.reduceat(frame_bytes, starts, dtype=np.int64))
+        np.maximum.at(self.largest_bytes, which, np.maximum.reduceat(document_bytes, starts))
+        for column, counts in ((key_bytes, self.escaped_keys), (detail, self.undecodable_values)):
+            if column.null_count < len(column):
+                is_set = column.is_valid().to_numpy(zero_copy_only=False)
+                np.add.at(counts, vbuckets[is_set], 1)
+
+    def of(self, vbucket: int) -> dict[str, int]:
+        """Return a vbucket's counters by their names, which are those of its report."""
+        return {name: int(counts[vbucket]) for name, counts in vars(self).items()}
+
 
 _KINDS: Final = pa.array(ITEM_KINDS)
 _KIND_OF_OPCODE: Final = np.zeros(256, np.int8)
@@ -128,11 +211,36 @@ class BatchBuilder:
         self._events.append({"kind": kind, "vbucket": vbucket, "epoch": epoch, **values})
         self.rows += 1
 
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the waiting rows as batches of at most ``batch_rows`` rows, and forget them.
+    def add_stream_event(self, event: Event, dropped: DroppedPolicies) -> None:
+        """Add an event's row, if it has one; documents come another way."""
+        match event:
+            case SnapshotStarted():
+                self.add_event(
+                    RowKind.SNAPSHOT_MARKER,
+                    event.vbucket,
+                    snap_start=event.snapshot.start,
+                    snap_end=event.snapshot.end,
+                    snap_flags=event.flags,
+                )
+            case SnapshotCompleted():
+                self._at_seqno(RowKind.COMPLETE, event.vbucket, event.seqno)
+            case StreamAdvanced():
+                self._at_seqno(RowKind.SEQNO_ADVANCED, event.vbucket, event.seqno)
+            case SystemEventReceived():
+                self._at_seqno(
+                    RowKind.SYSTEM_EVENT,
+                    event.vbucket,
+                    event.seqno,
+                    collection_id=emptied_collection(event, dropped),
+                    detail=system_event_text(event, dropped, datetime.now(UTC)),
+                )
 
-        Events come behind the documents.
-        """
+    def _at_seqno(self, kind: RowKind, vbucket: int, seqno: int, **values: Any) -> None:
+        uuid = self._branches.uuid(vbucket, seqno)
+        self.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, **values)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield the waiting rows as batches, events behind the documents, and forget them."""
         runs, events = self._runs(), self._events
         self._parts, self._events, self.rows = [], [], 0
         while runs:

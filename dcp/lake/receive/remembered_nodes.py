@@ -5,14 +5,12 @@ One that has another bucket than the lake's is ignored: the address may be anoth
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.lake.store.lake_store import LakeStore
-from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.tables import LakeTables, find_lake
+from dcp.lake.tables.tables import LakeIdentity, LakeTables, find_lake
 from dcp.seeds import AUTO_NETWORK, ConnectionString
 
 
@@ -61,18 +59,18 @@ def remembered_nodes(store: LakeStore, bucket: str) -> Callable[[], RememberedNo
     It returns None also if the lake cannot be read. It raises LakeError if the lake holds another
     bucket.
     """
-    return partial(_read, store, bucket)
 
+    def read() -> RememberedNodes | None:
+        try:
+            lake = find_lake(store)
+        except DcplakeError:  # whoever opens the lake tells
+            return None
+        if lake is None:
+            return None
+        lake.identity.require_same(replace(lake.identity, bucket=bucket), str(store.location))
+        return RememberedNodes.of(lake)
 
-def _read(store: LakeStore, bucket: str) -> RememberedNodes | None:
-    try:
-        lake = find_lake(store)
-    except DcplakeError:  # whoever opens the lake tells
-        return None
-    if lake is None:
-        return None
-    lake.identity.require_same(replace(lake.identity, bucket=bucket), str(store.location))
-    return RememberedNodes.of(lake)
+    return read
 
 
 def remembered_text(found: ClusterMap, *, tls: bool) -> str:

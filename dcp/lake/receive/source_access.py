@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView, SeedAnswer, ask_seed, first_answer, look_at_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.set_up import SetUpStep
@@ -99,10 +98,6 @@ def query_cluster(access: SourceAccess, remembered: Remembered = lambda: None) -
     return look_at_nodes(found, manifest, access.consumer.connection, access.source.credentials())
 
 
-def query_map(access: SourceAccess, remembered: Remembered) -> ClusterMap:
-    return ask_cluster(access, remembered)[0]
-
-
 def ask_node(
     node: NodeAddress,
     settings: ConnectionSettings,
@@ -130,11 +125,8 @@ def ask_cluster(
 ) -> SeedAnswer:
     """Return the first answer of the seeds, else of nodes that the lake remembers.
 
-    Args:
-        access: has the seeds.
-        remembered: is called only if no seed answers.
-        find: finds the nodes that seeds, or remembered nodes, stand for.
-        ask: asks one of those nodes.
+    ``remembered`` is called only if no seed answers. ``find`` finds the nodes that seeds, or
+    remembered nodes, stand for; ``ask`` asks one of them.
 
     Raises:
         ConfigError: the password cannot be found.

@@ -158,12 +158,6 @@ class StopPolicy:
         if stream.is_from_disk:
             self._nodes[node].disk_heard_at = self._listened_seconds
 
-    def _hear_parts(self, node: NodeAddress, streams: ConsumerStreams) -> None:
-        part = streams.part_heard(node)
-        if part is not None and part != self._nodes[node].part_heard and part[0] in self._streams:
-            self._nodes[node].part_heard = part
-            self._hear(node, part[0])
-
     # What follows
 
     def out_of_budget(
@@ -196,8 +190,11 @@ class StopPolicy:
         if self._listened_seconds < self._judges_at:
             return
         self._judges_at = self._listened_seconds + LONGEST_WAIT_SECONDS
-        for node in self._nodes:
-            self._hear_parts(node, streams)
+        for node, told in self._nodes.items():
+            part = streams.part_heard(node)
+            if part is not None and part != told.part_heard and part[0] in self._streams:
+                told.part_heard = part
+                self._hear(node, part[0])
         asked_nodes: dict[NodeAddress, None] = {}
         for result in results:
             vbucket = result.plan.vbucket
@@ -238,9 +235,7 @@ class StopPolicy:
         return self._listened_seconds - self._streams[vbucket].heard_at
 
     def _waits_for_turn(self, result: StreamResult) -> bool:
-        """Return whether the node may be reading its disk for others first. See the
-        module's text.
-        """
+        """Return whether the node may be reading its disk for others first."""
         assert result.node is not None, "it has a stream"
         is_inside = not result.position.is_complete
         if is_inside and self._streams[result.plan.vbucket].has_moved:

@@ -9,7 +9,6 @@ from dcp.client.vbucket_track import StreamStart
 from dcp.errors import ConfigError
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.round_plan import StreamPlan, TaskPlan
-from dcp.protocol.credentials import Credentials
 
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
 _HERE: Final = (
@@ -25,6 +24,10 @@ def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
         # At most a second ahead: what is under way at the end is lost.
         window_bytes = min(window_bytes, max(_LEAST_WINDOW_BYTES, int(rate)))
     connection = replace(settings.connection, window_bytes=window_bytes)
+    try:
+        credentials = access.source.credentials()
+    except ConfigError as error:
+        raise type(error)(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
     return Consumer(
         [stream_start(stream) for stream in plan.streams],
         [str(node) for node in plan.seeds],
@@ -33,7 +36,7 @@ def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
             connection=connection,
             reads_replicas=backfill is not None and backfill.reads_replicas,
         ),
-        _credentials(access),
+        credentials,
         name,
     )
 
@@ -46,10 +49,3 @@ def stream_start(stream: StreamPlan) -> StreamStart:
         stream.state.failover_log,
         purge_seqno=stream.state.purge_seqno,
     )
-
-
-def _credentials(access: SourceAccess) -> Credentials:
-    try:
-        return access.source.credentials()
-    except ConfigError as error:
-        raise type(error)(f"a Spark task on {gethostname()}: {error}{_HERE}") from None

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dcp.lake.receive.dropped_policies import collection_of
 from dcp.lake.receive.keys import key_columns
-from dcp.lake.receive.system_events import collection_of
 from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.collections import ManifestCollection
 from dcp.lake.tables.document_filter import DocumentFilter

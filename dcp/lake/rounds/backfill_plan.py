@@ -12,14 +12,104 @@ that node orders back, as any rollback.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.rounds.round_plan import BackfillSource, LeftOut
+from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, left_out_lines
+from dcp.lake.tables.records import plain
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView, VbucketHolder
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """Only the process that carries it out knows the figures beside those of vbuckets."""
+
+    id: str
+    vbuckets: int
+    done: int
+    documents: int = 0
+    """Read in `seconds`, like `frame_bytes` and `seqnos`."""
+    frame_bytes: int = 0
+    seqnos: int = 0
+    seqnos_left: int = 0
+    """The nodes still hold so much for it."""
+    seconds: float = 0.0
+    waiting_for: tuple[LeftOut, ...] = ()
+    """The vbuckets that cannot be read now."""
+
+    @property
+    def documents_per_second(self) -> float:
+        return self.documents / self.seconds if self.seconds else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time that the rest takes at this speed; None if nothing was read yet."""
+        return self.seqnos_left * self.seconds / self.seqnos if self.seqnos else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **plain(self),
+            "documents_per_second": round(self.documents_per_second, 1),
+            "seconds_left": self.seconds_left,
+        }
+
+    def __str__(self) -> str:
+        told = f"backfill {self.id}: {self.done} of {self.vbuckets} vbuckets"
+        if self.seconds:
+            told += (
+                f", {self.documents:,} documents, {self.documents_per_second:,.0f} documents/s, "
+                f"{self.frame_bytes / 1e6 / self.seconds:,.2f} MB/s"
+            )
+        if self.seconds_left is not None:
+            told += f", {self.seconds_left:,.0f} s left"
+        return "\n".join([told, *left_out_lines(self.waiting_for)])
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillEstimate:
+    vbuckets: int
+    seqnos: Annotated[Mapping[NodeAddress, int], "nodes"]
+    """By node, the most documents that it can hold; without a lake, the high seqnos."""
+    bytes_per_document: float | None
+    """The mean of the tables' rows as frames; None: there are none."""
+    bytes_per_second: float | None
+    left_out: tuple[LeftOut, ...]
+    """The vbuckets that could not begin now."""
+
+    @property
+    def documents(self) -> int:
+        return sum(self.seqnos.values())
+
+    @property
+    def frame_bytes(self) -> float | None:
+        return self.bytes_per_document and self.documents * self.bytes_per_document
+
+    @property
+    def seconds(self) -> float | None:
+        return (
+            self.frame_bytes and self.bytes_per_second and self.frame_bytes / self.bytes_per_second
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **plain(self),
+            "documents": self.documents,
+            "bytes": self.frame_bytes,
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        told = f"backfill of {self.vbuckets} vbuckets: at most {self.documents:,} documents"
+        if self.frame_bytes:
+            told += f", about {self.frame_bytes / 1e6:,.1f} MB"
+        if self.seconds:
+            told += f", {self.seconds:,.0f} s at {(self.bytes_per_second or 0) / 1e6:g} MB/s"
+        nodes = [f"  {node}: {seqnos:,} documents" for node, seqnos in self.seqnos.items()]
+        return "\n".join([told, *nodes, *left_out_lines(self.left_out)])
+
 
 REPLICAS: Final = "replicas"
 SETTINGS: Final = "settings"
@@ -61,16 +151,14 @@ class BackfillProgress:
         states: Mapping[int, VbucketProgress],
         begun: Collection[int],
     ) -> "BackfillProgress":
-        """Sort the vbuckets.
-
-        Args:
-            request: the backfill.
-            states: the vbuckets' newest states.
-            begun: those that began an epoch at 0 after the request's round.
-        """
+        """Sort the vbuckets; ``begun`` are those that began at 0 after the request's round."""
         started = request.vbuckets & (request.new_vbuckets | frozenset(begun))
         done = frozenset(
-            vbucket for vbucket in started if vbucket in states and _is_read(states[vbucket])
+            vbucket
+            for vbucket in started
+            if (state := states.get(vbucket)) is not None
+            and state.is_whole
+            and (state.caught_up_seqno > 0 or state.position.seqno == 0)
         )
         return cls(request.vbuckets - started, started - done, done)
 
@@ -80,14 +168,8 @@ def is_new(state: VbucketProgress) -> bool:
     return state.epoch == FIRST_EPOCH and not state.is_whole
 
 
-def _is_read(state: VbucketProgress) -> bool:
-    return state.is_whole and (state.caught_up_seqno > 0 or state.position.seqno == 0)
-
-
 @dataclass(frozen=True, slots=True)
 class BackfillStream:
-    """A vbucket to read from a copy: its node, and the seqno that it holds."""
-
     node: NodeAddress
     high_seqno: int
     begins_epoch: bool
@@ -105,9 +187,7 @@ class BackfillPlan:
     """The reason why these vbuckets do not begin; their active nodes stream them as always."""
 
     def read(self, vbucket: int) -> BackfillStream | LeftOut | None:
-        """Return the backfill's stream of a vbucket, or why nobody may read it; None: not its
-        vbucket.
-        """
+        """Return the backfill's stream of a vbucket, or why nobody may read it; None: not its."""
         return self.streams.get(vbucket) or self.left_out.get(vbucket)
 
 
@@ -120,12 +200,7 @@ def plan_backfill(
 ) -> BackfillPlan:
     """Choose the streams of the next round; see the module's text.
 
-    Args:
-        request: the backfill.
-        progress: of its vbuckets.
-        states: their newest states; a missing one was never read.
-        cluster: the active nodes' high seqnos.
-        copies: the readable copies of each vbucket (`copies_of`).
+    A vbucket without a state was never read. ``copies`` are the readable ones of each vbucket.
     """
     streams: dict[int, BackfillStream] = {}
     left_out: dict[int, LeftOut] = {}

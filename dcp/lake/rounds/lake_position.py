@@ -6,8 +6,7 @@ from dataclasses import replace
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
-from dcp.lake.log.epochs import begun_anew
+from dcp.lake.log.epochs import begun_anew, forks_between, live_complete_seqnos
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.rounds.planning import LakePosition
 from dcp.lake.rounds.rollback_plan import (

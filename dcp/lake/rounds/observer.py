@@ -1,13 +1,56 @@
 """The callbacks of a run: the command line prints them, tests collect them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from dcp.lake.rounds.backfill_report import BackfillReport
-    from dcp.lake.rounds.progress import RoundProgress
+    from dcp.lake.rounds.backfill_plan import BackfillReport
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
     from dcp.lake.tables.applied_version import AppliedVersion
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """The progress of streams: seqnos passed, and bytes received on the wire."""
+
+    seqnos: int = 0
+    frame_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProgress:
+    folder: str
+
+    def note(self, task: int, done: StreamProgress) -> None:
+        written = Path(self.folder) / f"{task}.new"
+        written.write_text(f"{done.seqnos} {done.frame_bytes}")
+        written.replace(Path(self.folder) / f"{task}.task")
+
+    def total(self) -> StreamProgress:
+        seqnos = frame_bytes = 0
+        for file in Path(self.folder).glob("*.task"):
+            try:
+                told = [int(number) for number in file.read_text().split()]
+                seqnos, frame_bytes = seqnos + told[0], frame_bytes + told[1]
+            except (OSError, ValueError, IndexError):
+                continue
+        return StreamProgress(seqnos, frame_bytes)
+
+
+@contextmanager
+def round_progress(*, is_local: bool) -> Iterator[RoundProgress | None]:
+    """Make a place for a round's progress, and remove it after; None if tasks run elsewhere."""
+    if not is_local:
+        yield None
+        return
+    with TemporaryDirectory(prefix="dcplake-progress-", ignore_cleanup_errors=True) as folder:
+        yield RoundProgress(folder)
+
 
 NEXT_ROUND: Final = "the next round"
 """A run waits for this when all is well."""

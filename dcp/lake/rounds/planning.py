@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError
-from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.rounds.backfill_plan import ROUND_SECONDS, BackfillPlan, BackfillStream
 from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
@@ -41,15 +40,12 @@ CLUSTER_TASKS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LakePosition:
-    """The position of a lake: its newest round, and each vbucket's state after it."""
-
     lake_id: str
     latest_round: int
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
     epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
     """The first state of a new epoch, or why it cannot begin, for vbuckets that must begin one."""
     backfill: BackfillPlan | None = None
-    """The backfill's part of the next round."""
     document_filter: DocumentFilter = EVERYTHING
     waiting: frozenset[int] = frozenset()
     """The last rounds brought these vbuckets no rows (`dcp.lake.rounds.empty_rounds`).
@@ -151,7 +147,10 @@ def plan_round(
         if isinstance(planned, LeftOut):
             left_out.append(planned)
         else:
-            streams.append(_passing(planned, position.document_filter))
+            # With the filter in its state: all present rows passed it, or there are none.
+            fingerprint = position.document_filter.fingerprint
+            state = replace(planned.state, filter_fingerprint=fingerprint)
+            streams.append(replace(planned, state=state))
     if all(_may_wait(stream, position, cluster) for stream in streams):
         return Idle(
             position.lake_id,
@@ -230,14 +229,6 @@ def _may_wait(stream: StreamPlan, position: LakePosition, cluster: "ClusterView"
     return stream.vbucket in position.waiting and is_complete and not asks_more
 
 
-def _passing(stream: StreamPlan, document_filter: DocumentFilter) -> StreamPlan:
-    """Return the stream with the filter in its state: all present rows passed it, or there are
-    none.
-    """
-    state = replace(stream.state, filter_fingerprint=document_filter.fingerprint)
-    return replace(stream, state=state)
-
-
 def _backfill_stream(
     vbucket: int,
     state: VbucketProgress,
@@ -304,7 +295,11 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
         backlog, streams_there, index = heappop(loads)
         shares[index].append(stream)
         heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
-    return [tuple(sorted(share, key=_longest_waiting)) for share in shares]
+    # Those that ran out of budget last time open first.
+    return [
+        tuple(sorted(share, key=lambda each: (each.state.last_data_round or 0, each.vbucket)))
+        for share in shares
+    ]
 
 
 def _tasks(
@@ -358,8 +353,3 @@ def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
         turn[stream.node] = turn.get(stream.node, 0) + 1
         ranked.append((-stream.backlog, turn[stream.node], stream.node, stream.vbucket, stream))
     return [stream for *_, stream in sorted(ranked, key=lambda entry: entry[:4])]
-
-
-def _longest_waiting(stream: StreamPlan) -> tuple[int, int]:
-    """Sort key of a task's streams: those that ran out of budget last time open first."""
-    return stream.state.last_data_round or 0, stream.vbucket

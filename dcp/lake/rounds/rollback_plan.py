@@ -28,8 +28,6 @@ FRUITLESS_MOST: Final = 2
 
 
 class RollbackPolicy(StrEnum):
-    """The configured reaction to a rollback."""
-
     REWRITE = "rewrite"
     """Undo exactly the lost rows; stream on from the common history."""
     RESYNC = "resync"
@@ -63,10 +61,8 @@ def plan_rollback(
 ) -> VbucketProgress | BlockedRollback:
     """Return the state in which ``state``, which has an order, begins its next epoch.
 
-    Args:
-        state: the vbucket's, with its order.
-        complete_seqnos: reached snapshot ends on its live history; too high ones may be among them.
-        policy: the lake's.
+    ``complete_seqnos`` are reached snapshot ends on its live history; too high ones may be among
+    them.
     """
     if state.order is None:
         raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")

@@ -8,13 +8,54 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.rounds.outlook import Outlook
+from dcp.lake.config.flow_control_settings import WindowPlan
+from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.records import plain
+from dcp.lake.tables.records import Record, plain
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """Vbuckets that will be read from seqno 0, because their nodes order them back."""
+
+    vbuckets: tuple[int, ...]
+    documents: int
+    """The most that they hold."""
+    bytes: float | None
+    """Their size by the mean of the tables' rows; None without rows."""
+    policy: RollbackPolicy
+
+    def __str__(self) -> str:
+        about = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
+        then = "their rows stay as they are until all of it is read"
+        if self.policy is RollbackPolicy.FAIL:
+            then = "they stay as they are, and a run ends with code 5"
+        return (
+            f"ordered back, to be read from seqno 0: vbuckets {number_ranges(self.vbuckets)}: "
+            f"at most {self.documents:,} documents{about}; policy.rollback is {self.policy}: {then}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook(Record):
+    read_again: ReadAgain | None = None
+    written_anew: tuple[str, ...] = ()
+    """Tables that get other typed columns."""
+    without_effect: tuple[str, ...] = ()
+    """Settings without effect at this bucket, with the reason."""
+
+    @property
+    def lines(self) -> list[str]:
+        again = [] if self.read_again is None else [f"  {self.read_again}"]
+        tables = (
+            f"  {table}: the next apply writes all rows anew, with other typed columns"
+            for table in self.written_anew
+        )
+        return [*again, *tables, *(f"  {setting}" for setting in self.without_effect)]
+
 
 _LISTED: Final = 10
 
@@ -36,15 +77,11 @@ class StreamPlan:
     state: VbucketProgress
     node: NodeAddress
     target_seqno: int
-    """The least seqno to reach. If it was reached before, the stream only asks whether the producer
-    still agrees.
-    """
+    """The least seqno to reach. If it was reached, the stream asks for agreement only."""
     begins_epoch: bool = False
     """The state is the beginning of a new epoch, which the round records."""
     is_backfill: bool = False
-    """A backfill reads it (`dcp.lake.rounds.backfill_plan`): the target is its node's high seqno,
-    which may be behind.
-    """
+    """A backfill reads it: the target is its node's high seqno, which may be behind."""
 
     @property
     def vbucket(self) -> int:
@@ -160,7 +197,7 @@ class RoundPlan(Shown):
                 for task in self.tasks
             ],
             "left_out": plain(self.left_out),
-            **_outlook_json(self.outlook),
+            **(self.outlook.to_json() if self.outlook else {}),
         }
 
     def __str__(self) -> str:
@@ -171,7 +208,9 @@ class RoundPlan(Shown):
         )
         windows = dict.fromkeys(f"  {task.windows}" for task in self.tasks)
         lines = [head, *windows, *map(_task_text, self.tasks), *_epoch_lines(self.streams)]
-        return "\n".join([*lines, *left_out_lines(self.left_out), *_outlook_lines(self.outlook)])
+        return "\n".join(
+            [*lines, *left_out_lines(self.left_out), *(self.outlook.lines if self.outlook else ())]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +233,7 @@ class Idle(Shown):
             "latest_round": self.latest_round,
             "left_out": plain(self.left_out),
             **({"paused": self.paused} if self.paused else {}),
-            **_outlook_json(self.outlook),
+            **(self.outlook.to_json() if self.outlook else {}),
         }
 
     def __str__(self) -> str:
@@ -205,7 +244,7 @@ class Idle(Shown):
             lines.append(f"  waiting: vbuckets {vbuckets}: their last rounds brought no rows")
         else:
             lines[0] += "nothing can be streamed" if self.left_out else "no vbucket is behind"
-        lines += [*left_out_lines(self.left_out), *_outlook_lines(self.outlook)]
+        lines += [*left_out_lines(self.left_out), *(self.outlook.lines if self.outlook else ())]
         return "\n".join([*lines, *pause_lines(self.paused)])
 
 
@@ -224,14 +263,6 @@ def pause_lines(paused: str) -> list[str]:
     if not paused:
         return []
     return [f"the lake is {paused}: no further round begins until dcplake resume"]
-
-
-def _outlook_lines(outlook: Outlook | None) -> list[str]:
-    return [] if outlook is None else outlook.lines
-
-
-def _outlook_json(outlook: Outlook | None) -> dict[str, Any]:
-    return {} if outlook is None else outlook.to_json()
 
 
 def _task_text(task: TaskPlan) -> str:

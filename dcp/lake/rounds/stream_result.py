@@ -1,14 +1,13 @@
 """The result of one vbucket's stream in a task: its outcome, counters and next state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import StreamPlan
-from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
@@ -18,9 +17,8 @@ _LEAST_SHARE: Final = 0.005
 
 @dataclass(slots=True)
 class StreamResult:
-    """One vbucket in one task of a round. Its counts are filled in when the task ends.
+    """One vbucket in one task of a round.
 
-    More than 15 attributes: one is one column.
     Written from outside: a task fills it in as its streams go on.
     """
 
@@ -31,13 +29,9 @@ class StreamResult:
     purge_seqno: int | None = None
     start_seqno: int | None = None
     node: NodeAddress | None = None
-    rows: int = 0
-    frame_bytes: int = 0
-    largest_bytes: int = 0
-    escaped_keys: int = 0
+    brought_rows: bool = False
     brought_collections: bool = False
     """True if a collection began, was flushed or was dropped."""
-    undecodable_values: int = 0
     window_full: float = 0.0
     """The part of its task's time in which the node could send nothing: the window was full."""
     gate: str = ""
@@ -51,15 +45,6 @@ class StreamResult:
     def position(self) -> Position:
         """The position behind the last taken row."""
         return self.position_of(self.plan.vbucket)
-
-    @property
-    def target_reached(self) -> bool:
-        return self.position.complete_seqno >= self.plan.target_seqno
-
-    @property
-    def reads_on(self) -> bool:
-        """True if the stream must not end before a coming snapshot's end."""
-        return self.position.complete_seqno < self.plan.least_complete_seqno
 
     def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
         """Note the outcome of this vbucket, which gets no more rows in this round."""
@@ -76,7 +61,7 @@ class StreamResult:
         state = begun.advanced(
             round_number,
             self.position,
-            brought_rows=self.rows > 0,
+            brought_rows=self.brought_rows,
             brought_collections=self.brought_collections,
             failover_log=self.failover_log,
             caught_up_seqno=caught_up,
@@ -84,23 +69,20 @@ class StreamResult:
         )
         return state if self.order is None else state.ordered(self.order)
 
-    def report(self) -> VbucketReport:
+    def report(self, counts: Mapping[str, int]) -> VbucketReport:
+        """``counts`` are the report's counters by their names."""
         assert self.outcome is not None, "it is over"
         is_told = self.window_full >= _LEAST_SHARE
         return VbucketReport(
             self.plan.vbucket,
             self.outcome,
-            self.rows,
-            self.frame_bytes,
-            self.largest_bytes,
-            self.position.seqno,
-            self.position.complete_seqno,
-            self.plan.target_seqno,
-            self.reason,
-            self.detail,
-            self.escaped_keys,
-            self.undecodable_values,
-            round(self.window_full, 3) if is_told else 0.0,
-            self.gate if is_told else "",
-            None if self.order is None else self.order.to_seqno,
+            **counts,
+            seqno=self.position.seqno,
+            complete_seqno=self.position.complete_seqno,
+            target_seqno=self.plan.target_seqno,
+            reason=self.reason,
+            detail=self.detail,
+            window_full=round(self.window_full, 3) if is_told else 0.0,
+            gate=self.gate if is_told else "",
+            rollback_seqno=None if self.order is None else self.order.to_seqno,
         )

@@ -18,7 +18,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.rounds.backfill_report import BackfillReport
+from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
@@ -69,12 +69,41 @@ def backfill(
         StoppedError: it was asked to stop, and the backfill stays open; or somebody cancelled it.
     """
     told = observer or Observer()
+
+    def check(cluster: ClusterView) -> None:
+        request_of(wish.action(), cluster.map.vbucket_count)
+
+    def drive() -> Action:
+        long = wish.is_large
+        with driving(settings, "dcplake backfill", told, stopped, spark, long, check) as (
+            driver,
+            cluster,
+        ):
+            control = Control(driver.lake)
+            action = _own(driver.lake, control, wish)
+            driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
+            return control.action(action.id)
+
+    def wait_for_driver() -> Action:
+        with opened_lake(settings, spark) as lake:
+            control = Control(lake)
+            action = _own(lake, control, wish)
+            while action.is_open:
+                if action.state is ActionState.BEGUN:
+                    told.backfill(_seen(lake, action))
+                if stopped.wait(_LOOK_SECONDS):
+                    break
+                action = control.action(action.id)
+                with suppress(LakeLockedError), opened_store(settings, writer="dcplake backfill"):
+                    break  # nobody drives it
+            return action
+
     with stopping(stop, settings.round) as stopped:
         while not stopped.is_set():
             try:
-                action = _drive(settings, wish, told, stopped, spark)
+                action = drive()
             except LakeLockedError:
-                action = _wait_for_driver(settings, wish, told, stopped, spark)
+                action = wait_for_driver()
             if not action.is_open:
                 return _result(action)
     raise StoppedError("the backfill was asked to stop; it stays open, and any run goes on with it")
@@ -97,47 +126,6 @@ def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> 
                 f"{lake.location}: found no backfill that is open, expected one to cancel"
             )
         control.write(Action(action.id, CANCEL, None, None), ActionState.REQUESTED)
-        return action
-
-
-def _drive(
-    settings: Settings,
-    wish: BackfillWish,
-    observer: Observer,
-    stopped: threading.Event,
-    spark: "SparkSession | None",
-) -> Action:
-    def check(cluster: ClusterView) -> None:
-        request_of(wish.action(), cluster.map.vbucket_count)
-
-    with driving(settings, "dcplake backfill", observer, stopped, spark, wish.is_large, check) as (
-        driver,
-        cluster,
-    ):
-        control = Control(driver.lake)
-        action = _own(driver.lake, control, wish)
-        driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
-        return control.action(action.id)
-
-
-def _wait_for_driver(
-    settings: Settings,
-    wish: BackfillWish,
-    observer: Observer,
-    stopped: threading.Event,
-    spark: "SparkSession | None",
-) -> Action:
-    with opened_lake(settings, spark) as lake:
-        control = Control(lake)
-        action = _own(lake, control, wish)
-        while action.is_open:
-            if action.state is ActionState.BEGUN:
-                observer.backfill(_seen(lake, action))
-            if stopped.wait(_LOOK_SECONDS):
-                break
-            action = control.action(action.id)
-            with suppress(LakeLockedError), opened_store(settings, writer="dcplake backfill"):
-                break  # nobody drives it
         return action
 
 

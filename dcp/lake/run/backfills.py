@@ -14,7 +14,7 @@ from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
-from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.epochs import forks_between
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
@@ -24,11 +24,11 @@ from dcp.lake.rounds.backfill_plan import (
     SOURCES,
     BackfillPlan,
     BackfillProgress,
+    BackfillReport,
     BackfillRequest,
     is_new,
     plan_backfill,
 )
-from dcp.lake.rounds.backfill_report import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.rounds.round_report import RoundReport
@@ -158,7 +158,24 @@ class Backfills:
         counts.note(len(progress.done), len(progress.waiting), read)
         stuck = {**plan.waiting_for, **plan.left_out, **counts.failures}
         left = [stuck[vb] for vb in sorted(stuck) if vb not in progress.done]
-        report = self._report(request, progress, states, plan, left)
+        reading = sum(
+            max(0, stream.high_seqno - states[vb].position.seqno)
+            for vb, stream in plan.streams.items()
+            if vb in progress.reading and vb in states
+        )
+        # What waits will be read from its beginning: at most what the lake has.
+        waiting = sum(states[vb].complete_seqno for vb in progress.waiting if vb in states)
+        report = BackfillReport(
+            request.id,
+            len(request.vbuckets),
+            len(progress.done),
+            counts.documents,
+            counts.frame_bytes,
+            counts.seqnos,
+            reading + waiting,
+            monotonic() - counts.began_at,
+            tuple(left),
+        )
         self._observer.backfill(report)
         patience_seconds = self._access.consumer.node_deadline_seconds
         if monotonic() - counts.moved_at < patience_seconds:
@@ -172,34 +189,6 @@ class Backfills:
         lines = [detail, *left_out_lines(tuple(left))]
         self._end(action, ActionState.INCOMPLETE, newest, "\n".join(lines))
         return None
-
-    def _report(
-        self,
-        request: BackfillRequest,
-        progress: BackfillProgress,
-        states: Mapping[int, VbucketProgress],
-        plan: BackfillPlan,
-        left: Sequence[LeftOut],
-    ) -> BackfillReport:
-        counts = self._counts
-        reading = sum(
-            max(0, stream.high_seqno - states[vb].position.seqno)
-            for vb, stream in plan.streams.items()
-            if vb in progress.reading and vb in states
-        )
-        # What waits will be read from its beginning: at most what the lake has.
-        waiting = sum(states[vb].complete_seqno for vb in progress.waiting if vb in states)
-        return BackfillReport(
-            request.id,
-            len(request.vbuckets),
-            len(progress.done),
-            counts.documents,
-            counts.frame_bytes,
-            counts.seqnos,
-            reading + waiting,
-            monotonic() - counts.began_at,
-            tuple(left),
-        )
 
     def _end(self, action: Action, state: ActionState, newest: int, detail: str = "") -> None:
         if not detail:

@@ -29,7 +29,6 @@ class BoundedRun:
     """``goals`` are seqnos by vbucket; ``given_up`` says why a vbucket is not tried again."""
 
     def __init__(self, cluster: "ClusterView") -> None:
-        """The goals are the cluster's present high seqnos."""
         self.goals: dict[int, int] = dict(cluster.high_seqnos)
         self.given_up: dict[int, LeftOut] = {}
         self._agreed: Counter[int] = Counter()

@@ -113,10 +113,7 @@ class Requests:
 
 
 def pause_of(actions: Sequence[Action]) -> Action | None:
-    """Return the newest pause, unless a resume came after it.
-
-    Requests that the driver will cancel do not count.
-    """
+    """Return the newest pause that no resume followed; those to be cancelled do not count."""
     held: Action | None = None
     for action in actions:
         is_void = action.state in _VOID or (action.is_open and action.is_to_be_cancelled)

@@ -22,18 +22,19 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.apply_thread import ApplyThread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import unindexed_applied
-from dcp.lake.log.changes import latest_round
+from dcp.lake.log.changes import append_round, latest_round
 from dcp.lake.log.control import Action, Control
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.log.round_records import positions_at, round_record
+from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
+from dcp.lake.receive.receive import receive_function
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.empty_rounds import EmptyRounds
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
-from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
-from dcp.lake.rounds.planning import plan_round
-from dcp.lake.rounds.progress import round_progress
+from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, round_progress
+from dcp.lake.rounds.planning import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, left_out_lines, pause_lines
 from dcp.lake.rounds.round_report import RoundReport
@@ -43,7 +44,7 @@ from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log
-from dcp.lake.run.round import run_round
+from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import (
     Collections,
@@ -53,6 +54,7 @@ from dcp.lake.tables.collections import (
 )
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import (
     DOCS,
     LakeTables,
@@ -63,6 +65,36 @@ from dcp.lake.tables.tables import (
     replicas_in,
 )
 from dcp.printable import Shown
+
+
+def run_round(
+    lake: LakeTables,
+    plan: RoundPlan,
+    access: SourceAccess,
+    writer_id: str,
+    progress: RoundProgress | None = None,
+) -> RoundReport:
+    """Stream a plan into one append of ``changes``, and report it.
+
+    Raises:
+        FencedError: another driver writes to this lake.
+        AuthenticationError, BucketError: the source refused user, password or bucket.
+        DcplakeError: Spark failed for another reason; the same round can be run again.
+    """
+    begin = monotonic()
+    reached("round.planned")
+    access = access.of_bucket(lake.identity.bucket_uuid)
+    receive = receive_function(plan, access, progress)
+    are_few = plan.backlog < SEQNOS_OF_A_TASK
+    rows = lake.store.new_changes(len(plan.tasks), receive, are_few=are_few)
+    with spark_errors(f"round {plan.round} failed, nothing of it is committed"):
+        commit = append_round(lake, rows, plan.round, writer_id)
+    reached("round.read_back")
+    seconds = monotonic() - begin
+    reports = round_record(lake, plan.round).reports
+    streamed = (report for report in reports if report.outcome is not Outcome.LEFT_OUT)
+    return RoundReport(plan.round, commit.version, seconds, tuple(streamed), plan.left_out)
+
 
 _CHECK_SECONDS: Final = 1.0
 """A waiting run looks so often whether its applies go on."""
@@ -186,7 +218,11 @@ class Driver:
             self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
             self._report.paused = "" if pause is None else _paused(pause)
             self._observer.idle(replace(plan, paused=self._report.paused))
-            _refuse_incomplete(self._report.left_out)
+            if left_out := self._report.left_out:
+                raise IncompleteRunError(
+                    f"{len(left_out)} vbuckets could not be read to where they were at the start; "
+                    "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
+                )
             self._refuse_held()
             return None
         if pause is not None:
@@ -439,11 +475,3 @@ class Driver:
 
 def _paused(pause: Action) -> str:
     return f"paused by {pause.who or 'somebody'} (request {pause.id})"
-
-
-def _refuse_incomplete(left_out: tuple[LeftOut, ...]) -> None:
-    if left_out:
-        raise IncompleteRunError(
-            f"{len(left_out)} vbuckets could not be read to where they were at the start; "
-            "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
-        )

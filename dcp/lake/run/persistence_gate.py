@@ -12,7 +12,6 @@ from threading import Event
 from time import monotonic
 from typing import Final
 
-from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.persistence import persisted_seqnos
 from dcp.errors import (
@@ -24,7 +23,7 @@ from dcp.errors import (
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.receive.source_access import Remembered, SourceAccess, query_map
+from dcp.lake.receive.source_access import Remembered, SourceAccess, ask_cluster
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -142,13 +141,13 @@ class PersistenceGate:
         connection = self._access.consumer.connection
         try:
             credentials = self._access.source.credentials()
-            cluster = query_map(self._access, self._remembered)
+            cluster, _ = ask_cluster(self._access, self._remembered)
             self._nodes = disks_of(self._nodes, cluster)
             if not self._nodes:
                 _LOG.warning(NO_DISKS)
                 return []
             found = persisted_seqnos(cluster, branches, connection, credentials)
-            after = query_map(self._access, self._remembered)
+            after, _ = ask_cluster(self._access, self._remembered)
         except (SourceError, RemoteProtocolError, SecretError) as error:
             self._why = str(error)
             return sorted(branches)
@@ -157,18 +156,11 @@ class PersistenceGate:
             owner = cluster.owner(vbucket)
             # The old node of a vbucket that moved meanwhile spoke for a copy.
             is_active = owner == after.owner(vbucket)
-            if is_active and self._is_persisted(states[vbucket], owner, seqnos):
+            complete = states[vbucket].complete_seqno
+            having = {node for node, seqno in seqnos.items() if seqno >= complete}
+            if is_active and owner in having and len(having) >= self._nodes:
                 self._persisted[vbucket] = states[vbucket]
         return sorted(vbucket for vbucket in branches if self._must_ask(states[vbucket]))
-
-    def _is_persisted(
-        self,
-        state: VbucketProgress,
-        owner: NodeAddress | None,
-        seqnos: Mapping[NodeAddress, int],
-    ) -> bool:
-        having = {node for node, seqno in seqnos.items() if seqno >= state.complete_seqno}
-        return owner in having and len(having) >= self._nodes
 
     def _must_ask(self, state: VbucketProgress) -> bool:
         is_left = state.vbucket in self._blocked or (state.order and self._leaves_rollbacks)

@@ -1,15 +1,17 @@
 """Plans the next round, or a backfill, without running it: nothing is made, nothing is written."""
 
+import logging
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.consumer import Consumer
+from dcp.client.consumer_events import VbucketStopped
 from dcp.client.probe import ClusterView
 from dcp.lake.adapters.opening import opened_store
-from dcp.lake.apply.contract_book import ContractBook
-from dcp.lake.apply.typed_plan import typed_plan
+from dcp.lake.apply.typed_plan import ContractBook, typed_plan
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
@@ -19,32 +21,132 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
-from dcp.lake.rounds.backfill_plan import copy_to_begin_with
-from dcp.lake.rounds.backfill_report import BackfillEstimate
+from dcp.lake.receive.task_consumer import stream_start
+from dcp.lake.rounds.backfill_plan import BackfillEstimate, copy_to_begin_with
 from dcp.lake.rounds.lake_position import (
     lake_position,
     ordered_epoch_starts,
     require_same_bucket,
     stale_vbuckets,
 )
-from dcp.lake.rounds.outlook import Outlook, ReadAgain
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.rollback_plan import RollbackPolicy
-from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
 from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
-from dcp.lake.run.held_documents import held_documents
-from dcp.lake.run.orders_ahead import orders_ahead
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
+from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, find_lake, replicas_in
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.printable import number_ranges
+from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamOpened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_LOG: Final = logging.getLogger(__name__)
+_NAME: Final = "dcplake-plan"
+_WAIT_SECONDS: Final = 1.0
+
+
+def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrder]:
+    """Return the orders that the streams of a plan will get, by vbucket.
+
+    Each stream is asked for as the round will do it, but for nothing beyond its position. A node
+    that agrees ends such a stream at once, without a row (kv_engine
+    ``engines/ep/src/dcp/active_stream.cc``); another orders the rollback. So the node's own rule
+    decides, and it takes no rights but a run's: statistics, which tell purge seqnos, need a further
+    role.
+
+    Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
+    """
+    starts = [
+        replace(stream_start(stream), end_seqno=stream.state.position.seqno)
+        for stream in plan.streams
+        if stream.state.position.seqno and not stream.begins_epoch
+    ]
+    if not starts:
+        return {}
+    # A member of a relay's group would hold others back.
+    connection = replace(access.consumer.connection, receiver_group_tag=None)
+    settings = replace(access.consumer, connection=connection)
+    seeds = [str(node) for node in plan.tasks[0].seeds]
+    orders: dict[int, RollbackOrder] = {}
+    waiting = {start.vbucket for start in starts}
+    unknown: dict[str, list[int]] = {}
+    with Consumer(starts, seeds, settings, access.source.credentials(), _NAME) as consumer:
+        while waiting:
+            delivery = consumer.next(_WAIT_SECONDS)
+            for event in () if delivery is None else delivery.events:
+                match event:
+                    case RollbackOrdered(vbucket, asked, seqno):
+                        orders[vbucket] = RollbackOrder(asked.seqno, seqno, asked.vb_uuid)
+                    case FailoverLogReceived(vbucket, log) if vbucket in orders:  # right behind it
+                        orders[vbucket] = replace(orders[vbucket], failover_log=log)
+                        waiting.discard(vbucket)
+                    case StreamOpened(vbucket):
+                        waiting.discard(vbucket)
+                    case VbucketStopped(vbucket, _, detail) if vbucket in waiting:
+                        unknown.setdefault(detail, []).append(vbucket)
+                        waiting.discard(vbucket)
+    for detail, vbuckets in unknown.items():
+        told = number_ranges(vbuckets)
+        _LOG.warning("vbuckets %s: not known if they are ordered back: %s", told, detail)
+    return orders
+
+
+_MEASURED_VBUCKETS: Final = 8
+"""Hashes spread keys over vbuckets, so a few have the mean of all; tables are clustered by them."""
+_MUTATION_BYTES: Final = 55
+"""The length of a MUTATION without key and value (docs/flow-control.md)."""
+_MEASURED_ROWS: Final = 1_000
+"""Of each table; the lengths are taken here, as delta-rs has no SQL for those of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDocuments:
+    rows: Counter[int]
+    """By vbucket."""
+    mean_bytes: float | None
+    """The mean length as frames with uncompressed values. None: there are no rows."""
+
+    def at_most(self, vbucket: int, complete_seqno: int, high_seqno: int) -> int:
+        """Return how many documents a vbucket can have at a high seqno of its history.
+
+        Each seqno above the one where the tables are complete adds one key at most.
+        """
+        return min(high_seqno, self.rows[vbucket] + max(0, high_seqno - complete_seqno))
+
+
+def held_documents(lake: LakeTables, vbuckets: Collection[int]) -> HeldDocuments:
+    rows: Counter[int] = Counter()
+    documents, all_bytes = 0, 0.0
+    for replica in replicas_in(lake):
+        table = lake.table(replica.name)
+        by_vbucket = f"{one_of('vbucket', vbuckets)} GROUP BY vbucket"
+        counted = table.rows("vbucket, count(*) AS documents", by_vbucket)
+        held = Counter({row["vbucket"]: int(row["documents"]) for row in counted})
+        if held:
+            measured = [vbucket for vbucket, _ in held.most_common(_MEASURED_VBUCKETS)]
+            sample = f"{one_of('vbucket', measured)} LIMIT {_MEASURED_ROWS}"
+            mean = table.take_rows("key, value", sample, _mean_frame_bytes)
+            all_bytes += mean * held.total()
+        rows += held
+        documents += held.total()
+    return HeldDocuments(rows, all_bytes / documents if documents else None)
+
+
+def _mean_frame_bytes(rows: Iterator[Mapping[str, Any]]) -> float:
+    count = total_bytes = 0
+    for row in rows:
+        count += 1
+        total_bytes += _MUTATION_BYTES + len(row["key"]) + len(row["value"] or b"")
+    return total_bytes / count if count else 0.0
+
 
 NEW_LAKE = "(a new lake)"
 

@@ -30,8 +30,7 @@ from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.lake_identity import LakeIdentity
-from dcp.lake.tables.tables import LakeTables, create_lake, find_lake
+from dcp.lake.tables.tables import LakeIdentity, LakeTables, create_lake, find_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,12 +53,7 @@ def run(
     Without ``stop``, SIGTERM and SIGINT end a run after the running round. A second signal ends it
     at once, which loses nothing durable.
 
-    Args:
-        settings: all of them.
-        once: whether the run ends by itself.
-        observer: hears of each step.
-        stop: another thread sets it to end the run after the running round.
-        spark: the session to use; None builds or takes over one.
+    Without ``spark`` it builds a session, or takes one over.
 
     Raises:
         IncompleteRunError: the run did what it could, but some vbuckets could not be read.

@@ -2,19 +2,94 @@
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from time import monotonic
-from typing import Final
+from typing import Annotated, Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_names, common_names
 from dcp.client.set_up import TCP, TLS, SetUpStep
 from dcp.errors import DcplakeError
-from dcp.lake.run.checked_step import CheckedStep, Finding, StepState, Tell
+from dcp.lake.tables.records import SPREAD, plain
 from dcp.protocol import bootstrap
 from dcp.protocol.negotiation import refused_features
 from dcp.wire.vocabulary import HelloFeature
+
+
+class StepState(StrEnum):
+    """The end of a step: with a warning a run works, but lacks something, or not for long."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedStep:
+    name: Annotated[str, "step"]
+    state: StepState
+    seconds: float
+    found: str
+    facts: Annotated[Mapping[str, Any], SPREAD] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**plain(self), "seconds": round(self.seconds, 3)}
+
+
+@dataclass(slots=True)
+class Finding:
+    text: str = ""
+    warnings: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, text: str, **facts: Any) -> None:
+        self.text = text
+        self.facts |= facts
+
+    def checked(self, name: str, begun: float) -> CheckedStep:
+        found = "; ".join([self.text, *self.warnings])
+        state = StepState.WARNING if self.warnings else StepState.OK
+        return CheckedStep(name, state, monotonic() - begun, found, self.facts)
+
+
+Tell = Callable[[CheckedStep], None]
+"""Hears of each finished step; another thread calls it for the set-up of a connection."""
+
+
+@contextmanager
+def checking(name: str, tell: Tell) -> Iterator[Finding]:
+    begun = monotonic()
+    finding = Finding()
+    try:
+        yield finding
+    except DcplakeError as error:
+        tell(CheckedStep(name, StepState.FAILED, monotonic() - begun, str(error)))
+        raise
+    tell(finding.checked(name, begun))
+
+
+@contextmanager
+def attempts(tell: Tell) -> Iterator[Tell]:
+    """Give a function that tells steps; a failed attempt is a warning if another follows."""
+    failed: CheckedStep | None = None
+
+    def tell_when_decided(step: CheckedStep) -> None:
+        nonlocal failed
+        if failed is not None:
+            tell(replace(failed, state=StepState.WARNING))
+        failed = step if step.state is StepState.FAILED else None
+        if failed is None:
+            tell(step)
+
+    try:
+        yield tell_when_decided
+    finally:
+        if failed is not None:
+            tell(failed)
+
 
 _SECONDS_A_DAY: Final = 86_400
 _FEW_DAYS: Final = 30
@@ -52,7 +127,7 @@ class SetUpCheck:
         if step.name and name != self._name:
             if self._name and self._is_first:
                 finding = Finding()
-                _DESCRIBED[self._name](step, self._node, finding)
+                _describe(self._name, step, self._node, finding)
                 with suppress(BrokenPipeError):  # this is not its thread: the next line ends it
                     self._tell(finding.checked(self._name, self._begun))
             self._name, self._begun = name, monotonic()
@@ -65,11 +140,23 @@ class SetUpCheck:
         self._tell(CheckedStep(self._name, StepState.FAILED, seconds, str(error)))
 
 
-def _tcp(_: SetUpStep, node: NodeAddress, finding: Finding) -> None:
-    finding.say(f"connected to {node}")
+def _describe(line: str, step: SetUpStep, node: NodeAddress, finding: Finding) -> None:
+    match line:
+        case "TCP":
+            finding.say(f"connected to {node}")
+        case "TLS":
+            _describe_tls(step, finding)
+        case "HELLO":
+            granted = [HelloFeature(code).name for code in sorted(step.progress.features)]
+            refused = refused_features(step.progress.features)
+            finding.say(f"granted {', '.join(granted)}", granted=granted, refused=refused)
+            finding.warnings.extend(costs_of(refused))
+        case "SASL":
+            mechanism, user = step.progress.mechanism, step.progress.credentials.username
+            finding.say(f"signed in as {user!r} by {mechanism}", mechanism=mechanism)
 
 
-def _tls(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
+def _describe_tls(step: SetUpStep, finding: Finding) -> None:
     assert step.line is not None
     certificate = step.line.certificate
     names = certificate_names(certificate)
@@ -87,25 +174,5 @@ def _tls(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
         finding.warnings.append("renew it soon")
 
 
-def _hello(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
-    granted = [HelloFeature(code).name for code in sorted(step.progress.features)]
-    refused = refused_features(step.progress.features)
-    finding.say(f"granted {', '.join(granted)}", granted=granted, refused=refused)
-    finding.warnings.extend(costs_of(refused))
-
-
 def costs_of(refused: Mapping[str, str]) -> list[str]:
     return [f"without {name}: {lost}" for name, lost in refused.items()]
-
-
-def _sasl(step: SetUpStep, _: NodeAddress, finding: Finding) -> None:
-    mechanism, user = step.progress.mechanism, step.progress.credentials.username
-    finding.say(f"signed in as {user!r} by {mechanism}", mechanism=mechanism)
-
-
-_DESCRIBED: Final[Mapping[str, Callable[[SetUpStep, NodeAddress, Finding], None]]] = {
-    "TCP": _tcp,
-    "TLS": _tls,
-    "HELLO": _hello,
-    "SASL": _sasl,
-}

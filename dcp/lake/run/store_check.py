@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.storage_options import LOG_STORE
-from dcp.lake.run.checked_step import Tell, checking
+from dcp.lake.run.set_up_check import Tell, checking
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import log_store_of, try_conditional_writes
 

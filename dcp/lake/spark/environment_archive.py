@@ -29,7 +29,6 @@ _OF_THE_CLUSTER: Final = frozenset({"pyspark", "py4j"})
 """Spark's own installation gives these packages to its Python workers."""
 
 _Required = tuple[str, frozenset[str]]
-"""A package and its extras."""
 
 
 @dataclass(frozen=True, slots=True)

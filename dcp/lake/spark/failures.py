@@ -285,9 +285,7 @@ _TERMINATED: Final = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def _ended_jvm(failure: BaseException) -> int | None:
-    """Return the exit code of the JVM that this process started; None if it runs or is
-    another's.
-    """
+    """Return the exit code of our JVM; None if it runs, or is another's."""
     for process in _jvms:
         is_ending = _SHUTTING_DOWN.search(_told(failure)) is not None
         if not is_ending and not any(map(_is_lost_connection, _chain(failure))):

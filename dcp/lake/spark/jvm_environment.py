@@ -117,9 +117,7 @@ def task_settings() -> dict[str, str]:
 
 
 def set_language(jvm: Any) -> None:
-    """Give a running JVM the same language; only if this program alone uses it (spark-submit's,
-    say).
-    """
+    """Give a running JVM the same language; only if this program alone uses it."""
     java = jvm.java.util
     java.Locale.setDefault(java.Locale.US)
     java.TimeZone.setDefault(java.TimeZone.getTimeZone("UTC"))

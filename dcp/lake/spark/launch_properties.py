@@ -5,6 +5,7 @@ command line; settings hold secrets (those of S3, say). The file is gone when th
 """
 
 import os
+import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,29 @@ SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 
 _OPTION: Final = "--properties-file"
 _AS_IT_IS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/,")
+
+_LOG4J: Final = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}}{{UTC}}Z %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 50MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+
+# It warns that a query plan was cut short for the log: nothing that an operator can act upon.
+logger.truncation.name = org.apache.spark.sql.catalyst.util.SparkStringUtils
+logger.truncation.level = error
+"""
+"""Warnings go to a file, nothing to the screen."""
 
 
 @contextmanager
@@ -54,9 +78,18 @@ def properties_text(settings: Mapping[str, str]) -> str:
 
 def escaped(text: str) -> str:
     """Escape a key or a value into ASCII, since Java reads such files as Latin-1."""
-    return "".join(each if each in _AS_IT_IS else _units(each) for each in text)
+    return "".join(
+        each
+        if each in _AS_IT_IS
+        else re.sub("....", r"\\u\g<0>", each.encode("utf-16-be", "surrogatepass").hex())
+        for each in text
+    )
 
 
-def _units(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+def write_log4j_properties(log_file: Path) -> Path:
+    """Write the logging configuration beside ``log_file`` and return its path."""
+    log_file = log_file.absolute()
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    path = log_file.with_name(log_file.name + ".log4j2.properties")
+    path.write_text(_LOG4J.format(log=escaped(str(log_file))), encoding="ascii")
+    return path

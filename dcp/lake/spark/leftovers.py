@@ -105,13 +105,14 @@ def remove_empty_warehouse_at_exit() -> None:
     """
     folder = Path("spark-warehouse").absolute()
     if not folder.exists():
-        atexit.register(_remove_if_empty, folder, os.getpid())
+        process_id = os.getpid()
 
+        def remove() -> None:
+            if os.getpid() == process_id:  # a forked process is not the one that made it
+                with suppress(OSError):
+                    folder.rmdir()
 
-def _remove_if_empty(folder: Path, process_id: int) -> None:
-    if os.getpid() == process_id:  # a forked process is not the one that made it
-        with suppress(OSError):
-            folder.rmdir()
+        atexit.register(remove)
 
 
 def _remove_log(log_file: Path, process_id: int) -> None:

@@ -31,9 +31,8 @@ from dcp.lake.config.storage_options import S3A_CLASS
 from dcp.lake.spark.beside import is_connect, is_same, make_active, session_beside
 from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
 from dcp.lake.spark.jvm_environment import environment, jvm_variables, set_language
-from dcp.lake.spark.launch_properties import launch_properties
+from dcp.lake.spark.launch_properties import launch_properties, write_log4j_properties
 from dcp.lake.spark.leftovers import kept_log, remove_empty_warehouse_at_exit, temporary_log_file
-from dcp.lake.spark.log4j import write_log4j_properties
 from dcp.lake.spark.session_settings import (
     DELTA_EXTENSION,
     EXECUTOR_JAVA_OPTIONS,

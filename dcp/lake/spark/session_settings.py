@@ -58,10 +58,7 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
 def jars_settings(
     is_there: Callable[[str], bool] = lambda _: False, *, on_s3: bool = False
 ) -> dict[str, str]:
-    """Return settings that bring the jars of Delta, and of S3, to driver and executors.
-
-    ``is_there`` says whether Spark has a class already.
-    """
+    """Return settings that bring the jars; ``is_there`` says which classes Spark has already."""
     jars = [] if is_there(DELTA_EXTENSION) else delta_jars()
     jars += [] if is_there(LOG_STORE) else [LOG_STORE_JAR]
     jars += s3_jars() if on_s3 and not is_there(S3A_CLASS) else []

@@ -7,9 +7,9 @@ parts of an upload, which the bucket's lifecycle rule removes.
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from types import TracebackType
@@ -21,16 +21,6 @@ import pyarrow.parquet as pq
 
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.store.place import TablePlace
-
-DATA_FILE: Final = pa.schema(
-    [
-        ("name", pa.string()),
-        ("size_bytes", pa.int64()),
-        ("modified_milliseconds", pa.int64()),
-        ("rows", pa.int64()),
-        ("statistics", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +36,10 @@ class DataFile:
 
     def to_batch(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([asdict(self)], schema=DATA_FILE)
+
+
+_TYPES: Final[Mapping[object, pa.DataType]] = {str: pa.string(), int: pa.int64()}
+DATA_FILE: Final = pa.schema([(each.name, _TYPES[each.type]) for each in fields(DataFile)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,9 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
     file: DataFile | None = None
     for _ in attempts():
         table = place.open()
-        if unknown_features(table) or not _has_columns_of(rows, table):
+        columns = pa.schema(table.schema().to_arrow())
+        given = {each.name: each for each in rows.schema}
+        if unknown_features(table) or given != {each.name: each for each in columns}:
             return False
         file = file or _written(place, rows)
         version, properties = table.version() + 1, table.metadata().configuration
@@ -98,12 +100,6 @@ def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
         _LOG.debug("%s: %s; its files stay as they are", place, plain_line(failure))
 
 
-def _has_columns_of(rows: pa.Table, table: "StoredTable") -> bool:
-    columns = pa.schema(table.schema().to_arrow())
-    given = {each.name: each for each in rows.schema}
-    return given == {each.name: each for each in columns}
-
-
 def _all_rows(table: "StoredTable") -> pa.Table:
     found = QueryBuilder().register("t", table).execute("SELECT * FROM t")
     rows = pa.RecordBatchReader.from_stream(found).read_all()
@@ -111,16 +107,12 @@ def _all_rows(table: "StoredTable") -> pa.Table:
 
 
 def _written(place: TablePlace, rows: pa.Table) -> DataFile | None:
-    bounded = [each.name for each in rows.schema if _has_bounds(each.type)]
+    kinds = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_timestamp)
+    bounded = [each.name for each in rows.schema if any(is_of(each.type) for is_of in kinds)]
     with DataFileWriter(place, FileContents(rows.schema, bounded, _MOST_BYTES)) as writer:
         for batch in rows.to_batches():
             writer.write(batch)
         return writer.finish()
-
-
-def _has_bounds(column_type: pa.DataType) -> bool:
-    kinds = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_timestamp)
-    return any(is_kind(column_type) for is_kind in kinds)
 
 
 def _commit_error(failure: Exception, where: str) -> DcplakeError:

@@ -127,11 +127,11 @@ def commit_files(
 
     Args:
         place: the table's, which `takes_files`.
-        files: at that place, of the table's columns; perhaps none.
+        files: at that place; perhaps none.
         read_version: the newest version that the caller has looked at.
-        transaction: application id and version of Delta's transaction identifiers.
-        user_metadata: what the table's history shows under that name.
-        operation: what it calls the commit.
+        transaction: application id and version.
+        user_metadata: shown by the table's history.
+        operation: its name there.
         table: as it was read, up to that version or a later one; else it is read.
 
     Raises:
@@ -163,9 +163,7 @@ def commit_files(
 
 
 def attempts() -> Iterator[None]:
-    """Yield for each attempt to be the next commit; of several who commit at once each gets its
-    turn.
-    """
+    """Yield for each attempt to be the next commit; of several each gets its turn."""
     for attempt in range(_ATTEMPTS):
         yield
         time.sleep(_PAUSES.delay_seconds(attempt))
@@ -199,9 +197,7 @@ def appended(
 
 
 def compacted(sizes: Mapping[str, int], file: DataFile, read_version: int) -> list[dict[str, Any]]:
-    """Return the actions of a commit that puts ``file``, of the same rows, in the place of the
-    files whose bytes ``sizes`` has by name.
-    """
+    """Return the actions that put ``file`` in the place of the files named in ``sizes``."""
     now_milliseconds = time.time_ns() // 1_000_000
     metrics = {
         "numRemovedFiles": len(sizes),

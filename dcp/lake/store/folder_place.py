@@ -34,9 +34,7 @@ class FolderPlace(TablePlace):
         return self.path
 
     def has_log(self) -> bool:
-        """A log with only hidden files does not count: its driver still makes the table,
-        or died.
-        """
+        """A log with hidden files alone does not count: its driver makes the table, or died."""
         log = self.path / LOG
         return log.is_dir() and any(
             each.is_file() and not each.name.startswith(".") for each in log.iterdir()
@@ -85,9 +83,7 @@ class FolderPlace(TablePlace):
         return [size(self.path / name) for name in names]
 
     def can_commit(self) -> bool:
-        """Return whether files can be linked in the log, which some mounted stores refuse. Makes
-        the log.
-        """
+        """Return whether files can be linked in the log, which it makes; some stores refuse."""
         first, second = (self.path / LOG / f".{uuid4()}.tmp" for _ in range(2))
         try:
             first.parent.mkdir(parents=True, exist_ok=True)

@@ -40,9 +40,7 @@ class RowRange:
 class Undo:
     vbucket: Annotated[int, pa.int32()]
     version: Annotated[int, pa.int64()]
-    """Gives the lost rows; 0 is the empty table, -1 means that the vbucket was replaced
-    as a whole.
-    """
+    """Gives the lost rows; 0: the empty table, -1: the vbucket was replaced as a whole."""
     fork_seqno: int
     """Rows above it are undone."""
 
@@ -92,9 +90,7 @@ class LogSlice:
 
     @property
     def restored(self) -> Mapping[int, int]:
-        """The versions that give the vbuckets their lost rows, without those that it replaces as a
-        whole.
-        """
+        """The versions that give the vbuckets their lost rows, without `replaced` ones."""
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
 
     @property

@@ -22,10 +22,7 @@ def commit_table(
     cluster_by: Collection[str],
     properties: Mapping[str, str],
 ) -> None:
-    """Make an empty table of these columns, unless it exists.
-
-    ``place`` must commit (`TablePlace.can_commit`).
-    """
+    """Make an empty table, unless it exists; ``place`` must commit (`can_commit`)."""
     try:
         place.commit(0, commit_lines(_actions(columns, cluster_by, properties)))
     except FileExistsError:

@@ -6,21 +6,81 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from dcp.lake.config.lake_root import parts_of
+from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PARTS
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.bucket_store import bucket_options, bucket_store
 from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
-from dcp.lake.store.put_if_absent import put_if_absent
-from dcp.lake.store.trial import StoreTrial, require_conditional_writes
-from dcp.lake.store.upload import Upload
+from dcp.lake.store.trial import StoreTrial, put_if_absent, require_conditional_writes
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+
+_GATHERED_BYTES: Final = MEBIBYTE
+
+
+class Upload:
+    """Uploads the bytes that are written to `file`; gives the upload up if its block raises.
+
+    The store is then told to forget its parts. Holds `UPLOAD_PARTS` parts, less than a part more,
+    and the bytes of one write. A large write stays until its last part has left.
+    """
+
+    def __init__(self, store: "ObjectStore", path: str, part_bytes: int) -> None:
+        """Asks nothing of the store before the first part is full, or the end."""
+        import obstore
+
+        self._writer = obstore.open_writer(
+            store, path, buffer_size=part_bytes, max_concurrency=UPLOAD_PARTS
+        )
+        self._part_bytes = part_bytes
+        self._takes_more = True
+        # Pages of a file of Parquet may be small; each write takes obstore's lock, and Python's.
+        self.file = pa.BufferedOutputStream(pa.PythonFile(self, "w"), _GATHERED_BYTES)
+
+    def write(self, data: "bytes | pa.Buffer") -> int:
+        """Hand on bytes, as pyarrow calls it; waits for a slow store.
+
+        Ignores bytes after the end or a failure: pyarrow writes its gathered bytes when it is
+        closed, or freed.
+        """
+        view = memoryview(data).cast("B")  # those of pyarrow are signed, which obstore refuses
+        if not self._takes_more:
+            return len(view)
+        self._takes_more = False
+        for begin in range(0, len(view), self._part_bytes):
+            self._writer.write(view[begin : begin + self._part_bytes])
+        self._takes_more = True
+        return len(view)
+
+    closed = False
+    """pyarrow asks; only the end of the block counts."""
+
+    def flush(self) -> None:
+        """Do nothing: a part leaves when it is full."""
+
+    def close(self) -> None:
+        """Do nothing: the end of the block says whether the file is complete."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._takes_more = False
+        self._writer.__exit__(kind, error, trace)
+
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 
@@ -68,9 +128,7 @@ class ObjectPlace(TablePlace):
         return self._path(LOG, commit_name(version))
 
     def has_log(self) -> bool:
-        """Two kinds of objects do not count. Connectors mark a folder by an empty one; another
-        driver tries the store by a dotted one.
-        """
+        """Two do not count: the empty object of a folder, and a dotted one that tries the store."""
         log = self._path(LOG)
         below = (path.removeprefix(log) for path, _ in self._below(log))
         return any(name and not name.startswith("/.") for name in below)

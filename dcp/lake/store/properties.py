@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def are_plain(names: Iterable[str]) -> bool:
-    """Return whether Delta gives these properties no meaning.
-
-    Its own have rules that Spark knows, and may give the table a feature.
-    """
+    """Return whether Delta gives these properties no meaning, and so no rules or features."""
     return not any(name.startswith("delta.") for name in names)
 
 

@@ -81,10 +81,7 @@ class AppliedVersion:
         return found[0].round if found and found[0].vbucket == vbucket else self.to_round
 
     def after(self, log_slice: LogSlice) -> "AppliedVersion":
-        """Return what the table becomes by a slice.
-
-        The version stays: Delta numbers the new one.
-        """
+        """Return what the table becomes by a slice; Delta numbers the new version."""
         return AppliedVersion(
             self.table,
             self.version,

@@ -18,7 +18,7 @@ METADATA_KEY: Final = "dcplake"
 
 HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"
-"""Keys in the metadata of commits of `maintain.heartbeat` and of `maintain.cleaning`."""
+"""Keys in the metadata of commits of `maintain.horizon_guard` and of `maintain.cleaning`."""
 
 FEW: Final = 3
 """A look at the history first reads so many commits. In an object store each is a request."""
@@ -153,10 +153,7 @@ def history_until(
     is_enough: Callable[[Sequence[TableCommit]], bool],
     found: Sequence[TableCommit] | None = None,
 ) -> Sequence[TableCommit]:
-    """Return the newest commits, newest first, until ``is_enough``; else all.
-
-    ``found`` are the newest ones, if the caller has them.
-    """
+    """Return the newest commits until ``is_enough``, else all; ``found`` are some to begin with."""
     commits = history(table) if found is None else found
     for limit in (WINDOW, WHOLE):
         if is_enough(commits) or reaches_creation(commits):

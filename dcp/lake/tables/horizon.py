@@ -3,7 +3,7 @@
 Delta counts the age of a data file from the commit that removed it, and the age of a version from
 its *creation*: log cleanup forgets a version that was superseded a second ago. So files are kept
 for the horizon H, the log for 2 H, and the newest version is made anew with the same rows once it
-is older than H/4 (`dcp.lake.maintain.heartbeat`): what was current within H is then never older
+is older than H/4 (`dcp.lake.maintain.horizon_guard`): what was current within H is then never older
 than 2 H. Pure.
 """
 
@@ -109,10 +109,7 @@ def _interval(seconds: float) -> str:
 
 
 def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit | None:
-    """Return the newest commit at ``moment``; None if the commits are all later.
-
-    ``commits`` are newest first, as of `dcp.lake.tables.history.history`.
-    """
+    """Return the newest of the commits, newest first, at ``moment``; None if all are later."""
     return next((commit for commit in commits if commit.time <= moment), None)
 
 

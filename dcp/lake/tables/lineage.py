@@ -66,8 +66,8 @@ class Lineage:
     def heartbeat_content(self, version: int) -> Mapping[str, Any] | None:
         """Return a heartbeat's record of the rows of ``version``; None without one.
 
-        The record is `dcp.lake.maintain.heartbeat`'s. A heartbeat counts only if no commit can have
-        come between it and the version that its driver had looked at.
+        The record is `dcp.lake.maintain.horizon_guard`'s. A heartbeat counts only if no commit can
+        have come between it and the version that its driver had looked at.
         """
         for commit in self._path(version):
             between = (self.commit(each) for each in range(commit.base + 1, commit.version))
@@ -96,9 +96,7 @@ class Lineage:
         return commit
 
     def have_same_rows(self, version: int, other: int) -> bool:
-        """Return whether two versions have the same rows; two that are older than the history count
-        so.
-        """
+        """Return whether two versions have the same rows; two from before the history count so."""
         found, expected, oldest = self.origin(version), self.origin(other), self.commits[-1].version
         return found == expected or max(found, expected) < oldest
 

@@ -27,9 +27,7 @@ class Outcome(StrEnum):
     REACHED = "reached"
     """The stream reached the target seqno, and the end of its snapshot."""
     CAUGHT_UP = "caught_up"
-    """The stream is at a snapshot's end below the target, and the node says that it holds
-    no more.
-    """
+    """At a snapshot's end below the target, and the node says that it holds no more."""
     BUDGET = "budget"
     """The task used up its bytes or seconds; the next round goes on from here.
 
@@ -45,10 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VbucketReport(Record):
-    """The result of a round for one vbucket, from its ``status`` row.
-
-    A vbucket that was left out has only a reason.
-    """
+    """A vbucket's result, from its ``status`` row; one that was left out has only a reason."""
 
     vbucket: int
     outcome: Outcome

@@ -22,8 +22,7 @@ import pyarrow as pa
 from dcp.lake.store.sql import quoted, string_list
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.records import SPREAD, bare, marked, stored_fields
-from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 
 
 class RowKind(StrEnum):
@@ -153,19 +152,8 @@ CHANGES_STATISTICS: Final = ("round", "epoch", "vbucket", "kind", "seqno", "coll
 
 REPLICA: Final = pa.schema(
     [
-        ("vbucket", pa.int32()),
-        ("key", pa.string()),
-        ("key_bytes", pa.binary()),
-        ("seqno", U64),
-        ("vb_uuid", U64),
-        ("epoch", pa.int32()),
-        ("cas", U64),
-        ("rev", U64),
-        ("flags", pa.int64()),
-        ("expiry", pa.int64()),
-        ("datatype", pa.int32()),
-        ("xattrs", pa.string()),
-        ("value", pa.binary()),
+        *map(CHANGES.field, ("vbucket", "key", "key_bytes", "seqno", "vb_uuid", "epoch", "cas")),
+        *map(CHANGES.field, ("rev", "flags", "expiry", "datatype", "xattrs", "value")),
         ("modified_at", pa.timestamp("us", tz="UTC")),
     ]
 )
@@ -203,13 +191,7 @@ Without it Spark may have written INT96: `maintain` writes those files anew.
 """
 
 DOCUMENT_STATE: Final = pa.struct(
-    [
-        ("seqno", U64),
-        ("vb_uuid", U64),
-        ("epoch", pa.int32()),
-        ("cas", U64),
-        ("value", pa.binary()),
-    ]
+    [REPLICA.field(name) for name in ("seqno", "vb_uuid", "epoch", "cas", "value")]
 )
 
 AUDIT: Final = pa.schema(

@@ -20,7 +20,6 @@ from dcp.lake.store.new_table import DELETION_VECTORS
 from dcp.lake.store.sql import at_version, restore_sql
 from dcp.lake.store.table import Table
 from dcp.lake.tables.horizon import RECORDED, Horizon
-from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.round_record import RoundRecord
 from dcp.lake.tables.schema import (
     AUDIT,
@@ -39,6 +38,59 @@ from dcp.lake.tables.schema import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+@dataclass(frozen=True, slots=True)
+class LakeIdentity:
+    """The bucket that a lake holds; fixed when the lake is made."""
+
+    lake_id: str
+    bucket: str
+    bucket_uuid: str
+    vbucket_count: int
+    cluster_uuid: str = ""
+    """Empty if the server did not tell it then, as before 7.6."""
+
+    def difference(self, other: "LakeIdentity") -> str:
+        """Return the first of these names in which another bucket differs; empty: it is the same.
+
+        A cluster that only one of both knows makes no difference.
+        """
+        for name in ("bucket", "cluster_uuid", "bucket_uuid", "vbucket_count"):
+            one, two = getattr(self, name), getattr(other, name)
+            if one != two and (name != "cluster_uuid" or (one and two)):
+                return name
+        return ""
+
+    def require_same(self, found: "LakeIdentity", where: str) -> None:
+        """Refuse another bucket than this one.
+
+        Raises:
+            LakeError: name or cluster differ; or the bucket was made anew, by its uuid or its
+                number of vbuckets. The message begins with ``where``.
+        """
+        match self.difference(found):
+            case "":
+                return
+            case "bucket":
+                told = (
+                    f", found {found.bucket!r} (source.bucket): name the lake's bucket, or use "
+                    "another lake (lake.root, --lake)"
+                )
+            case "cluster_uuid":
+                told = (
+                    f" of the cluster with uuid {self.cluster_uuid!r}, found the cluster with uuid "
+                    f"{found.cluster_uuid!r}; it is another one: check source.seeds, or use "
+                    "another lake for it"
+                )
+            case _:
+                told = (
+                    f" with uuid {self.bucket_uuid!r} and {self.vbucket_count} vbuckets, found "
+                    f"uuid {found.bucket_uuid!r} and {found.vbucket_count}; it was made anew, use "
+                    "another lake for it"
+                )
+        raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
+
+
 FORMAT_VERSION: Final = 5
 
 CHANGES_TABLE: Final = "changes"
@@ -51,7 +103,7 @@ CONTROL_TABLE: Final = "control"
 """Requests to the lake's driver, and its answers (`dcp.lake.log.control`)."""
 
 QUALITY_TABLE: Final = "quality"
-"""The results of checks of data quality (`dcp.lake.quality.quality_results`)."""
+"""The results of checks of data quality (`dcp.lake.quality.quality_report`)."""
 
 _LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
     AUDIT_TABLE: (AUDIT, REPLICA_CLUSTERING),
@@ -108,9 +160,7 @@ class LakeTables:
     store: LakeStore
     identity: LakeIdentity
     nodes: str = ""
-    """A connection string of the data nodes that a driver met last, as of the lake's opening; empty
-    if it had none.
-    """
+    """A connection string of the data nodes that a driver met last, at the lake's opening."""
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -158,8 +208,9 @@ def create_lake(
     """Make the lake, or open an existing one if it holds the same bucket.
 
     The horizon may be any time here, a second or less. An existing lake keeps its own
-    (`dcp.lake.maintain.retention.keep_retention` changes it). Two drivers may do this at once: one
-    makes the table, and both go on with its identity (``lake_id`` may differ from the given one).
+    (`dcp.lake.maintain.horizon_guard.keep_retention` changes it). Two drivers may do this at once:
+    one makes the table, and both go on with its identity (``lake_id`` may differ from the given
+    one).
 
     Raises:
         LakeError: there is a foreign table, a lake of another bucket, or of another format; or the
@@ -173,34 +224,25 @@ def create_lake(
         if not changes.exists():
             store.location.refuse_place_in_table()
             horizon = Horizon.of_hours(horizon_hours)
-            also = _deletion_vectors(deletion_vectors) | ({_NODES: nodes} if nodes else {})
-            _make_lake(changes, identity, horizon, also)
+            properties = horizon.properties() | {
+                "delta.dataSkippingStatsColumns": ",".join(CHANGES_STATISTICS),
+                **_deletion_vectors(deletion_vectors),
+                **({_NODES: nodes} if nodes else {}),
+                "dcplake.formatVersion": str(FORMAT_VERSION),
+                "dcplake.lake": identity.lake_id,
+                "dcplake.bucket": identity.bucket,
+                "dcplake.bucketUuid": identity.bucket_uuid,
+                "dcplake.vbuckets": str(identity.vbucket_count),
+                **({_CLUSTER_UUID: identity.cluster_uuid} if identity.cluster_uuid else {}),
+                RECORDED: horizon.recorded,
+            }
+            # Rounds arrive in order, so files hold few each; clustering keeps that after OPTIMIZE.
+            changes.create(CHANGES, ["round"], properties)
         lake = open_lake(store)
         lake.identity.require_same(identity, str(store.location))
         _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
         store.prepare()  # a catalog tells the place of a new table only now
         return lake
-
-
-def _make_lake(
-    changes: Table,
-    identity: LakeIdentity,
-    horizon: Horizon,
-    also: Mapping[str, str],
-) -> None:
-    properties = horizon.properties() | {
-        "delta.dataSkippingStatsColumns": ",".join(CHANGES_STATISTICS),
-        **also,
-        "dcplake.formatVersion": str(FORMAT_VERSION),
-        "dcplake.lake": identity.lake_id,
-        "dcplake.bucket": identity.bucket,
-        "dcplake.bucketUuid": identity.bucket_uuid,
-        "dcplake.vbuckets": str(identity.vbucket_count),
-        **({_CLUSTER_UUID: identity.cluster_uuid} if identity.cluster_uuid else {}),
-        RECORDED: horizon.recorded,
-    }
-    # Rounds arrive in order, so files hold few rounds each; clustering keeps that after OPTIMIZE.
-    changes.create(CHANGES, ["round"], properties)
 
 
 def _deletion_vectors(is_wanted: bool) -> dict[str, str]:

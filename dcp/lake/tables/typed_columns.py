@@ -10,8 +10,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.config.column_names import same_name_key
-from dcp.lake.config.contracts import Contract, ContractMode, FieldName, Step, Wildcard
+from dcp.lake.config.contracts import (
+    Contract,
+    ContractMode,
+    FieldName,
+    Step,
+    Wildcard,
+    same_name_key,
+)
 from dcp.lake.tables.schema import TYPED, spark_type
 
 DOC: Final = TYPED.names[0]

@@ -18,8 +18,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Final
 
 import psutil
@@ -28,6 +29,54 @@ from dcp.errors import ConfigError
 from dcp.lake.task_monitor.live_place import LivePlace
 from dcp.lake.task_monitor.task_stats import TaskStats
 from dcp.wire.json_tree import json_tree
+
+
+class TaskWatcher:
+    """Adds rates to what a task tells, and how long full windows waited for each stage.
+
+    The board's thread takes samples, and the task's own when it ends: one after the other, so that
+    each moment is counted once.
+    """
+
+    def __init__(self, stats: Callable[[], TaskStats]) -> None:
+        """``stats``, without rates and times, must be cheap and change nothing."""
+        self._told = stats
+        self._began = self._seen_at = monotonic()
+        self._rows = 0
+        self._taken_bytes = 0
+        self._bytes_of: dict[str, int] = {}
+        self._gate_seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def stats(self) -> TaskStats:
+        """Take a sample, from any thread."""
+        with self._lock:
+            return self._stats()
+
+    def _stats(self) -> TaskStats:
+        told, now = self._told(), monotonic()
+        seconds = max(1e-6, now - self._seen_at)
+        for gate in {each.gate for each in told.connections if each.gate}:
+            self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
+        connections = tuple(
+            replace(
+                each,
+                bytes_per_second=(each.received_bytes - self._bytes_of.get(each.name, 0)) / seconds,
+            )
+            for each in told.connections
+        )
+        self._bytes_of = {each.name: each.received_bytes for each in connections}
+        new_bytes, self._taken_bytes = told.bytes - self._taken_bytes, told.bytes
+        new_rows, self._rows, self._seen_at = told.rows - self._rows, told.rows, now
+        return replace(
+            told,
+            seconds=now - self._began,
+            rows_per_second=new_rows / seconds,
+            bytes_per_second=new_bytes / seconds,
+            connections=connections,
+            gate_seconds=dict(self._gate_seconds),
+        )
+
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +126,7 @@ class BoardWriter:
 def live_board(
     place: LivePlace | None, name: str, stats: Callable[[], TaskStats]
 ) -> Iterator[None]:
-    """Show a task on its lake's board while it runs.
-
-    Without a place, or if the folder cannot be made, it shows nothing.
-    """
+    """Show a task on its lake's board while it runs, if there is a place for that."""
     with ExitStack() as writers:
         if place is not None:
             try:
@@ -116,9 +162,11 @@ def _sweep(folder: Path) -> list[TaskStats]:
     for file in files:
         with suppress(OSError):  # its task has just removed it, or it is not ours to read
             stats, age_seconds = _read(file, now)
-            if stats is not None and _is_news(stats, age_seconds):
+            is_of_here = stats is not None and stats.host == socket.gethostname()
+            may_live = stats is not None and (not is_of_here or psutil.pid_exists(stats.pid))
+            if stats is not None and may_live and age_seconds <= STALE_SECONDS:
                 all_stats.append(stats)
-            elif age_seconds > ABANDONED_SECONDS or (stats is not None and _is_of_here(stats)):
+            elif age_seconds > ABANDONED_SECONDS or is_of_here:
                 file.unlink(missing_ok=True)
     for file in unfinished:
         with suppress(OSError):  # its task has just finished it
@@ -143,12 +191,3 @@ def _read(file: Path, now: float) -> tuple[TaskStats | None, float]:
             return TaskStats.from_json(json_tree(opened.read(_LARGEST_BYTES))), age_seconds
         except ValueError:
             return None, age_seconds
-
-
-def _is_news(stats: TaskStats, age_seconds: float) -> bool:
-    may_live = not _is_of_here(stats) or psutil.pid_exists(stats.pid)
-    return age_seconds <= STALE_SECONDS and may_live
-
-
-def _is_of_here(stats: TaskStats) -> bool:
-    return stats.host == socket.gethostname()

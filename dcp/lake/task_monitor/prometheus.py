@@ -12,15 +12,16 @@ from prometheus_client.samples import Sample
 
 from dcp.printable import printable_lines
 
-Metrics = Mapping[str, tuple[str, str]]
-"""Name of a metric -> its type (gauge, counter) and meaning."""
+Metrics = Mapping[str, str]
+"""Name of a metric -> its meaning; the names of counters end with ``_total``, others are gauges."""
 
 
 class _Families(Collector):
     def __init__(self, samples: Iterable[Sample], metrics: Metrics) -> None:
         self._of = {
-            name: Metric(name.removesuffix("_total"), text, kind)
-            for name, (kind, text) in metrics.items()
+            name: Metric(stem, text, "gauge" if stem == name else "counter")
+            for name, text in metrics.items()
+            for stem in [name.removesuffix("_total")]
         }
         for sample in samples:
             labels = {name: printable_lines(text) for name, text in sample.labels.items()}

@@ -15,13 +15,16 @@ The stage that gates is the last one that holds bytes, seen from the socket: wha
 for work, what is before it waits for it.
 """
 
+import os
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from time import time
 from typing import Final
 
 from dcp.client.stats import ConnectionStats, StageStats, WindowStats
-from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.tables.records import Record, read
 
 FORMAT: Final = 2
@@ -74,9 +77,9 @@ class TaskStats(Record):
 
     task: str
     round: int
-    host: str
-    pid: int
-    at: float
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    at: float = field(default_factory=time)
     seconds: float = 0.0
     """The time since its start."""
     vbuckets: int = 0
@@ -144,9 +147,7 @@ class NodeStreams:
 def connection_of(
     stats: ConnectionStats, behind: Iterable[StageStats], streams: NodeStreams, batch_bytes: int = 0
 ) -> Connection:
-    """``behind`` are the stages that all of the task's connections share. ``batch_bytes`` limits a
-    batch; 0: not known.
-    """
+    """All connections of the task share ``behind``. ``batch_bytes`` 0: no known limit."""
     own = (
         StageStats("frame", stats.longest_bytes, stats.unfinished_bytes),
         StageStats("handover", stats.held_limit_bytes, stats.received_bytes - stats.taken_bytes),

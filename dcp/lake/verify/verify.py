@@ -13,7 +13,6 @@ what it holds, so the source is never older than what it is compared with, unles
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dcp.lake.adapters.opening import opened_store
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.collection_log import kept_vbuckets
+from dcp.lake.log.epochs import kept_vbuckets
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_position import filtered_position, require_same_bucket
@@ -32,9 +31,15 @@ from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
-from dcp.lake.verify.verify_frames import replica_digests, replica_rows, source_digests
+from dcp.lake.verify.verify_frames import (
+    Pin,
+    pin_replicas,
+    replica_digests,
+    replica_rows,
+    source_digests,
+    unpinned_vbuckets,
+)
 from dcp.lake.verify.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
-from dcp.lake.verify.verify_pins import Pin, pin_replicas, unpinned_vbuckets
 from dcp.lake.verify.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
 from dcp.lake.verify.verify_source import SourceReader, VerifyObserver
 from dcp.lake.verify.verify_stream import StreamEnding, metadata_access
@@ -129,7 +134,12 @@ def _look(
     with spark_errors("verify failed in Spark"):
         held = digests_of(replica_digests(replica_rows(reader.lake, pins, chosen)).collect())
     tables = tuple(
-        TableCompared(pin.replica.name, pin.held.version, pin.held.to_round, _documents(pin, held))
+        TableCompared(
+            pin.replica.name,
+            pin.held.version,
+            pin.held.to_round,
+            sum(held.get((pin.replica.collection_id, each), (0,))[0] for each in pin.complete),
+        )
         for pin in pins
         if pin.complete
     )
@@ -139,21 +149,19 @@ def _look(
     return tables, KeyComparison(reader, replicas, kept).compare(pins, differing, keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
-    documents: int
-    hash_sum: int
-    hash_xor: int
+Digests = Mapping[tuple[int, int], tuple[int, int, int]]
+"""By collection and vbucket: documents, hash_sum and hash_xor, without empty ones.
 
-
-Digests = Mapping[tuple[int, int], Digest]
-"""By collection and vbucket, without empty ones. One of -1 documents equals none."""
+One of -1 documents equals none.
+"""
 
 
 def digests_of(rows: Iterable[Any]) -> Digests:
     return {
-        (row["collection_id"], row["vbucket"]): Digest(
-            row["documents"], int(row["hash_sum"]), row["hash_xor"]
+        (row["collection_id"], row["vbucket"]): (
+            row["documents"],
+            int(row["hash_sum"]),
+            row["hash_xor"],
         )
         for row in rows
         if row["documents"]
@@ -163,8 +171,3 @@ def digests_of(rows: Iterable[Any]) -> Digests:
 def differing_vbuckets(pins: Sequence[Pin], found: Digests, held: Digests) -> set[int]:
     pinned = ((pin.replica.collection_id, vbucket) for pin in pins for vbucket in pin.complete)
     return {group[1] for group in pinned if found.get(group) != held.get(group)}
-
-
-def _documents(pin: Pin, held: Digests) -> int:
-    of_table = (held.get((pin.replica.collection_id, vbucket)) for vbucket in pin.complete)
-    return sum(each.documents for each in of_table if each)

@@ -15,8 +15,15 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.sql import integer_list
 from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import ReplicaTable
-from dcp.lake.verify.verify_frames import IN_REPLICA_ONLY, KINDS, differences, replica_rows
-from dcp.lake.verify.verify_pins import Pin, pin_replicas, unpinned_vbuckets
+from dcp.lake.verify.verify_frames import (
+    IN_REPLICA_ONLY,
+    KINDS,
+    Pin,
+    differences,
+    pin_replicas,
+    replica_rows,
+    unpinned_vbuckets,
+)
 from dcp.lake.verify.verify_report import Difference, KeyState
 from dcp.lake.verify.verify_source import SourceReader
 from dcp.lake.verify.verify_stream import StreamEnding
@@ -49,34 +56,36 @@ class KeyComparison:
 
     def compare(self, pins: Sequence[Pin], vbuckets: frozenset[int], keys: int) -> KeysCompared:
         """Return the differences in some vbuckets at both looks; list at most ``keys`` of them."""
-        with self._kept(lambda source: self._compared(source, pins, vbuckets), vbuckets) as seen:
+        reader = self._reader
+
+        def compared(source: "DataFrame") -> "DataFrame":
+            return differences(source, replica_rows(reader.lake, pins, vbuckets), pins)
+
+        with self._kept(compared, vbuckets) as seen:
             suspects = self._settle(seen, pins)
             again = self._reader.readable(suspects)
             if not again:
                 return ALL_EQUAL
-            reader = self._reader
             newest = pin_replicas(
                 reader.lake, self._replicas, again, self._kept_vbuckets, reader.document_filter
             )
             self._reader.leave_out(unpinned_vbuckets(newest))
-            with self._kept(
-                lambda source: self._compared(source, newest, again, seen), again
-            ) as left:
+
+            def compared_again(source: "DataFrame") -> "DataFrame":
+                held = replica_rows(reader.lake, newest, again)
+                return differences(source, held, newest, seen)
+
+            with self._kept(compared_again, again) as left:
                 still = self._reader.readable(self._settle(left, newest))
                 return KeysCompared(
                     sum(suspects.values()),
-                    self._counts(left, still),
+                    dict.fromkeys(KINDS, 0)
+                    | {
+                        row["kind"]: row["count"]
+                        for row in _of_vbuckets(left, still).groupBy("kind").count().collect()
+                    },
                     self._listed(left, still, keys),
                 )
-
-    def _compared(
-        self,
-        source: "DataFrame",
-        pins: Sequence[Pin],
-        vbuckets: frozenset[int],
-        seen: "DataFrame | None" = None,
-    ) -> "DataFrame":
-        return differences(source, replica_rows(self._reader.lake, pins, vbuckets), pins, seen)
 
     @contextmanager
     def _kept(
@@ -113,10 +122,6 @@ class KeyComparison:
         for row in grouped:
             counts[row["vbucket"]] = counts.get(row["vbucket"], 0) + row["count"]
         return counts
-
-    def _counts(self, answer: "DataFrame", vbuckets: frozenset[int]) -> dict[str, int]:
-        rows = _of_vbuckets(answer, vbuckets).groupBy("kind").count().collect()
-        return dict.fromkeys(KINDS, 0) | {row["kind"]: row["count"] for row in rows}
 
     def _listed(
         self, answer: "DataFrame", vbuckets: frozenset[int], most: int

@@ -67,9 +67,7 @@ class VerifyReport(Shown):
     dropped: Annotated[tuple[str, ...], "dropped_collections"]
     """Tables of dropped collections, which must be empty; they are compared."""
     kept: Annotated[Mapping[str, frozenset[int]], "kept_collections"]
-    """Tables of dropped collections under another policy than ``delete``, with the vbuckets that
-    received the drop. They keep their rows there.
-    """
+    """Tables of dropped collections that keep rows, with the vbuckets that got the drop."""
     seconds: float
 
     @property

@@ -8,8 +8,8 @@ from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.lake_position import require_same_bucket, tasks_at_once
+from dcp.lake.rounds.observer import RoundProgress, round_progress
 from dcp.lake.rounds.planning import LakePosition, plan_round
-from dcp.lake.rounds.progress import RoundProgress, round_progress
 from dcp.lake.rounds.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.tables import LakeTables
@@ -50,9 +50,7 @@ class SourceReader:
         position: LakePosition,
         observer: VerifyObserver,
     ) -> None:
-        """``look`` asks the cluster. ``position``, the lake's, gives the vbuckets' starts and the
-        filter.
-        """
+        """``look`` asks the cluster; ``position`` gives the vbuckets' starts and the filter."""
         self.lake = lake
         self.document_filter = position.document_filter
         self.not_compared: dict[int, LeftOut] = {}

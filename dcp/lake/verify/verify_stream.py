@@ -16,27 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.lake.receive.dropped_policies import DroppedPolicies
-from dcp.lake.receive.receive import TaskReceiver
-from dcp.lake.receive.round_tasks import task_function
+from dcp.lake.receive.receive import TaskReceiver, task_function
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import UNLIMITED
-from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.observer import RoundProgress
 from dcp.lake.rounds.round_plan import TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.schema import ITEM_KINDS, U64, RowKind
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
 
 _NO_ROUND: Final = 0
 
 SOURCE_ROWS: Final = pa.schema(
     [
-        ("collection_id", pa.int64()),
-        ("vbucket", pa.int32()),
-        ("key", pa.string()),
-        ("seqno", U64),
-        ("cas", U64),
+        *map(CHANGES.field, ("collection_id", "vbucket", "key", "seqno", "cas")),
         ("deleted", pa.bool_()),
         ("ending", pa.string()),  # of one row per vbucket, which has nothing else
     ]

@@ -22,7 +22,7 @@ from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
-from dcp.lake.maintain import small_files
+from dcp.lake.maintain import compaction
 from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import run as lake_run
 from dcp.lake.run.preview import preview
@@ -190,7 +190,7 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
         lake_run.run(settings, once=True, spark=spark)
         root = Path(settings.lake.root)
         lake = open_lake(SparkStore(lambda: spark, LakeLocation(root=str(root))))
-        monkeypatch.setattr(small_files, "COMMITS", 1000)
+        monkeypatch.setattr(compaction, "COMMITS", 1000)
         # The first commit of a process tries the store, too.
         for name, rounds in (("first", 10), ("few", 0), ("many", 50)):
             # Each file of a commit behind the newest checkpoint is read by itself: the run's is

@@ -10,10 +10,8 @@ import pytest
 from dcp.cli.views import run_output
 from dcp.cli.views.run_output import PlainObserver
 from dcp.client.addresses import NodeAddress
-from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.rounds.observer import NEXT_ROUND
-from dcp.lake.rounds.progress import StreamProgress, round_progress
+from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
+from dcp.lake.rounds.observer import NEXT_ROUND, StreamProgress, round_progress
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position

@@ -12,7 +12,7 @@ from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
-from dcp.lake.log.slice_keys import Keys
+from dcp.lake.log.slice_rows import Keys
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.log.slice_keys import LostKey, Winner, keys_of
+from dcp.lake.log.slice_rows import LostKey, Winner, keys_of
 from dcp.lake.store.log_slice import Role
 
 rows = st.lists(

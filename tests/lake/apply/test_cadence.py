@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dcp.lake.apply import cadence
+from dcp.lake.apply import applier
+from dcp.lake.apply.applier import Pending, pending_of
 from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.cadence import Pending, pending_of
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log import changes
 from dcp.lake.tables.history import history
@@ -35,7 +35,7 @@ def test_what_is_pending_follows_the_positions(monkeypatch: pytest.MonkeyPatch) 
     # The rows of round 1 waited through the apply, and are the oldest. A short look at the
     # history does not reach them.
     monkeypatch.setattr(changes, "WINDOW", 0)
-    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[:1])
+    monkeypatch.setattr(applier, "history", lambda *a: history(*a)[:1])
     monkeypatch.setattr(changes, "history", lambda *a: history(*a)[: a[1] if len(a) > 1 else 1])
     pending = pending_of(lake, DOCS, now=opened.time + timedelta(seconds=90))
     assert (pending.rows, pending.age_seconds) == (5, 90.0)

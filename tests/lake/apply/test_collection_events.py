@@ -10,7 +10,7 @@ import pytest
 
 from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import planning
-from dcp.lake.apply.replica_facts import LakeFacts
+from dcp.lake.apply.readable_slice import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle

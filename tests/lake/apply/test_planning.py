@@ -7,7 +7,7 @@ import pytest
 from dcp.lake.apply.planning import EMPTY_ROUNDS, Due, why_due
 from dcp.lake.apply.readable_slice import ReadableSlice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.log.slice_keys import Keys, LostKey
+from dcp.lake.log.slice_rows import Keys, LostKey
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 

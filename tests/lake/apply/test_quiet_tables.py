@@ -12,7 +12,7 @@ import pytest
 
 from dcp.errors import ForeignWriteError, LakeError
 from dcp.lake.apply import quiet_tables
-from dcp.lake.apply.cadence import pending_of
+from dcp.lake.apply.applier import pending_of
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.receive.source_access import query_cluster, source_access

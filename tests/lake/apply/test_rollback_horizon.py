@@ -23,10 +23,14 @@ from dcp.lake.adapters.transaction import described
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.maintain.heartbeat import beat
-from dcp.lake.maintain.horizon_guard import HorizonGuard
+from dcp.lake.maintain.horizon_guard import (
+    HorizonGuard,
+    beat,
+    keep_retention,
+    recorded_horizon,
+    wrong_properties,
+)
 from dcp.lake.maintain.maintain import run_steps, work_on
-from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.query.status import lake_status
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history

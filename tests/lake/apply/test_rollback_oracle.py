@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.lake.maintain.clean_changes import clean
+from dcp.lake.maintain.cleaning import clean
 from dcp.lake.maintain.maintenance_work import MaintenanceWork
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon

@@ -16,8 +16,8 @@ import pytest
 from dcp.errors import ConfigError, FencedError
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.apply_plan import RowBudget
-from dcp.lake.apply.contract_book import ContractBook
 from dcp.lake.apply.planning import plan_apply
+from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.changes import latest_round

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from dcp.lake.config.column_names import refusal_of, same_name_key
+from dcp.lake.config.contracts import refusal_of, same_name_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

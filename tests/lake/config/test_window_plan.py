@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.config.flow_control_settings import LEAST_WINDOW_BYTES, FlowControlSettings
+from dcp.lake.config.flow_control_settings import (
+    LEAST_WINDOW_BYTES,
+    FlowControlSettings,
+    WindowPlan,
+)
 from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES, worker_bytes
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.rounds.planning import plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.protocol.window_policies import WindowPolicies

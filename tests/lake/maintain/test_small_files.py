@@ -12,7 +12,7 @@ from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.control import Action, ActionState, Control
-from dcp.lake.maintain import compaction, small_files
+from dcp.lake.maintain import compaction
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -87,7 +87,7 @@ def test_files_stay_few_and_versions_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where drivers end after each round: they compact no more often."""
-    monkeypatch.setattr(small_files, "COMMITS", COMMITS)
+    monkeypatch.setattr(compaction, "COMMITS", COMMITS)
     settings = settings_for(cluster, tmp_path)
     source = Source(SparkStore(lambda: spark, lake_location(settings)), cluster, settings)
     driver = source.driver()
@@ -114,11 +114,11 @@ def test_a_large_table_that_was_never_in_order_is_left_to_maintenance(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In memory only the log becomes more chunks; a MERGE makes one."""
-    monkeypatch.setattr(small_files, "MOST_BYTES", 0)
-    monkeypatch.setattr(small_files, "COMMITS", 1)
+    monkeypatch.setattr(compaction, "MOST_BYTES", 0)
+    monkeypatch.setattr(compaction, "COMMITS", 1)
     source = Source(MemoryStore(), cluster, settings_for(cluster, tmp_path))
     driver = source.driver()
-    with caplog.at_level(logging.WARNING, logger=small_files.__name__):
+    with caplog.at_level(logging.WARNING, logger=compaction.__name__):
         for _ in range(2):
             source.round_and_apply(driver)
     assert "OPTIMIZE" not in source.operations("changes")

@@ -13,11 +13,10 @@ from dcp.errors import ConfigError, SetupError
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.page import page_html
+from dcp.lake.monitor.figures import page_html
 from dcp.lake.monitor.run_server import RunServer, http_address
 from dcp.lake.monitor.run_watch import RunWatch
-from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer
-from dcp.lake.rounds.progress import RoundProgress, StreamProgress
+from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, StreamProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.store.location import LakeLocation
 

@@ -23,7 +23,7 @@ from dcp.lake.quality.quality import (
     complete_positions,
     unchanged_seqnos,
 )
-from dcp.lake.quality.quality_results import PassedCheck
+from dcp.lake.quality.quality_report import PassedCheck
 from dcp.lake.quality.quality_suite import QualitySuite, Subject, load_suite
 from dcp.lake.query.query import name_tables
 from dcp.lake.receive.keys import key_string

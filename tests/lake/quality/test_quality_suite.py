@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.quality.quality_report import CheckScope, ExpectationResult, QualityReport
-from dcp.lake.quality.quality_results import results_table
+from dcp.lake.quality.quality_report import (
+    CheckScope,
+    ExpectationResult,
+    QualityReport,
+    results_table,
+)
 from dcp.lake.quality.quality_suite import Severity, load_suite, parse_suite
 
 EXPECTATION = {

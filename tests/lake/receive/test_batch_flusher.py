@@ -9,8 +9,7 @@ from dcp.client.delivery import Delivery, Receipt, ReceiptState
 from dcp.client.stats import StageStats
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.branch_lookup import BranchLookup
+from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.tables.schema import RowKind
 from dcp.protocol.window import FlowControl, FlowSettings, Window
 

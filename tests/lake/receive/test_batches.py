@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import FrameError
-from dcp.lake.receive.batches import BatchBuilder
-from dcp.lake.receive.branch_lookup import BranchLookup
+from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.types import FailoverEntry, FailoverLog

@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from dcp.errors import ConfigError
-from dcp.lake.receive.current_documents import DOCUMENTS, current_documents
-from dcp.lake.receive.source import DcpSource
+from dcp.lake.receive.source import DOCUMENTS, DcpSource, current_documents
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.tables.schema import CHANGES
 from dcp.producer.cluster import ProducerCluster

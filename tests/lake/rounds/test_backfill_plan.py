@@ -21,8 +21,7 @@ from dcp.lake.rounds.backfill_plan import (
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan
-from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 

@@ -14,8 +14,7 @@ from dcp.lake.rounds.rollback_plan import (
     start_seqno_on,
 )
 from dcp.lake.rounds.round_plan import StreamPlan
-from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dcp.lake.config.settings import Settings
-    from dcp.lake.rounds.backfill_report import BackfillReport
+    from dcp.lake.rounds.backfill_plan import BackfillReport
 
 VBUCKETS = 6
 RATE = 0.015

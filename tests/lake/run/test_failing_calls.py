@@ -15,8 +15,7 @@ from dcp.errors import StoreUnavailableError
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import Action, ActionState, Control
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.maintain.horizon_guard import HorizonGuard
-from dcp.lake.maintain.retention import wrong_properties
+from dcp.lake.maintain.horizon_guard import HorizonGuard, wrong_properties
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import RESYNC, Requests

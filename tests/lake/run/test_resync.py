@@ -12,7 +12,7 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import ActionState, Control
 from dcp.lake.query.status import lake_status
-from dcp.lake.rounds.outlook import ReadAgain
+from dcp.lake.rounds.round_plan import ReadAgain
 from dcp.lake.run.control_requests import RESYNC, ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run

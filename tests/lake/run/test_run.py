@@ -29,11 +29,10 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.check_up import check_source
-from dcp.lake.run.checked_step import CheckedStep
-from dcp.lake.run.driver import Driver
+from dcp.lake.run.driver import Driver, run_round
 from dcp.lake.run.preview import preview
-from dcp.lake.run.round import run_round
 from dcp.lake.run.run import open_or_create, run
+from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.tables.tables import LakeTables, find_lake
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster

@@ -17,8 +17,7 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.config.settings import Settings
 from dcp.lake.quality.quality import check_replica
-from dcp.lake.quality.quality_report import CheckScope
-from dcp.lake.quality.quality_results import write_results
+from dcp.lake.quality.quality_report import CheckScope, write_results
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, RoundPlan

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from dcp.errors import DcplakeError, LakeError, SetupError
-from dcp.lake.run.checked_step import CheckedStep
+from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.object_place import ObjectPlace
 from tests.lake.object_store import BUCKET, ConflictAtFirst, Failure, ObjectStore, Request

@@ -20,7 +20,7 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
-from dcp.lake.receive.round_tasks import receive_function
+from dcp.lake.receive.receive import receive_function
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan

@@ -21,11 +21,11 @@ from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.place import CommitFile
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.tables import (
     CHANGES_TABLE,
     DOCS,
+    LakeIdentity,
     LakeTables,
     create_lake,
     ensure_replicas,

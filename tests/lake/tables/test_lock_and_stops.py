@@ -24,7 +24,7 @@ from dcp.errors import (
     StoppedError,
 )
 from dcp.lake.adapters.opening import spark_of
-from dcp.lake.apply.cadence import Pending, is_due
+from dcp.lake.apply.applier import Pending, is_due
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import ApplySettings, Settings, SourceSettings
 from dcp.lake.log import stop_points

@@ -13,9 +13,9 @@ import pytest
 
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.tables import (
     DOCS,
+    LakeIdentity,
     LakeTables,
     create_lake,
     ensure_replicas,

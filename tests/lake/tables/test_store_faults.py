@@ -28,7 +28,7 @@ from dcp.lake.adapters.spark_table import SparkTable
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.spark.failures import known_error
-from dcp.lake.store import bucket_store, put_if_absent
+from dcp.lake.store import bucket_store, trial
 from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.failures import store_error
 from dcp.lake.store.folder_place import FolderPlace
@@ -141,7 +141,7 @@ def test_a_store_whose_answer_is_always_409_is_an_outage(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing is, no version is taken."""
-    monkeypatch.setattr(put_if_absent, "_ATTEMPTS", 2)
+    monkeypatch.setattr(trial, "_ATTEMPTS", 2)
     assert table.place.can_commit()
     table.store.answer = ConflictAtFirst(times=2)
     with pytest.raises(AlreadyExistsError) as told:

@@ -30,11 +30,11 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.sql import string
 from dcp.lake.tables.collections import collections_in
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_identity import LakeIdentity
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.tables import (
     DOCS,
     FORMAT_VERSION,
+    LakeIdentity,
     LakeTables,
     create_lake,
     ensure_replicas,

@@ -19,14 +19,12 @@ from dcp.cli.views.board_view import board_text
 from dcp.client.addresses import NodeAddress
 from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.errors import ConfigError
-from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.settings import LakeSettings, Settings
-from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.task_monitor.live_board import BoardWriter, live_board, read_board
+from dcp.lake.task_monitor.live_board import BoardWriter, TaskWatcher, live_board, read_board
 from dcp.lake.task_monitor.live_metrics import exposition
 from dcp.lake.task_monitor.live_place import LivePlace
 from dcp.lake.task_monitor.task_stats import NodeStreams, TaskStats, connection_of
-from dcp.lake.task_monitor.task_watcher import TaskState, TaskWatcher
 
 NODE = NodeAddress("node.example", 11210)
 WINDOW = WindowStats(1000, 1100, 3.0, overshoot_bytes=150)
@@ -107,9 +105,24 @@ def test_the_last_stage_that_holds_anything_gates(
 def watcher(
     connections: list[ConnectionStats], name: str = "dcplake-0a1b2c3d-r7-t2.0"
 ) -> TaskWatcher:
-    streams = {NODE: NodeStreams(3, 1)}
-    state = TaskState(8, 3, 120, 9000, connections, STAGES, streams, SHARED, 500, 540 * 2**20)
-    return TaskWatcher(name, 7, lambda: state)
+    told = tuple(connection_of(each, STAGES, NodeStreams(3, 1), 500) for each in connections)
+
+    def stats() -> TaskStats:
+        return TaskStats(
+            name,
+            7,
+            vbuckets=8,
+            open_vbuckets=3,
+            rows=120,
+            bytes=9000,
+            connections=told,
+            stages=tuple(STAGES),
+            windows=SHARED,
+            resident_bytes=2**20,
+            bound_bytes=540 * 2**20,
+        )
+
+    return TaskWatcher(stats)
 
 
 def test_a_look_is_read_as_it_was_written() -> None:
@@ -365,8 +378,10 @@ def test_what_a_node_does_not_count_is_not_outstanding() -> None:
 
 def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> None:
     freed = replace(READY, taken_bytes=5000, given_bytes=5000, released_bytes=5000)
-    state = TaskState(8, 3, 120, 9000, [freed], [], {})
-    looked = TaskWatcher("dcplake-0a1b2c3d-r7-t2.0", 7, lambda: state).stats()
+    waits = connection_of(freed, (), NodeStreams())
+    looked = TaskWatcher(
+        lambda: TaskStats("dcplake-0a1b2c3d-r7-t2.0", 7, connections=(waits,))
+    ).stats()
     stats = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
     assert [each.gate for each in stats.connections] == ["acknowledgement"]
     text = exposition([stats])
@@ -390,15 +405,16 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
     inside: list[int] = []
     together = threading.Event()
 
-    def state() -> TaskState:
+    def state() -> TaskStats:
         inside.append(1)
         if len(inside) > 1:
             together.set()
         together.wait(0.3)
         inside.pop()
-        return TaskState(8, 3, 120, 9000, [READY], STAGES, {NODE: NodeStreams(3, 1)})
+        told = connection_of(READY, STAGES, NodeStreams(3, 1))
+        return TaskStats("task", 7, rows=120, bytes=9000, connections=(told,))
 
-    watched = TaskWatcher("task", 7, state)
+    watched = TaskWatcher(state)
     all_stats: list[TaskStats] = []
     threads = [threading.Thread(target=lambda: all_stats.append(watched.stats())) for _ in range(2)]
     for thread in threads:

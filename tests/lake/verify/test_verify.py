@@ -18,7 +18,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.config.settings import Settings
-from dcp.lake.rounds.progress import RoundProgress
+from dcp.lake.rounds.observer import RoundProgress
 from dcp.lake.run.run import run
 from dcp.lake.spark.beside import session_beside
 from dcp.lake.tables.applied_version import BEGINNING
@@ -30,9 +30,9 @@ from dcp.lake.verify.verify_frames import (
     IN_REPLICA_ONLY,
     IN_SOURCE_ONLY,
     REPEATED,
+    Pin,
     differences,
 )
-from dcp.lake.verify.verify_pins import Pin
 from dcp.lake.verify.verify_report import VerifyReport
 from dcp.lake.verify.verify_source import VerifyObserver
 from dcp.lake.verify.verify_stream import SOURCE_ROWS

@@ -17,10 +17,15 @@ from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import DOCS, ReplicaTable
-from dcp.lake.verify.verify import Digest, differing_vbuckets
-from dcp.lake.verify.verify_frames import DIFFERS, IN_REPLICA_ONLY
+from dcp.lake.verify.verify import Digests, differing_vbuckets
+from dcp.lake.verify.verify_frames import (
+    DIFFERS,
+    IN_REPLICA_ONLY,
+    Pin,
+    pins_table,
+    unpinned_vbuckets,
+)
 from dcp.lake.verify.verify_keys import undecidable
-from dcp.lake.verify.verify_pins import Pin, pins_table, unpinned_vbuckets
 from dcp.lake.verify.verify_report import Difference, KeyState, TableCompared, VerifyReport
 from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
@@ -137,7 +142,7 @@ def test_what_has_no_pin_is_told() -> None:
     assert [(left.vbucket, left.reason) for left in unpinned_vbuckets(PINS)] == [(1, "stale")]
 
 
-ONE = Digest(1, 5, 5)
+ONE = (1, 5, 5)
 
 
 @pytest.mark.parametrize(
@@ -147,15 +152,15 @@ ONE = Digest(1, 5, 5)
         ({(0, 0): ONE}, {(0, 0): ONE}, set()),
         ({(0, 0): ONE}, {}, {0}),
         ({}, {(0, 1): ONE}, {1}),
-        ({(0, 0): ONE}, {(0, 0): Digest(1, 5, 4)}, {0}),
-        ({(0, 0): ONE}, {(0, 0): Digest(1, 4, 5)}, {0}),
-        ({(0, 0): ONE}, {(0, 0): Digest(2, 5, 5)}, {0}),
+        ({(0, 0): ONE}, {(0, 0): (1, 5, 4)}, {0}),
+        ({(0, 0): ONE}, {(0, 0): (1, 4, 5)}, {0}),
+        ({(0, 0): ONE}, {(0, 0): (2, 5, 5)}, {0}),
         ({(0, 0): ONE, (8, 0): ONE}, {(0, 0): ONE}, {0}),
         ({(8, 1): ONE, (9, 0): ONE}, {(8, 2): ONE}, set()),  # not pinned
     ],
 )
 def test_vbuckets_differ_by_their_digests(
-    found: dict[tuple[int, int], Digest], held: dict[tuple[int, int], Digest], differing: set[int]
+    found: Digests, held: Digests, differing: set[int]
 ) -> None:
     assert differing_vbuckets(PINS, found, held) == differing
 
