@@ -56,7 +56,7 @@ MESSAGE_BYTES: Final = DOCUMENT_BYTES + 1024
 WINDOW_BYTES: Final = 10 * MEBIBYTE
 BATCH_BYTES: Final = 4 * MEBIBYTE
 TASKS: Final = 2
-STOPPED_SECONDS: Final = 25
+STOPPED_SECONDS: Final = 15
 WORKER_FIXED_BYTES: Final = worker_bytes(0, 0, 0) - 2 * DOCUMENT_BYTES
 RUN_SECONDS: Final = 1500 * max(1.0, SCALE)
 
@@ -248,7 +248,7 @@ def test_a_sink_that_is_stopped_for_long_stops_the_producer_at_the_window(
     """
     ours = psutil.Process()
     base_bytes = ours.memory_full_info().uss
-    with source_of(400 * MEBIBYTE, idle_seconds=10) as source:
+    with source_of(280 * MEBIBYTE, idle_seconds=10) as source:
         settings = settings_of(source, tmp_path)
         chosen = replace(settings.source, noop_interval_seconds=1.0)
         settings = replace(settings, source=chosen)
