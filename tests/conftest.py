@@ -31,8 +31,8 @@ settings.load_profile("dcplake")
 _LONGEST: Final = (
     "airflow/test_dag_runs.py",
     "lake/run/test_stopped_drivers.py",
+    "lake/run/test_side_by_side.py",
     "lake/tables/test_damaged_lakes.py",
-    "lake/run/test_crashes.py",
     "relay/test_bounded_memory.py",
     "relay/test_relay_participants.py",
     "lake/quality/test_quality.py",
@@ -88,8 +88,23 @@ _OF_ONE_DRIVER: Final = (
     "lake/run/test_side_by_side.py",
     "lake/run/test_stopped_drivers.py",
 )
-"""Modules that one process tests, since they share a driver: the fixture ``host``."""
+"""Modules that one process tests, since they share a driver: the fixture ``host``.
 
+The last test of ``test_crashes`` kills it, so that module is none of `_LONGEST`: it comes last.
+"""
+
+_WITH_GREAT_EXPECTATIONS: Final = (
+    "lake/quality/test_gate.py",
+    "lake/quality/test_quality.py",
+    "lake/quality/test_quality_suite.py",
+    "lake/run/test_statement_counts.py",
+)
+"""Modules that one process tests, since its first import takes eight seconds of CPU."""
+
+_TOGETHER: Final = {
+    "one driver": _OF_ONE_DRIVER,
+    "Great Expectations": _WITH_GREAT_EXPECTATIONS,
+}
 
 _WORTH_A_SESSION: Final = 8
 """If fewer modules with the session wait, those processes that have one test them sooner."""
@@ -104,7 +119,8 @@ class FewSessions(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no ty
 
     def _split_scope(self, nodeid: str) -> str:
         module: str = super()._split_scope(nodeid)
-        return "one driver" if module.endswith(_OF_ONE_DRIVER) else module
+        names = (name for name, modules in _TOGETHER.items() if module.endswith(modules))
+        return next(names, module)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         has_session = int(node.gateway.id.removeprefix("gw")) % 2 == 0

@@ -19,8 +19,12 @@ from dcp.lake.tables.tables import (
     ensure_replicas,
     open_lake,
 )
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import QUICKLY_GIVEN_UP, DriverHost
+from tests.lake.interrupted_lakes import IDLE_SECONDS, InterruptedLakes
 from tests.lake.memory_store import MemoryStore, lake_in_memory
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,6 +91,18 @@ def lakes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dcp.lake.adapters.opening.SparkStore", store)
     monkeypatch.setattr("dcp.lake.adapters.opening.session", lambda *_, **__: refuse_to_start())
+
+
+@pytest.fixture(scope="session")
+def interrupted_lakes(
+    spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InterruptedLakes]:
+    """One bucket and its lakes for all tests that stop or kill a driver in a statement."""
+    [seed] = seeds(1, first=8000)
+    folder = tmp_path_factory.mktemp("interrupted")
+    settings = ClusterSettings(nodes=2, vbuckets=4, seed=seed, idle_timeout_seconds=IDLE_SECONDS)
+    with ProducerCluster(settings) as cluster:
+        yield InterruptedLakes(cluster, spark, folder, seed)
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DAY_SECONDS: Final = 86400
+IDLE_SECONDS: Final = 40.0
+"""After so long the nodes of the bucket close a connection that answers no NOOP."""
 ORPHAN: Final = "part-00000-of-an-aborted-write.snappy.parquet"
 
 

@@ -31,7 +31,6 @@ from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
-from tests.lake.held_steps import STEPS_ON_DISK
 from tests.lake.interrupted_lakes import InterruptedLakes, data_files_in
 from tests.lake.receiving import SMALL_FLOW, lake_of, overrides_of, settings_for
 from tests.lake.replicas import (
@@ -43,15 +42,15 @@ from tests.lake.replicas import (
     table_rows,
 )
 from tests.lake.statement_log import ENDED
-from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 VBUCKETS = 4
-COMMITTED = {"round.received": 0, "round.planned:2": 1}
-"""Rounds of a run that are durable at its first steps; later there are two."""
+COMMITTED = {"round.received": 0, "round.committed:2": 2, "apply.committed": 2}
+"""Rounds of a run that are durable at its steps. A kill at any other one leaves what a kill in the
+middle of a statement leaves, and `tests.simulation` has them all."""
 
 
 @pytest.fixture
@@ -105,8 +104,7 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
     change(cluster)
     lake = lake_of(settings, spark)
     before = latest_round(lake)
-    steps = [*COMMITTED, "round.committed:2", *STEPS_ON_DISK[3:]]
-    held = host.begin(words_of(settings), steps)
+    held = host.begin(words_of(settings), [*COMMITTED])
     copies = []
     for number, file in enumerate(held):
         host.wait_for(file, held[:number])
@@ -115,11 +113,10 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
         shutil.copytree(tmp_path / "lake", copies[-1] / "lake")
         host.wake()
     assert host.ended(held).code == 0
-    for step, folder in zip(steps, copies, strict=True):
+    for (step, committed), folder in zip(COMMITTED.items(), copies, strict=True):
         print(f"step {step}")
         left = settings_for(cluster, folder)
         lake = lake_of(left, spark)
-        committed = COMMITTED.get(step, 2)
         assert latest_round(lake) == before + committed
         sent = cluster.counters().seqnos_sent
         run(left, once=True, spark=spark)
@@ -239,8 +236,7 @@ KILLS: Final = (
     Kill("append changes"),
     Kill("append changes", number=2, writing="changes"),
     Kill("INSERT undone"),
-    Kill("MERGE docs", writing="docs"),
-    Kill("MERGE docs"),  # of the driver alone
+    Kill("MERGE docs", writing="docs"),  # of the driver alone
 )
 """The first round of a run gets the orders, the second one begins new epochs."""
 
@@ -248,17 +244,11 @@ LONGEST_SECONDS: Final = 0.05
 """So long a statement has run at most when it is killed; all of them take longer."""
 
 
-@pytest.fixture
-def lakes(spark: "SparkSession", tmp_path: Path) -> Iterator[InterruptedLakes]:
-    [seed] = seeds(1, first=8500)
-    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=seed)) as cluster:
-        yield InterruptedLakes(cluster, spark, tmp_path, seed)
-
-
 def test_killed_in_the_middle_of_each_statement(
-    lakes: InterruptedLakes, spark: "SparkSession", host: DriverHost
+    interrupted_lakes: InterruptedLakes, spark: "SparkSession", host: DriverHost
 ) -> None:
     """After a time in the statement that is drawn. The last one of the driver that all share."""
+    lakes = interrupted_lakes
     settings = lakes.pending()
     for kill in KILLS:
         lakes.lose(5)  # what was published just now

@@ -1,8 +1,7 @@
 """P1 to P5 where a driver receives and applies at once: killed and stopped at pairs of steps.
 
 Both threads are held, each at a step of its own, when the process is killed. What a killed driver
-leaves is what is on the disk: of the other pairs a copy of the lake is taken while all processes of
-the driver are stopped. One driver serves all tests; the last one kills it.
+leaves is what is on the disk: a copy of the lake is taken while all its processes are stopped.
 """
 
 import os
@@ -187,18 +186,23 @@ def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
         host.wait_for(held[following], [held[step]])
         host.receiving.touch()
 
-    for (applying, receiving), (next_applying, next_receiving) in pairwise(pairs):
+    def kill() -> None:
         host.stop()
         folder = tmp_path / f"left-{len(lefts)}"
         shutil.copytree(str(scene.settings.lake.root), folder / "lake")
         host.wake()
         lefts.append(scene.left_in(folder))
+
+    for (applying, receiving), (next_applying, next_receiving) in pairwise(pairs):
+        kill()
         if next_applying != applying:
             scene.write(20)  # for the next round
             go_on(applying, next_applying)
         go_on(receiving, next_receiving)
-    host.kill()
-    for (applying, receiving), left in zip(pairs, [*lefts, scene], strict=True):
+    kill()
+    os.kill(host.pid, signal.SIGINT)
+    assert host.ended(held.values()).code == 0
+    for (applying, receiving), left in zip(pairs, lefts, strict=True):
         print(f"apply at {applying}, round at {receiving}")
         step, _, count = receiving.partition(":")
         committed = int(count or 1) - (step != "round.committed")
@@ -207,7 +211,7 @@ def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
         run(left.settings, once=True, spark=spark)
         left.require_as_the_bucket()
         left.require_exact()
-    scene.require_live_exact()
+    lefts[-1].require_live_exact()
 
 
 @pytest.mark.usefixtures("lakes_in_memory")
