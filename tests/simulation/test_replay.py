@@ -13,14 +13,15 @@ from tests.simulation.world import run_seed
 
 SEEDS = (3, 9, 18)
 SEEDS_TO_TRY = 60
+OTHER_HASHES = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 
 first_run = cache(run_seed)
 
 
-def _trace_of_another_process(seed: int, hash_seed: int) -> str:
+def _trace_of_another_process(seed: int) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", str(seed)],
-        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        env={**os.environ, "PYTHONHASHSEED": OTHER_HASHES},
         check=True,
         capture_output=True,
         text=True,
@@ -36,8 +37,7 @@ def test_a_seed_twice_is_the_same(seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_seed_is_the_same_whatever_python_hashes_by() -> None:
-    traces = {_trace_of_another_process(SEEDS[1], hash_seed) for hash_seed in (1, 2)}
-    assert traces == {first_run(SEEDS[1]).trace}
+    assert _trace_of_another_process(SEEDS[1]) == first_run(SEEDS[1]).trace
 
 
 def test_seeds_differ() -> None:
