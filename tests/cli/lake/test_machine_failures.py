@@ -133,21 +133,20 @@ def jvm_of(process: "subprocess.Popen[str]") -> int:
     return found
 
 
-def test_the_jvm_is_killed_in_a_round_and_before_an_apply(world: World) -> None:
+def test_the_jvm_is_killed_in_a_round(world: World) -> None:
     """A worker that streams is paused when the first is: the append of the round is under way."""
-    for number, step in enumerate(("round.received", "apply.planned")):
-        world.write(100 * number, 200)
-        waits = world.folder / f"waits-{step}"
-        process = world.start(environment={VARIABLE: f"{step}=pause", FILE_VARIABLE: str(waits)})
-        wait_for(process, waits)
-        os.kill(jvm_of(process), signal.SIGKILL)
-        waits.unlink()
-        require_line(
-            process,
-            DcplakeError.exit_code,
-            "Spark's JVM has ended (killed by SIGKILL)",
-            "run again, nothing that is committed is lost",
-        )
+    world.write(0, 200)
+    waits = world.folder / "waits"
+    process = world.start(environment={VARIABLE: "round.received=pause", FILE_VARIABLE: str(waits)})
+    wait_for(process, waits)
+    os.kill(jvm_of(process), signal.SIGKILL)
+    waits.unlink()
+    require_line(
+        process,
+        DcplakeError.exit_code,
+        "Spark's JVM has ended (killed by SIGKILL)",
+        "run again, nothing that is committed is lost",
+    )
     world.require_exact()
 
 
