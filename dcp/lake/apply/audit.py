@@ -89,7 +89,7 @@ class Audited:
 
 @dataclass(frozen=True, slots=True)
 class AuditSources:
-    """What an audit compares: queries in brackets, or names of ``views``."""
+    """The relations that an audit compares: queries in brackets, or names of ``views``."""
 
     before: str
     """The old rows of the vbuckets that were taken back."""
