@@ -71,12 +71,12 @@ class BatchFlusher:
             or self._batches.rows >= self._flow.batch_rows
             or sum(window.taken - window.given for window in self._connections)
             >= self._flow.batch_bytes
-            or any(
-                window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
-                for window in self._gathered
-            )
+            or any(map(self._holds_enough, self._gathered))
             or self._clock() >= self.due_at
         )
+
+    def _holds_enough(self, window: Window) -> bool:
+        return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield all held batches; the request for the next one says that Spark took the last."""

@@ -239,7 +239,7 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
     """A step that the list lacks could not be killed at; one that nothing reaches proves nothing.
 
     Each statement that commits data of a round or an apply is followed by one. The adapters in
-    ``dcp/lake/tables`` commit what the modules above them ask for.
+    ``dcp/lake/adapters`` commit what the modules above them ask for.
     """
     reached_steps: Counter[str] = Counter()
     committing: dict[str, bool] = {}
@@ -250,7 +250,7 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
                 [step] = node.args
                 assert isinstance(step, ast.Constant), f"{path.name}: a step must be a literal"
                 reached_steps[str(step.value)] += 1
-        if path.parent.name != "tables":
+        if path.parent.name != "adapters":
             committing |= _commits(path.name, tree)
     assert set(reached_steps) == set(STEPS)
     assert max(reached_steps.values()) == 1
@@ -258,7 +258,7 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
         "changes.py:append_round": True,
         "apply.py:_commit": True,
         "audit.py:write_audit": True,
-        "heartbeat.py:beat": False,  # adds and takes no row: nothing can be half done
+        "horizon_guard.py:beat": False,  # adds and takes no row: nothing can be half done
     }
 
 

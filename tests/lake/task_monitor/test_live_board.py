@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep, time
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -118,7 +119,7 @@ def watcher(
             connections=told,
             stages=tuple(STAGES),
             windows=SHARED,
-            resident_bytes=2**20,
+            resident_bytes=psutil.Process().memory_info().rss,
             bound_bytes=540 * 2**20,
         )
 
