@@ -41,6 +41,7 @@ from dcp.lake.query.views import register_views
 from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.session_settings import DELTA_CATALOG
 from dcp.lake.store.sql import dotted, quoted, string
+from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.tables import (
     CONTROL_TABLE,
     QUALITY_TABLE,
@@ -281,6 +282,9 @@ def errors_on_one_line() -> Iterator[None]:
                 "brackets or terms within each other"
             ) from None
         raise known_error(error, "SQL") or _in_its_words(error) from None
+    except MissingVersionError as error:
+        told = one_line(str(error))
+        raise known_error(error, "SQL") or ConfigError(f"SQL: {told}") from None
     except (ValueError, OverflowError) as error:  # an interval beyond Python's own
         raise ConfigError(f"SQL: {one_line(str(error))}{_AS_STRING}") from None
 
