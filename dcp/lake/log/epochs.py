@@ -112,15 +112,6 @@ def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
     )
 
 
-def count_orders(lake: LakeTables, after_round: int, to_round: int) -> int:
-    [row] = lake.changes.rows(
-        "count(*) AS orders",
-        f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NULL AND "
-        f"round > {int(after_round)} AND round <= {int(to_round)}",
-    )
-    return int(row["orders"])
-
-
 def live_complete_seqnos(
     lake: LakeTables, states: Collection[VbucketProgress], bounds: Mapping[int, int], to_round: int
 ) -> dict[int, int]:

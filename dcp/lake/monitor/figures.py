@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.log.changes import newest_round, round_time
-from dcp.lake.log.epochs import count_orders, first_rounds_after, forks_between
+from dcp.lake.log.epochs import first_rounds_after, forks_between
 from dcp.lake.log.round_records import reports_since, round_record, round_records
 from dcp.lake.monitor.run_watch import Health
 from dcp.lake.rounds.round_plan import LeftOut
@@ -115,7 +115,6 @@ class FiguresReader:
         self._newest: tuple[object, LakeFigures] | None = None
         self._rounds: dict[int, RoundFigures] = {}
         self._sizes: dict[tuple[str, int, datetime], TableSize] = {}
-        self._rollbacks = self._rollbacks_up_to = 0
 
     def read(self) -> LakeFigures:
         """Return the present figures.
@@ -155,7 +154,7 @@ class FiguresReader:
             highs=highs,
             replicas=tuple(_replica_figures(lake, statuses, commits, newest, highs)),
             tables=tuple(self._table_figures(heads)),
-            rollbacks=self._count_rollbacks(record.states.values(), newest),
+            rollbacks=sum(state.rollbacks for state in record.states.values()),
             stuck=tuple(
                 LeftOut(each.vbucket, each.reason or str(each.outcome), each.detail)
                 for each in record.reports
@@ -188,13 +187,6 @@ class FiguresReader:
         return [
             TableFigures(table, version, size) for (table, version, _), size in self._sizes.items()
         ]
-
-    def _count_rollbacks(self, states: Collection[VbucketProgress], newest: int) -> int:
-        """Count the orders in the log; positions show that a lake has none."""
-        if any(state.epoch or state.order is not None for state in states):
-            self._rollbacks += count_orders(self._lake, self._rollbacks_up_to, newest)
-        self._rollbacks_up_to = newest
-        return self._rollbacks
 
 
 def _of_round(

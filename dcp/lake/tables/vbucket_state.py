@@ -96,6 +96,8 @@ class VbucketProgress:
 
     The vbucket came to the very request that its node had refused, or to 0 before it was caught up.
     """
+    rollbacks: Annotated[int, pa.int32()] = 0
+    """Counts all rollbacks that its nodes have ordered since the lake was made."""
 
     def __post_init__(self) -> None:
         require_unsigned("vbucket", self.vbucket, U16_MAX)
@@ -209,7 +211,7 @@ class VbucketProgress:
         )
 
     def ordered(self, order: RollbackOrder) -> "VbucketProgress":
-        return replace(self, order=order)
+        return replace(self, order=order, rollbacks=self.rollbacks + 1)
 
     def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
         """Return the oldest round that may hold rows above the complete seqno.
