@@ -167,11 +167,12 @@ def test_killed_at_steps_of_rounds_while_an_apply_is_at_each_of_its_own(
     """One run serves all pairs: a round goes by while the apply is held at one of its steps."""
     scene = Scene(spark, cluster, tmp_path)
     pending = scene.lose_and_go_on()
-    # Not in later rounds: how often the worker of a task has received before is not known.
+    # What a round has received is on the disk, and not in the log. In later rounds nobody knows how
+    # often the worker of a task has received before; a round that is planned leaves nothing.
     rounds = [
-        ["round.planned", "round.received", "round.committed"],
+        ["round.received", "round.committed"],
         ["round.planned:2", "round.committed:2"],
-        ["round.planned:3", "round.committed:3"],
+        ["round.committed:3"],
     ]
     pairs = [
         (applying, receiving)
