@@ -23,6 +23,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.maintain import compaction
+from dcp.lake.monitor.figures import FiguresReader, LakeFigures
 from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import run as lake_run
 from dcp.lake.run.preview import preview
@@ -178,16 +179,25 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
     return asked.total()
 
 
+def figures_of(settings: Settings) -> LakeFigures:
+    with opening.opened_lake(settings) as lake:
+        return FiguresReader(lake).read()
+
+
 def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[list[int]] = []
+    shown: list[int] = []
     with ProducerCluster(ClusterSettings(vbuckets=2, seed=3)) as cluster, ObjectStore() as store:
         asked = Counter[str]()
         store.answer = lambda request: asked.update([request["REQUEST_METHOD"]])
         cluster.set(b"key", b"1")
         settings = settings_for(cluster, tmp_path)
         lake_run.run(settings, once=True, spark=spark)
+        cluster.crash_restart(0, lost_seqnos=1)
+        cluster.set(b"key", b"1 again")
+        lake_run.run(settings, once=True, spark=spark)  # the lake has a rollback
         root = Path(settings.lake.root)
         lake = open_lake(SparkStore(lambda: spark, LakeLocation(root=str(root))))
         monkeypatch.setattr(compaction, "COMMITS", 1000)
@@ -205,13 +215,14 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
             there = replace(settings, lake=on_s3)
             tables = lake.changes, lake.table(DOCS.name)
             looks = [history(each, 1)[0].version % CHECKPOINT_INTERVAL for each in tables]
-            for look in (preview, partial(lake_run.run, once=True)):
+            for look in (preview, partial(lake_run.run, once=True), figures_of):
                 asked.clear()
                 with monkeypatch.context() as patch:
                     patch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark"))
                     look(there)
                 assert asked.keys() <= {"GET", "HEAD"}, "an idle look writes nothing"
                 looks.append(asked.total())
+            shown.append(looks.pop())  # the times and reports of the newest rounds, 50 at most
             looks.append(requests_of_an_idle_pass(there, asked))
             cluster.set(b"key", b"3")
             receiving = replace(there, apply=replace(settings.apply, when="never"))
@@ -223,6 +234,7 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
     assert few == many, "the same at the same distance from checkpoints"
     *_, plan, idle_run, idle_pass, one_round = many
     assert plan < 46 and idle_run < 46 and idle_pass < 10 and one_round < 72, counted
+    assert max(shown) < 100, shown
 
 
 def test_looks_at_a_lake_on_s3_ask_as_much_after_many_requests_to_its_driver(
