@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from dcp.cli.main import GROUPS, command
 from dcp.errors import DcplakeError
-from dcp.lake.config.setting_keys import describe_expected
+from dcp.setting_keys import describe_expected
 from dcp.lake.config.settings import SECTIONS
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX

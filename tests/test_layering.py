@@ -25,11 +25,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "printable": frozenset(),
     "schemas": frozenset(),
     "seeds": frozenset({"errors"}),
+    "setting_keys": frozenset({"errors", "suggestions"}),
     "suggestions": frozenset(),
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "printable", "wire"}),
-    "client": frozenset({"types", "errors", "seeds", "wire", "protocol"}),
-    "server": frozenset({"types", "errors", "file_lock", "printable", "seeds", "wire", "protocol"}),
+    "client": frozenset({"types", "errors", "seeds", "setting_keys", "wire", "protocol"}),
+    "server": frozenset(
+        {
+            "types",
+            "errors",
+            "file_lock",
+            "printable",
+            "seeds",
+            "setting_keys",
+            "wire",
+            "protocol",
+        }
+    ),
     "producer": frozenset({"types", "errors", "seeds", "wire", "protocol", "server"}),
     "lake": frozenset(
         {
@@ -39,6 +51,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "installation",
             "printable",
             "seeds",
+            "setting_keys",
             "suggestions",
             "wire",
             "protocol",
@@ -47,7 +60,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "relay": frozenset(
-        {"types", "errors", "printable", "seeds", "wire", "protocol", "client", "server"}
+        {
+            "types",
+            "errors",
+            "printable",
+            "seeds",
+            "setting_keys",
+            "wire",
+            "protocol",
+            "client",
+            "server",
+        }
     ),
     "cli": frozenset(
         {
@@ -56,6 +79,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "installation",
             "printable",
             "seeds",
+            "setting_keys",
             "suggestions",
             "wire",
             "protocol",
@@ -148,6 +172,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "installation": PURE | {"numpy", "pyarrow", "pandas"},
     "printable": PURE | {"numpy", "pyarrow", "pandas"},
     "seeds": PURE | {"numpy", "pyarrow", "pandas"},
+    "setting_keys": PURE | {"numpy", "pyarrow", "pandas"},
     "suggestions": PURE | {"numpy", "pyarrow", "pandas"},
     "schemas": PURE,
     "wire": PURE,

@@ -5,12 +5,13 @@ Bytes, seconds and fractions; nothing here is a secret (credentials travel separ
 """
 
 import ssl
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import ConfigError, SecretError
 from dcp.seeds import AUTO_NETWORK
+from dcp.setting_keys import Section, key
+from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
 
 MIB: Final = 1024 * 1024
@@ -56,64 +57,85 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionSettings:
+class ConnectionSettings(Section):
     """One connection to one node.
-
-    ``window_bytes`` is the flow-control window: the producer stops when so many bytes are not
-    acknowledged. 0 switches flow control off, which must be allowed by
-    ``allow_no_flow_control``: a consumer can then bound its memory only by not reading the socket
-    (at ``unread_limit_bytes`` of undelivered data), and NOOPs wait unanswered behind the data, so
-    that an application busy for longer than the server's idle timeout loses its connection.
-
-    ``stream_window_bytes``: each stream gets a window of its own beside that, 0 for none. Data
-    servers refuse it (only the DCP document has it): then the connection's window holds alone.
-
-    A node that is silent for twice ``noop_interval_seconds`` plus ``silence_grace_seconds`` counts
-    as dead (DCP's rule for consumers; NOOPs are life).
-
-    ``receiver_group_tag``: the group of a relay's receivers that the consumer belongs to, None for
-    none; any other node refuses it, and the connection with it.
-
-    ``change_streams`` asks for all versions of a document, where a bucket retains its history: a
-    snapshot may then hold a key several times. A node that refuses sends snapshots as ever.
-
-    ``bucket_uuid``: a bucket of that name with another one was made anew, and is not read.
-
-    ``metadata_only`` opens DCP without values and xattrs, by the flag that the server answers
-    rightly: keys, seqnos and CAS come.
 
     More than 15 attributes: one is one setting.
     """
 
     bucket: str
-    window_bytes: int = 10 * MIB
-    stream_window_bytes: int = 0
-    ack_fraction: float = 0.2
-    ack_seconds: float = 5.0
-    noop_interval_seconds: float = 20.0
-    silence_grace_seconds: float = 5.0
-    connect_timeout_seconds: float = 10.0
-    bootstrap_timeout_seconds: float = 20.0
-    request_timeout_seconds: float = 30.0
-    read_buffer_bytes: int = 2 * MIB
-    max_frame_bytes: int = MAX_FRAME_BYTES
-    allow_no_flow_control: bool = False
-    unread_limit_bytes: int = 32 * MIB
-    change_streams: bool = False
-    metadata_only: bool = False
-    bucket_uuid: str = ""
+    window_bytes: int = key(
+        10 * MIB,
+        "Flow-control window: the producer stops when so many bytes are not acknowledged.",
+        unit="bytes",
+        least=0,
+        most=U32_MAX,
+    )
+    """0 switches flow control off, which ``allow_no_flow_control`` must allow. A consumer can then
+    bound its memory only by not reading the socket, at ``unread_limit_bytes`` of undelivered data.
+    NOOPs wait unanswered behind the data, so an application that is busy for longer than the
+    server's idle timeout loses its connection.
+    """
+    stream_window_bytes: int = key(
+        0, "A window of each stream beside that; 0: none.", unit="bytes", least=0, most=U32_MAX
+    )
+    """Data servers refuse it (only the DCP document has it): then the connection's window holds
+    alone.
+    """
+    ack_fraction: float = key(
+        0.2, "Acknowledge when so much of a window is done with.", above=0, most=0.99
+    )
+    ack_seconds: float = key(
+        5.0, "Acknowledge at the latest after this time.", unit="seconds", above=0
+    )
+    noop_interval_seconds: float = key(20.0, "How often NOOPs come.", unit="seconds", above=0)
+    silence_grace_seconds: float = key(
+        5.0,
+        "A node that is silent for twice the NOOP interval and this time counts as dead (DCP's "
+        "rule for consumers).",
+        unit="seconds",
+        above=0,
+    )
+    connect_timeout_seconds: float = key(
+        10.0, "How long one connection attempt may take.", unit="seconds", above=0
+    )
+    bootstrap_timeout_seconds: float = key(
+        20.0,
+        "How long a connection may take until it can open streams.",
+        unit="seconds",
+        above=0,
+    )
+    request_timeout_seconds: float = key(
+        30.0, "How long an answer may take.", unit="seconds", above=0
+    )
+    read_buffer_bytes: int = key(
+        2 * MIB, "How much is read from the socket at once.", unit="bytes", above=0
+    )
+    max_frame_bytes: int = key(
+        MAX_FRAME_BYTES, "The largest frame that is taken.", unit="bytes", least=HEADER_BYTES
+    )
+    allow_no_flow_control: bool = key(False, "Whether ``window_bytes`` may be 0.")
+    unread_limit_bytes: int = key(32 * MIB, "See ``window_bytes``.", unit="bytes", above=0)
+    change_streams: bool = key(
+        False, "Whether to ask for all versions of documents, if the bucket retains its history."
+    )
+    """A snapshot may then hold a key several times. A node that refuses sends snapshots as ever."""
+    metadata_only: bool = key(
+        False, "Whether documents come without values and xattrs: keys, seqnos and CAS come."
+    )
+    """By the flag of DCP_OPEN that the server answers rightly."""
+    bucket_uuid: str = key("", "A bucket with another uuid was made anew, and is not read.")
     receiver_group_tag: int | None = None
+    """The group of a relay's receivers that the consumer belongs to; None: none. Any other node
+    refuses it, and the connection with it.
+    """
     tls: TlsSettings | None = None
-    network: str = AUTO_NETWORK
+    network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
     def __post_init__(self) -> None:
-        """Reject values that cannot work."""
         if not self.bucket:
             raise ConfigError("bucket: found an empty name")
-        _positive(self, _POSITIVE)
-        for name in ("window_bytes", "stream_window_bytes"):
-            if type(getattr(self, name)) is not int or not 0 <= getattr(self, name) < 2**32:
-                raise _wrong(self, name, "0 to 4294967295 bytes")
+        Section.__post_init__(self)
         if self.window_bytes == 0 and not self.allow_no_flow_control:
             raise ConfigError(
                 "window_bytes: found 0 (no flow control): NOOPs would wait behind unread data; "
@@ -121,11 +143,10 @@ class ConnectionSettings:
             )
         tag = self.receiver_group_tag
         if tag is not None and (type(tag) is not int or not -(2**63) <= tag < 2**63):
-            raise _wrong(self, "receiver_group_tag", "a number of 64 bits with a sign, or None")
-        if not 0 < self.ack_fraction < 1:
-            raise _wrong(self, "ack_fraction", "a fraction between 0 and 1")
-        if self.max_frame_bytes < HEADER_BYTES:
-            raise _wrong(self, "max_frame_bytes", f"at least {HEADER_BYTES}")
+            raise ConfigError(
+                f"receiver_group_tag: found {tag!r}, expected a number of 64 bits with a sign, "
+                "or None"
+            )
 
     def held_limit_bytes(self, window_bytes: int) -> int:
         """Bytes of unreleased messages beyond which the reader stops reading the socket.
@@ -138,47 +159,34 @@ class ConnectionSettings:
         return window_bytes + self.max_frame_bytes
 
 
-_POSITIVE: Final = (
-    "ack_seconds",
-    "noop_interval_seconds",
-    "silence_grace_seconds",
-    "connect_timeout_seconds",
-    "bootstrap_timeout_seconds",
-    "request_timeout_seconds",
-    "read_buffer_bytes",
-    "unread_limit_bytes",
-)
-
-
 @dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    """A consumer of several nodes.
-
-    ``node_deadline_seconds``: a vbucket that made no progress for so long, whatever was tried, is
-    reported as stopped. Retries wait ``retry_first_seconds``, doubling up to
-    ``retry_cap_seconds``, with jitter. ``reads_replicas``: streams are asked of nodes that hold
-    their vbuckets as replicas.
-    """
+class ConsumerSettings(Section):
+    """A consumer of several nodes."""
 
     connection: ConnectionSettings
-    node_deadline_seconds: float = 60.0
-    retry_first_seconds: float = 0.05
-    retry_cap_seconds: float = 2.0
-    reads_replicas: bool = False
+    node_deadline_seconds: float = key(
+        60.0,
+        "A vbucket that made no progress for so long, whatever was tried, is reported as stopped.",
+        unit="seconds",
+        above=0,
+    )
+    retry_first_seconds: float = key(
+        0.05,
+        "How long to wait before the first retry; the time doubles, with jitter.",
+        unit="seconds",
+        above=0,
+    )
+    retry_cap_seconds: float = key(
+        2.0, "How long to wait before a retry at most.", unit="seconds", above=0
+    )
+    reads_replicas: bool = key(
+        False, "Whether to ask nodes that hold vbuckets as replicas for their streams."
+    )
 
     def __post_init__(self) -> None:
-        """Reject values that cannot work."""
-        _positive(self, ["node_deadline_seconds", "retry_first_seconds", "retry_cap_seconds"])
+        Section.__post_init__(self)
         if self.retry_first_seconds > self.retry_cap_seconds:
-            raise _wrong(self, "retry_first_seconds", "at most retry_cap_seconds")
-
-
-def _positive(settings: object, names: Sequence[str]) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise _wrong(settings, name, "a number above 0")
-
-
-def _wrong(settings: object, name: str, expected: str) -> ConfigError:
-    return ConfigError(f"{name}: found {getattr(settings, name)!r}, expected {expected}")
+            raise ConfigError(
+                f"retry_first_seconds: found {self.retry_first_seconds}, expected at most "
+                "retry_cap_seconds"
+            )

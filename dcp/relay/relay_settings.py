@@ -1,9 +1,9 @@
 """The settings of a relay: its upstream, the address it serves on, and its limits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings, TlsSettings
@@ -11,7 +11,8 @@ from dcp.errors import ConfigError
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.server.model.cluster_settings import ClusterSettings, TlsFiles
-from dcp.types import U32_MAX
+from dcp.setting_keys import Section, key
+from dcp.types import U16_MAX, U32_MAX
 
 MIB: Final = 1024 * 1024
 FULL_WINDOWS: Final = 4
@@ -19,59 +20,69 @@ FULL_WINDOWS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RelaySettings:
+class RelaySettings(Section):
     """A relay of one bucket.
-
-    ``upstream`` are nodes of the cluster; with ``tls`` they are spoken to encrypted.
-    ``data_folder`` keeps what it got over a restart, and belongs to one process.
-    ``flow_spec`` says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``).
-    ``window_bytes`` is the flow-control window of each connection to a node of the cluster, as
-    long as there are no more than four; more of them share four such windows, down to 1 MiB each.
-    ``hold_seconds``: how long a group may lack members before its streams are closed.
-    ``consumer_ack_seconds``: how long after it has done with something a consumer acknowledges it
-    at the latest: silence up to that proves nothing.
-    ``checkpoint_quota_bytes``: what the newest items may take in memory; slow consumers are served
-    from the disk beyond it.
-    ``users`` may connect; empty: the one that signs in upstream.
-    ``seed`` fixes what is random, for tests.
 
     More than 15 attributes: one is one setting.
     """
 
+    subject: ClassVar[str] = "relay "
+
     upstream: tuple[NodeAddress, ...]
+    """Nodes of the cluster."""
     bucket: str
     credentials: Credentials
-    data_folder: Path
+    data_folder: Path = key(MISSING, "Where the relay keeps what it received, over restarts too.")
+    """It belongs to one process."""
     tls: TlsSettings | None = None
+    """With it the nodes are spoken to encrypted."""
     flow_spec: FlowSpec = field(default_factory=FlowSpec)
-    window_bytes: int = 10 * MIB
-    hold_seconds: float = 0.0
-    consumer_ack_seconds: float = 5.0
+    """Says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``)."""
+    window_bytes: int = key(
+        10 * MIB,
+        "Flow-control window of each connection to a node of the cluster; more than four share "
+        "four such windows, of 1 MiB at least.",
+        unit="bytes",
+        least=1,
+        most=U32_MAX,
+    )
+    hold_seconds: float = key(
+        0.0,
+        "How long a group may be smaller than its SIZE before its streams are closed.",
+        unit="seconds",
+        least=0,
+    )
+    consumer_ack_seconds: float = key(
+        5.0,
+        "How late consumers acknowledge what they have done with; who stands still for so long, "
+        "and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5).",
+        unit="seconds",
+        least=0,
+    )
     host: str = "127.0.0.1"
     port: int = 0
-    http_port: int = 0
+    http_port: int = key(0, "Port for HTTP; 0 takes a free one.", least=0, most=U16_MAX)
     listen_tls: TlsFiles | None = None
-    tls_port: int = 0
+    tls_port: int = key(
+        0, "Port for consumers that speak TLS; 0 takes a free one.", least=0, most=U16_MAX
+    )
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    checkpoint_quota_bytes: int = 256 * MIB
-    flush_seconds: float = 0.1
+    """They may connect; empty: the one who signs in upstream."""
+    checkpoint_quota_bytes: int = key(
+        256 * MIB,
+        "What the newest items may take in memory; older ones come from disk.",
+        unit="bytes",
+        least=1,
+    )
+    flush_seconds: float = key(0.1, "How late received items are on disk.", unit="seconds", above=0)
     seed: int | None = None
+    """Fixes what is random, for tests."""
 
     def __post_init__(self) -> None:
-        """Reject a relay that cannot work."""
+        Section.__post_init__(self)
         if not self.upstream:
             raise ConfigError("relay upstream: found no address, expected at least one host:port")
-        if not 1 <= self.window_bytes <= U32_MAX:
-            raise ConfigError(
-                f"relay window: found {self.window_bytes} bytes, expected 1 to {U32_MAX}"
-            )
-        if not 0 <= self.hold_seconds < float("inf"):
-            raise ConfigError(f"relay hold: found {self.hold_seconds} seconds, expected 0 or more")
-        if not 0 <= self.consumer_ack_seconds < float("inf"):
-            raise ConfigError(
-                f"relay consumer ack: found {self.consumer_ack_seconds} seconds, expected 0 or more"
-            )
-        self.served("", 1)  # rejects what is wrong with ports, names and quotas
+        self.served("", 1)  # rejects what is wrong with ports and names
 
     @property
     def connection(self) -> ConnectionSettings:

@@ -35,19 +35,22 @@ def name(text: str) -> str:
     return text
 
 
-def byte_count_option(meaning: str) -> Any:
-    """Return an option whose value is a size in bytes, 0 or more."""
-    return Option(parser=_byte_count, metavar="BYTES", help=meaning)
+def byte_count_option(meaning: str, least: int = 0, most: int | None = None) -> Any:
+    """Return an option whose value is a size in bytes."""
 
+    def parse(value: str | int) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+            raise BadParameter(
+                f"found {text!r}{bytes_meant(text)}, expected a number of bytes, up to "
+                f"{_MOST_DIGITS} digits"
+            )
+        if int(text) < least or (most is not None and int(text) > most):
+            bounds = f"{least} or more" if most is None else f"{least} to {most}"
+            raise BadParameter(f"found {text} bytes, expected {bounds}")
+        return int(text)
 
-def _byte_count(value: str | int) -> int:
-    text = str(value)
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise BadParameter(
-            f"found {text!r}{bytes_meant(text)}, expected a number of bytes, up to "
-            f"{_MOST_DIGITS} digits"
-        )
-    return int(text)
+    return Option(parser=parse, metavar="BYTES", help=meaning)
 
 
 def seconds_option(meaning: str) -> Any:

@@ -1,19 +1,29 @@
 """``dcplake relay``: a replica server between a cluster and any number of consumers."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any
 
 from typer import Option
 
 from dcp.cli.options import source_options as source
-from dcp.cli.options.values import byte_count_option, seconds_option
+from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
+from dcp.relay.relay_settings import RelaySettings
 
-_MIB: Final = 1024 * 1024
 
-
+@takes_settings(
+    RelaySettings,
+    "consumer_ack_seconds",
+    "window_bytes",
+    "http_port",
+    data="data_folder",
+    hold="hold_seconds",
+    memory_quota="checkpoint_quota_bytes",
+    listen_tls_port="tls_port",
+)
 def run(  # noqa: PLR0913  (an argument for each option)
     *,
     upstream: Annotated[
@@ -35,7 +45,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
         str,
         Option(metavar="HOST:PORT", help="where consumers connect; port 0 takes a free one"),
     ] = "127.0.0.1:11210",
-    http_port: Annotated[int, Option(min=0, help="the same for HTTP; 0 takes a free one")] = 0,
     listen_user: Annotated[
         str | None,
         Option(help="who may connect (the one who signs in upstream)"),
@@ -49,13 +58,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
     listen_tls_key: Annotated[
         str | None, Option(metavar="FILE", help="PEM private key of it")
     ] = None,
-    listen_tls_port: Annotated[
-        int, Option(min=0, help="the port for that; 0 takes a free one")
-    ] = 0,
-    data: Annotated[
-        Path,
-        Option(metavar="FOLDER", help="where the relay keeps what it received, over restarts too"),
-    ],
     fc: Annotated[
         str,
         Option(
@@ -64,64 +66,32 @@ def run(  # noqa: PLR0913  (an argument for each option)
             "tagged,g:TAG/SIZE (the slowest of a group); t:5s: how long for one that is stuck",
         ),
     ] = "max",
-    hold: Annotated[
-        float,
-        seconds_option(
-            "how long a group may be smaller than its SIZE before its streams are closed"
-        ),
-    ] = 0.0,
-    consumer_ack_seconds: Annotated[
-        float,
-        seconds_option(
-            "how late consumers acknowledge what they have done with; who stands still for "
-            "so long, and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5)"
-        ),
-    ] = 5.0,
-    window_bytes: Annotated[
-        int,
-        byte_count_option(
-            "flow-control window of each connection to a node of the cluster; more than four "
-            "share four such windows, of 1 MiB at least"
-        ),
-    ] = 10 * _MIB,
-    memory_quota: Annotated[
-        int,
-        byte_count_option("what the newest items may take in memory; older ones come from disk"),
-    ] = 256 * _MIB,
+    settings: Mapping[str, Any],
 ) -> int:
     """Relay until SIGTERM or SIGINT."""
     from dcp.client.addresses import parse_seeds
     from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
     from dcp.protocol.flow_spec import parse_flow_spec
     from dcp.relay.process import run_relay
-    from dcp.relay.relay_settings import RelaySettings
 
-    if memory_quota < 1:
-        raise ConfigError("--memory-quota: found 0 bytes, expected 1 or more")
     encryption = source.tls_from(is_wanted=tls, ca_file=ca_file)
     host, port = _listen(listen)
     mechanisms = SCRAM_MECHANISMS if encryption is None else ALL_MECHANISMS
-    settings = RelaySettings(
+    chosen = RelaySettings(
         upstream=parse_seeds(upstream.split(","), tls=encryption is not None),
         bucket=bucket,
         credentials=Credentials(user, Secret(_password(password_file)), mechanisms),
-        data_folder=data,
         tls=encryption,
         flow_spec=parse_flow_spec(fc),
-        window_bytes=window_bytes,
-        hold_seconds=hold,
-        consumer_ack_seconds=consumer_ack_seconds,
         host=host,
         port=port,
-        http_port=http_port,
         listen_tls=source.tls_files(
             listen_tls_cert, listen_tls_key, "--listen-tls-cert, --listen-tls-key"
         ),
-        tls_port=listen_tls_port,
         users=_users(listen_user, listen_password_file),
-        checkpoint_quota_bytes=memory_quota,
+        **settings,
     )
-    run_relay(settings)
+    run_relay(chosen)
     log_end("dcplake relay", "stopped", 0, as_json=False)
     return 0
 

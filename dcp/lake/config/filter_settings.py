@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.setting_keys import Section, key
+from dcp.setting_keys import Section, key
 
 _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _SCOPE_OR_COLLECTION: Final = re.compile(rf"{_NAME}(\.{_NAME})?")

@@ -9,8 +9,8 @@ from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES
-from dcp.lake.config.setting_keys import Section, key
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings, window_of_each
+from dcp.setting_keys import Section, key
 from dcp.types import U32_MAX
 
 LEAST_WINDOW_BYTES: Final = 4096

@@ -23,11 +23,11 @@ from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
-from dcp.lake.config.setting_keys import Section, key
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import ConnectionString
+from dcp.setting_keys import Section, key
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
-from dcp.lake.config.setting_keys import Section, describe_expected
 from dcp.lake.config.settings import SECTIONS, Settings
+from dcp.setting_keys import Section, describe_expected
 
 _HEAD = """\
 # Configuration of dcplake: every key with its meaning, unit and default.

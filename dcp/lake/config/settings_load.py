@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from dcp.errors import ConfigError
 from dcp.lake.config.lake_root import parts_of
-from dcp.lake.config.setting_keys import describe_expected, describe_found
 from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS, Settings
 from dcp.lake.config.toml_file import read_toml
+from dcp.setting_keys import describe_expected, describe_found
 from dcp.suggestions import did_you_mean, refusal_of_gone
 
 PATHS: Final = frozenset(

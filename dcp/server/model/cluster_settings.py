@@ -1,18 +1,18 @@
 """The settings of a producer cluster: sizes, names, users, and the limits of its connections."""
 
-import math
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import Final, get_args
+from typing import ClassVar, Final, get_args
 
 from dcp.errors import ConfigError
 from dcp.protocol.negotiation import MAKES_UP_METADATA, Release
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.resume_rules import Rules
+from dcp.setting_keys import Section, key
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
@@ -64,149 +64,195 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSettings:
+class ClusterSettings(Section):
     """A cluster of ``nodes`` that share the vbuckets of one bucket.
-
-    ``ports`` gives one KV port per node, 0 for any free one; ``http_ports`` the same for the HTTP
-    endpoints that every node has. With ``tls`` each node listens on a ``tls_ports`` and an
-    ``https_ports`` too. ``checkpoint_items``: how many items a checkpoint may hold (at least one);
-    a stream that starts before what memory has reads a disk snapshot first.
-    ``checkpoint_quota_bytes``: what all checkpoints together may take; beyond it slow streams go
-    back to the disk.
-    ``keeps_values``: documents are in memory with their values; else values that are on disk are
-    read from there when they are asked for, each time (a relay's; ``record_branches`` keeps all).
-    ``bucket_uuid`` names the bucket for good; empty: any. ``cluster_uuid`` is told with the map, as
-    servers do from 7.6 on; empty: not.
-    ``external_host`` is told with the map as each node's external address, with the same ports;
-    empty: none.
-    ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
-    ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
-    ``idle_timeout_seconds``, ``authentication_seconds``: how long a client may be silent that takes
-    NOOPs, and be there without logging in; 0 for ever. Others may be silent for ever, as in
-    servers; dead peers of those are for TCP's keep-alive to find. ``last_words_seconds``: how long
-    a client may take to read what it was sent when its connection ends, also when the cluster
-    stops; the time is ours.
-    ``large_frame_seconds``: how long it may bring little of a large frame while others wait for
-    room, divided by how many they are and one (``large_frames.py``).
-    ``stuck_name_regex``: DCP connections whose whole name, as statistics tell it
-    (``eq_dcpq:<name>``), it matches are closed when their window is full and nothing was
-    acknowledged for ``stuck_timeout_seconds``; empty: none, as in servers. (kv_engine's
-    ``dcp_disconnect_when_stuck_name_regex`` and ``…_timeout_seconds``.)
-    ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
-    ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
-    ``max_streams`` that clients may have at a node (``stream_quota.py``).
-    ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
-    ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
-    every branch (for tests; without it ``state_at`` knows the current branch only).
-    ``replicas``: so many copies of each vbucket are on other nodes, fed over the wire; those that
-    there is no node for are absent until one comes. With 0 no node can be failed over.
-    ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
-    ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
-    is made for one bucket and number of vbuckets; the number of nodes is the one that the cluster
-    had at last. Writes go there within ``flush_seconds``, or earlier when much is pending. None:
-    the disk is memory; what a client sent together is on it before the last answer leaves.
-    ``persistence_wait_seconds``: so long a client waits that asks until a seqno is on disk.
-    ``bucket_type``: an ephemeral bucket has no disk, and a crash loses all of it. Every
-    ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that
-    nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
-    Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
-    ``history_retention_bytes``: how much of what was replaced the disk keeps, shared by the
-    vbuckets: clients may ask for all versions of documents, as of a Magma bucket; 0: none.
-    ``rules``: who is followed where the documents and real servers differ, see ``resume_rules.py``.
-    ``release``: the version that the nodes tell, by which clients choose how to open DCP; one
-    before 6.5 does not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
-    ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length: kv_engine 2,
-    which a consumer loses from its window each time that acknowledges what it got.
-    ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
-    order about the cluster, and take vbuckets over; None: the first of ``users``. ``clock``
-    returns seconds since 1970.
 
     More than 15 attributes: one is one setting.
     """
 
-    nodes: int = 1
-    vbuckets: int = 64
-    bucket: str = "default"
-    bucket_type: BucketType = BucketType.COUCHBASE
-    users: Mapping[str, str] = field(
-        default_factory=lambda: {"Administrator": "password"}, repr=False
+    subject: ClassVar[str] = "producer "
+
+    nodes: int = key(1, "Data nodes.", least=1, most=MAX_NODES)
+    vbuckets: int = key(64, "Vbuckets of the bucket.", least=1, most=MAX_VBUCKETS)
+    bucket: str = key("default", "The bucket.")
+    bucket_type: BucketType = key(
+        BucketType.COUCHBASE,
+        "An ephemeral bucket has no disk, and a crash loses all of it.",
+        choices=tuple(BucketType),
+    )
+    users: Mapping[str, str] = key(
+        {"Administrator": "password"}, "Names and passwords.", may_be_secret=True
     )
     users_without_streams: frozenset[str] = frozenset()
+    """They may log in, and must not open DCP connections."""
     administrators: frozenset[str] | None = None
-    bucket_uuid: str = ""
-    cluster_uuid: str = ""
-    external_host: str = ""
+    """They may order about the cluster, and take vbuckets over; None: the first of ``users``."""
+    bucket_uuid: str = key("", "Names the bucket for good; empty: any.")
+    cluster_uuid: str = key(
+        "", "Told with the map, as servers do from 7.6 on; empty: it is not told."
+    )
+    external_host: str = key(
+        "",
+        "Told with the map as each node's external address, with the same ports; empty: none.",
+    )
     seed: int | None = None
-    checkpoint_items: int = 10_000
-    checkpoint_quota_bytes: int = 256 * 1024 * 1024
-    keeps_values: bool = True
-    host: str = "127.0.0.1"
+    """Fixes the uuids of vbuckets and bucket; None makes them random."""
+    checkpoint_items: int = key(
+        10_000,
+        "Items that a checkpoint may hold. A stream that starts below what memory has reads a disk "
+        "snapshot first.",
+        least=1,
+    )
+    checkpoint_quota_bytes: int = key(
+        256 * 1024 * 1024,
+        "What all checkpoints together may take; beyond it slow streams go back to the disk.",
+        unit="bytes",
+        least=1,
+    )
+    keeps_values: bool = key(
+        True,
+        "Whether documents are in memory with their values. Else those on the disk are read from "
+        "there each time (a relay's). ``record_branches`` keeps all.",
+    )
+    host: str = key("127.0.0.1", "Address to listen on.")
     ports: tuple[int, ...] = ()
+    """A KV port of each node, 0 for any free one. The other ports are so, too."""
     http_ports: tuple[int, ...] = ()
     tls: TlsFiles | None = None
     tls_ports: tuple[int, ...] = ()
+    """Only with ``tls``, as ``https_ports``."""
     https_ports: tuple[int, ...] = ()
-    expiry_pager_seconds: float = 0.0
-    idle_timeout_seconds: float = 360.0
-    authentication_seconds: float = 300.0
-    last_words_seconds: float = 2.0
-    large_frame_seconds: float = 10.0
-    stuck_name_regex: str = ""
-    stuck_timeout_seconds: float = 720.0
-    rebalance_timeout_seconds: float = 600.0
-    max_connections: int = 5_000
-    max_streams: int = 256 * 1024
-    record_seqnos: bool = True
-    record_branches: bool = True
-    replicas: int = 0
-    unpersisted_seqnos: int = 0
-    data_folder: Path | None = None
-    flush_seconds: float = 0.1
-    persistence_wait_seconds: float = 30.0
-    stale_removal_seconds: float = 60.0
+    expiry_pager_seconds: float = key(
+        0.0,
+        "How often expired documents are deleted; 0: never (``expire_due`` remains).",
+        unit="seconds",
+        least=0,
+    )
+    idle_timeout_seconds: float = key(
+        360.0,
+        "How long a client that takes NOOPs may be silent; 0: for ever. Others may be silent for "
+        "ever, as in servers; TCP's keep-alive finds their dead peers.",
+        unit="seconds",
+        least=0,
+    )
+    authentication_seconds: float = key(
+        300.0,
+        "How long a client may be there without logging in; 0: for ever.",
+        unit="seconds",
+        least=0,
+    )
+    last_words_seconds: float = key(
+        2.0,
+        "How long a client may take to read what it was sent when its connection ends, also when "
+        "the cluster stops. The time is ours.",
+        unit="seconds",
+        least=0,
+    )
+    large_frame_seconds: float = key(
+        10.0,
+        "How long a client may bring little of a large frame while others wait for room, divided "
+        "by their number and one (``large_frames.py``).",
+        unit="seconds",
+        least=0,
+    )
+    stuck_name_regex: str = key(
+        "",
+        "Close consumers that acknowledge nothing of a full window, of these whole names as `dcp` "
+        "statistics tell them: 'eq_dcpq:reader.*' (none).",
+    )
+    """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; its ``…_timeout_seconds`` is next."""
+    stuck_timeout_seconds: float = key(
+        720.0, "How long such consumers may acknowledge nothing.", unit="seconds", least=0
+    )
+    rebalance_timeout_seconds: float = key(
+        600.0,
+        "How long a rebalance may take that is ordered over the protocol.",
+        unit="seconds",
+        least=0,
+    )
+    max_connections: int = key(
+        5_000, "Clients' connections to a node; it closes more at once, unheard.", least=1
+    )
+    max_streams: int = key(
+        256 * 1024, "Streams that clients may have at a node (``stream_quota.py``).", least=1
+    )
+    record_seqnos: bool = key(
+        True, "Whether counters keep every sent seqno, 8 bytes each (for tests)."
+    )
+    record_branches: bool = key(
+        True,
+        "Whether what failovers and crashes lose is kept, so that ``state_at`` can tell of every "
+        "branch (for tests); else it knows the current one.",
+    )
+    replicas: int = key(
+        0,
+        "Copies of each vbucket on other nodes, fed over the protocol; a failover needs 1.",
+        least=0,
+        most=MAX_REPLICAS,
+    )
+    """Copies that there is no node for are absent until one comes."""
+    unpersisted_seqnos: int = key(0, "So many of the newest seqnos are not on disk yet.", least=0)
+    data_folder: Path | None = key(
+        None, "Keep the bucket's data there over a restart (without it, in memory only)."
+    )
+    """It belongs to one process at a time, and is made for one bucket and number of vbuckets. The
+    cluster has as many nodes as it had at last. Writes go there within ``flush_seconds``, or
+    earlier when much is pending. None: the disk is memory; what a client sent together is on it
+    before the last answer leaves.
+    """
+    flush_seconds: float = key(0.1, "See ``data_folder``.", unit="seconds", above=0)
+    persistence_wait_seconds: float = key(
+        30.0, "How long a client waits that asks until a seqno is on disk.", unit="seconds", least=0
+    )
+    stale_removal_seconds: float = key(
+        60.0,
+        "How often an ephemeral bucket removes versions and tombstones that nobody needs.",
+        unit="seconds",
+        above=0,
+    )
     metadata_purge_age_seconds: float | None = None
-    history_retention_bytes: int = 0
-    rules: Rules = "document"
+    """The age at which tombstones go. None: Couchbase's for the bucket's type, 3 days or 60
+    seconds; infinity: never.
+    """
+    history_retention_bytes: int = key(
+        0,
+        "How much of what was replaced the disk keeps, as a Magma bucket with change history; "
+        "0: none.",
+        unit="bytes",
+        least=0,
+    )
+    """The vbuckets share it. Clients may ask for all versions of documents then."""
+    rules: Rules = key(
+        "document",
+        "Whose rules of rollback, flow control and streams without values: the published "
+        "documents' or kv_engine's code's.",
+        choices=get_args(Rules),
+    )
     release: Release = (8, 0)
-    prepare_extra_bytes: int = 0
+    """The version that the nodes tell, by which clients choose how to open DCP. One before 6.5 does
+    not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
+    """
+    prepare_extra_bytes: int = key(
+        0,
+        "What flow control charges for a prepare beyond its length (kv_engine charges 2).",
+        unit="bytes",
+        least=0,
+        most=U16_MAX,
+    )
+    """A consumer that acknowledges what it got loses them from its window each time."""
     clock: Callable[[], float] = time
+    """Returns seconds since 1970."""
 
     def __post_init__(self) -> None:
-        """Reject a cluster that cannot exist."""
-        if not 1 <= self.vbuckets <= MAX_VBUCKETS:
+        Section.__post_init__(self)
+        try:
+            re.compile(self.stuck_name_regex)
+        except re.error as error:
             raise ConfigError(
-                f"producer vbuckets: found {self.vbuckets}, expected 1 to {MAX_VBUCKETS}"
-            )
-        if not 1 <= self.nodes <= MAX_NODES:
-            raise ConfigError(f"producer nodes: found {self.nodes}, expected 1 to {MAX_NODES}")
-        if not 0 <= self.replicas <= MAX_REPLICAS:
-            raise ConfigError(
-                f"producer replicas: found {self.replicas}, expected 0 to {MAX_REPLICAS}"
-            )
-        if self.checkpoint_quota_bytes < 1:
-            raise ConfigError(
-                f"producer checkpoint quota: found {self.checkpoint_quota_bytes} bytes, "
-                "expected 1 or more"
-            )
-        if self.unpersisted_seqnos < 0:
-            raise ConfigError(
-                f"producer unpersisted tail: found {self.unpersisted_seqnos} seqnos, "
-                "expected 0 or more"
-            )
-        self._check_connections()
-        if not 0 < self.flush_seconds < math.inf:
-            raise ConfigError(
-                f"producer flush interval: found {self.flush_seconds} seconds, expected more than 0"
-            )
+                f"producer names of consumers that are closed when stuck: found "
+                f"{self.stuck_name_regex!r}, expected a regular expression: {error}"
+            ) from None
         self._check_bucket_type()
-        if self.rules not in get_args(Rules):
-            expected = " or ".join(get_args(Rules))
-            raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")
-        if not 0 <= self.prepare_extra_bytes <= U16_MAX:
-            raise ConfigError(
-                f"producer prepares: found {self.prepare_extra_bytes} bytes charged beyond their "
-                f"length, expected 0 to {U16_MAX}"
-            )
         self._check_ports()
         if not _BUCKET_NAME.fullmatch(self.bucket):
             raise ConfigError(
@@ -232,30 +278,12 @@ class ClusterSettings:
             )
 
     def _check_bucket_type(self) -> None:
-        if self.bucket_type not in tuple(BucketType):
-            expected = " or ".join(str(each) for each in BucketType)
-            raise ConfigError(
-                f"producer bucket type: found {self.bucket_type!r}, expected {expected}"
-            )
         if self.bucket_type is BucketType.EPHEMERAL and (
-            self.data_folder is not None or self.unpersisted_seqnos
+            self.data_folder is not None or self.unpersisted_seqnos or self.history_retention_bytes
         ):
             raise ConfigError(
-                "producer bucket type: found ephemeral with a data folder or an unpersisted tail, "
-                "expected neither: such a bucket has no disk"
-            )
-        if self.history_retention_bytes < 0 or (
-            self.bucket_type is BucketType.EPHEMERAL and self.history_retention_bytes
-        ):
-            raise ConfigError(
-                f"producer history retention: found {self.history_retention_bytes} bytes for a "
-                f"bucket of type {self.bucket_type.value}, expected 0 or, where there is a disk, "
-                "more"
-            )
-        if not 0 < self.stale_removal_seconds < math.inf:
-            raise ConfigError(
-                f"producer stale removal: found {self.stale_removal_seconds} seconds, "
-                "expected more than 0"
+                "producer bucket type: found ephemeral with a data folder, an unpersisted tail or "
+                "retained history, expected none: such a bucket has no disk"
             )
         if not self.purge_age_seconds >= 0:
             raise ConfigError(
@@ -297,34 +325,6 @@ class ClusterSettings:
         if self.administrators is None:
             return user == next(iter(self.users))
         return user in self.administrators
-
-    def _check_connections(self) -> None:
-        if self.max_connections < 1:
-            raise ConfigError(
-                f"producer connections: found at most {self.max_connections}, expected 1 or more"
-            )
-        if self.max_streams < 1:
-            raise ConfigError(
-                f"producer streams: found at most {self.max_streams}, expected 1 or more"
-            )
-        for name, seconds in (
-            ("idle timeout", self.idle_timeout_seconds),
-            ("time to log in", self.authentication_seconds),
-            ("time for last words", self.last_words_seconds),
-            ("time for large frames", self.large_frame_seconds),
-            ("time until a consumer is stuck", self.stuck_timeout_seconds),
-            ("wait for persistence", self.persistence_wait_seconds),
-            ("time of a rebalance", self.rebalance_timeout_seconds),
-        ):
-            if not 0 <= seconds < math.inf:
-                raise ConfigError(f"producer {name}: found {seconds} seconds, expected 0 or more")
-        try:
-            re.compile(self.stuck_name_regex)
-        except re.error as error:
-            raise ConfigError(
-                f"producer names of consumers that are closed when stuck: found "
-                f"{self.stuck_name_regex!r}, expected a regular expression: {error}"
-            ) from None
 
     def _check_ports(self) -> None:
         named = {

@@ -9,10 +9,10 @@ from dcp.server.model.cluster_settings import ClusterSettings
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"nodes": 0}, "nodes: found 0, expected 1 to 128"),
-        ({"nodes": 129}, "nodes: found 129, expected 1 to 128"),
-        ({"vbuckets": 0}, "vbuckets: found 0, expected 1 to 1024"),
-        ({"vbuckets": 1025}, "vbuckets: found 1025, expected 1 to 1024"),
+        ({"nodes": 0}, "nodes: found 0 (int), expected an integer from 1 to 128"),
+        ({"nodes": 129}, "nodes: found 129 (int), expected an integer from 1 to 128"),
+        ({"vbuckets": 0}, "vbuckets: found 0 (int), expected an integer from 1 to 1024"),
+        ({"vbuckets": 1025}, "vbuckets: found 1025 (int), expected an integer from 1 to 1024"),
         ({"nodes": 2, "ports": (1,)}, "ports: found 1 for 2 nodes"),
         ({"nodes": 2, "http_ports": (0,)}, "http ports: found 1 for 2 nodes"),
         ({"ports": (65536,)}, "port: found 65536, expected 0 to 65535"),
@@ -26,14 +26,14 @@ from dcp.server.model.cluster_settings import ClusterSettings
         ({"users": {}}, "users: found none"),
         ({"users": {"a": "1", "": "2"}}, "users: found '', expected a name"),
         ({"users": {"@replication": "1"}}, "users: found '@replication', expected a name that"),
-        ({"rebalance_timeout_seconds": -1.0}, "rebalance: found -1.0 seconds"),
+        ({"rebalance_timeout_seconds": -1.0}, "rebalance_timeout_seconds: found -1.0 (float)"),
         (
             {"administrators": frozenset({"root", "x"})},
             "administrators: found 'root', expected one of Administrator",
         ),
-        ({"unpersisted_seqnos": -1}, "unpersisted tail: found -1 seqnos"),
-        ({"prepare_extra_bytes": -1}, "prepares: found -1 bytes charged beyond their length"),
-        ({"rules": "mine"}, "rules: found 'mine', expected document or server"),
+        ({"unpersisted_seqnos": -1}, "unpersisted_seqnos: found -1 (int)"),
+        ({"prepare_extra_bytes": -1}, "prepare_extra_bytes: found -1 (int)"),
+        ({"rules": "mine"}, 'rules: found \'mine\' (str), expected one of "document", "server"'),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:

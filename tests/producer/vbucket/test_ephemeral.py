@@ -253,10 +253,13 @@ def test_clients_learn_the_type(one: ProducerCluster) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"bucket_type": "ephemeral"}, "bucket type: found 'ephemeral', expected BucketType.C"),
+        ({"bucket_type": "ephemeral"}, "bucket_type: found 'ephemeral' .str., expected one of"),
         ({"bucket_type": BucketType.EPHEMERAL, "data_folder": "x"}, "such a bucket has no disk"),
         ({"bucket_type": BucketType.EPHEMERAL, "unpersisted_seqnos": 1}, "has no disk"),
-        ({"stale_removal_seconds": 0}, "stale removal: found 0 seconds, expected more than 0"),
+        (
+            {"stale_removal_seconds": 0},
+            "stale_removal_seconds: found 0 .int., expected a number above 0",
+        ),
         ({"metadata_purge_age_seconds": -1.0}, "metadata purge age: found -1.0 seconds"),
         ({"metadata_purge_age_seconds": float("nan")}, "metadata purge age: found nan seconds"),
     ],

@@ -1,13 +1,13 @@
-"""Defines the keys of a configuration section, and checks their values.
+"""Declares settings: of a lake's configuration, a client, the embedded cluster, and a relay.
 
 A setting's default, meaning, unit and allowed range stand beside it (``key``); a section checks all
-of its values when it is made.
+of its values when it is made. Configuration files and options of commands are derived from that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dcp.errors import ConfigError
 from dcp.suggestions import bytes_meant
@@ -19,18 +19,20 @@ def key(  # noqa: PLR0913 -- a fact each
     *,
     unit: str = "",
     least: float | None = None,
+    above: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] = (),
     may_be_secret: bool = False,
     is_path: bool = False,
 ) -> Any:
-    """Return the field of a setting: its default, meaning and bounds.
+    """Return the field of a setting: its default, meaning and bounds; ``above`` excludes itself.
 
     No message and no repr shows a value that may be secret, if only by mistake. In a configuration
     file a path is relative to the file's folder.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
-    facts |= {"least": least, "most": most, "choices": choices, "is_path": is_path}
+    facts |= {"least": least, "above": above, "most": most}
+    facts |= {"choices": choices, "is_path": is_path}
     is_shown = not may_be_secret
     if isinstance(default, Mapping):
         given = dict(default)
@@ -40,16 +42,24 @@ def key(  # noqa: PLR0913 -- a fact each
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Base of the sections: checks each value's type, range and choice."""
+    """Base of the sections: checks each value's type, range and choice.
+
+    A field that is no ``key`` is checked by the section itself.
+    """
+
+    subject: ClassVar[str] = ""
+    """Messages begin with it."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            _check(each.name, getattr(self, each.name), each.default, each.metadata)
+            if each.metadata:
+                _check(each, getattr(self, each.name), self.subject)
 
 
-def _check(name: str, value: object, default: object, facts: Mapping[str, Any]) -> None:
-    expected = describe_expected(default, facts)
-    problem = ConfigError(f"{name}: found {describe_found(value, facts)}, expected {expected}")
+def _check(setting: Field[Any], value: object, subject: str) -> None:
+    default, facts = setting.default, setting.metadata
+    found, expected = describe_found(value, facts), describe_expected(default, facts)
+    problem = ConfigError(f"{subject}{setting.name}: found {found}, expected {expected}")
     if isinstance(default, float):
         if type(value) not in (int, float):
             raise problem
@@ -64,13 +74,16 @@ def _check(name: str, value: object, default: object, facts: Mapping[str, Any]) 
             or not all(isinstance(item, str) and item for item in value)
         ):
             raise problem
-    elif not isinstance(value, Mapping) or not all(
-        isinstance(part, str) for item in value.items() for part in item
+    elif setting.default_factory is not MISSING and not (
+        isinstance(value, Mapping)
+        and all(isinstance(part, str) for item in value.items() for part in item)
     ):
         raise problem
-    least, most, choices = facts["least"], facts["most"], facts["choices"]
+    least, above, most, choices = (facts[name] for name in ("least", "above", "most", "choices"))
     if isinstance(value, int | float) and not isinstance(value, bool):
-        too_small = least is not None and not value >= least
+        too_small = (least is not None and not value >= least) or (
+            above is not None and not value > above
+        )
         if too_small or (most is not None and not value <= most) or value in _NOT_NUMBERS:
             raise problem
     if choices and value not in choices:
@@ -102,6 +115,9 @@ def describe_expected(default: object, facts: Mapping[str, Any]) -> str:
             words += f" from {facts['least']} to {facts['most']}"
         elif facts["least"] is not None:
             words += f", {facts['least']} or more"
+        elif facts["above"] is not None:
+            words += f" above {facts['above']:g}"
+            words += "" if facts["most"] is None else f", at most {facts['most']:g}"
         return words + (f" ({facts['unit']})" if facts["unit"] else "")
     if isinstance(default, str):
         return "a text"
