@@ -204,7 +204,7 @@ class SparkTable:
         from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
 
         with self._there() as spark:
-            schema = spark.sql(f"SELECT * FROM {self._at(version)} LIMIT 0").schema
+            schema = spark.sql(f"SELECT * FROM {at_version(self.sql, version)} LIMIT 0").schema
         return pa.schema(
             column.with_metadata({name: str(told) for name, told in each.metadata.items()})
             for column, each in zip(to_arrow_schema(schema, timezone="UTC"), schema, strict=True)
@@ -245,7 +245,7 @@ class SparkTable:
         self, statement: Statement, schema: pa.Schema, version: int | None = None
     ) -> pa.Table:
         with self._there() as spark:
-            found = spark.sql(statement(self._at(version), string)).toArrow()
+            found = spark.sql(statement(at_version(self.sql, version), string)).toArrow()
         return found.select(schema.names).cast(schema)
 
     def bounded_query(
@@ -463,9 +463,6 @@ class SparkTable:
     def _alter(self, change: str) -> None:
         with self._there() as spark, self.commits_held_back():
             spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
-
-    def _at(self, version: int | None) -> str:
-        return self.sql if version is None else at_version(self.sql, version)
 
     def _detail(self, column: str) -> Any:
         told = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}")

@@ -9,8 +9,8 @@ It is written once: its transaction id is (lake, ``undone`` and the table's own
 id; version).
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,13 +19,12 @@ import pyarrow as pa
 from dcp.lake.apply.apply_plan import ROW_BUDGET
 from dcp.lake.log.applied import ReplicaStatus
 from dcp.lake.log.round_records import states_left
-from dcp.lake.log.slice_rows import deletions_between, deletions_sql
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.log_slice import REPLACED
-from dcp.lake.store.sql import one_of, quoted, string, u64
-from dcp.lake.store.table import CommitConflictError, MissingVersionError, Statement
+from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
+from dcp.lake.store.table import CommitConflictError, MissingVersionError, Statement, Table
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
+from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA, RowKind, is_kind
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
@@ -52,18 +51,16 @@ def write_audit(
         return
     table = ensure_ledger(lake, AUDIT_TABLE)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
-    audited = Audited(
-        applied,
-        commit.time,
-        states_left(lake, applied.from_round),
-        keys,
-    )
+    audited = Audited(applied, commit.time, states_left(lake, applied.from_round), keys)
     for is_last in (False, True):
         try:
-            sources = _sources(lake, audited)
+            relations = _relations(lake, audited)
+            views = _few_rows(relations, audited)
+            names = {
+                name: each.sql() if views is None else name for name, each in relations.items()
+            }
             transaction = app_id, applied.version
-            query = audit_sql(sources, audited)
-            table.append_found(query, sources.views, transaction, metadata)
+            table.append_found(audit_sql(names, audited), views or {}, transaction, metadata)
             reached("audit.committed")
         except MissingVersionError:
             if is_last:
@@ -88,93 +85,82 @@ class Audited:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditSources:
-    """The relations that an audit compares: queries in brackets, or names of ``views``."""
+class _Relation:
+    """One of the relations that an audit compares: rows of some versions of a table."""
 
-    before: str
-    """The old rows of the vbuckets that were taken back."""
-    after: str
-    """Their new rows."""
-    deletions: str
-    """Their published deletions in the rounds that the apply read."""
-    revived: str
-    """The keys that an undone flush or drop had ended; empty if none was undone."""
-    views: Mapping[str, pa.Table] = field(default_factory=dict)
+    table: Table
+    columns: pa.Schema
+    queries: Sequence[tuple[int | None, Statement]]
+    """By version; None: the newest one."""
+
+    def rows(self) -> pa.Table | None:
+        """Return the rows; None if they are more than an apply holds in memory."""
+        found = [
+            self.table.bounded_query(query, self.columns, version, ROW_BUDGET.bytes)
+            for version, query in self.queries
+        ]
+        return None if any(each is None for each in found) else pa.concat_tables(found)
+
+    def sql(self) -> str:
+        table = self.table.sql
+        found = (query(at_version(table, version), string) for version, query in self.queries)
+        return f"({' UNION ALL '.join(found)})"
 
 
-def _sources(lake: LakeTables, audited: Audited) -> AuditSources:
-    """Return the sources of an audit: in memory if they are small, else as queries."""
+def _relations(lake: LakeTables, audited: Audited) -> dict[str, _Relation]:
+    """Return the relations of an audit by the names of their views.
+
+    The old rows of the vbuckets that were taken back, their new rows, and their published deletions
+    in the rounds that the apply read. If a flush or drop was undone, the keys that it had ended.
+    """
     applied = audited.applied
-    if (views := _few_rows(lake, audited)) is not None:
-        return AuditSources(_BEFORE, _AFTER, _DELETIONS, _REVIVED if applied.revived else "", views)
+    table = lake.table(applied.table)
+    chosen = one_of("vbucket", (each.vbucket for each in applied.undone))
 
-    def of_version(columns: Iterable[str], version: int, condition: str) -> str:
-        listed = ", ".join(map(quoted, columns))
-        table_sql = lake.table_sql(applied.table, version)
-        return f"SELECT {listed} FROM {table_sql} WHERE {condition}"
-
-    before, after = (
-        f"({of_version(_COMPARED.names, version, _chosen(audited, string))})"
-        for version in (applied.version - 1, applied.version)
-    )
-    deleted = deletions_sql(
-        lake.changes_sql, applied.first_round, applied.from_round, _chosen(audited, string)
-    )
-    revived = [
-        of_version(_KEYS.names, version, one_of("vbucket", vbuckets))
-        for version, vbuckets in _revived(applied).items()
-    ]
-    return AuditSources(
-        before, after, f"({deleted})", f"({' UNION ALL '.join(revived)})" if revived else ""
-    )
-
-
-def _few_rows(lake: LakeTables, audited: Audited) -> dict[str, pa.Table] | None:
-    """Return the sources of an audit by the names of views; None if they are large."""
-    applied, table = audited.applied, lake.table(audited.applied.table)
-    if not audited.keys and any(
-        each.size().bytes > ROW_BUDGET.bytes for each in (table, lake.changes)
-    ):
-        return None
-
-    def compared(name: str, text: Callable[[str], str]) -> str:
-        listed = ", ".join(map(quoted, _COMPARED.names))
-        return f"SELECT {listed} FROM {name} WHERE {_chosen(audited, text)}"
-
-    def keys_in(vbuckets: Collection[int]) -> Statement:
-        chosen = one_of("vbucket", vbuckets)
-        return lambda name, _: f"SELECT vbucket, key FROM {name} WHERE {chosen}"
-
-    before, after = (
-        table.bounded_query(compared, _COMPARED, version, ROW_BUDGET.bytes)
-        for version in (applied.version - 1, applied.version)
-    )
-    if before is None or after is None:
-        return None
-    deletions = deletions_between(
-        lake.changes,
-        applied.first_round,
-        applied.from_round,
-        lambda text: _chosen(audited, text),
-    )
-    views = {_BEFORE: before, _AFTER: after, _DELETIONS: deletions}
-    if applied.revived:
-        views[_REVIVED] = pa.concat_tables(
-            table.query(keys_in(vbuckets), _KEYS, version)
-            for version, vbuckets in _revived(applied).items()
+    def of_keys(columns: pa.Schema, condition: str) -> Statement:
+        keys = audited.keys or ()
+        return lambda name, text: (
+            f"SELECT {', '.join(map(quoted, columns.names))} FROM {name} WHERE {condition}"
+            + (f" AND key IN ({', '.join(map(text, keys))})" if keys else "")
         )
-    return views
+
+    deleted = (
+        f"round BETWEEN {applied.first_round} AND {applied.from_round} "
+        f"AND {is_kind(RowKind.DELETION, RowKind.EXPIRATION)} AND {chosen}"
+    )
+    relations = {
+        _BEFORE: _Relation(table, _COMPARED, [(applied.version - 1, of_keys(_COMPARED, chosen))]),
+        _AFTER: _Relation(table, _COMPARED, [(applied.version, of_keys(_COMPARED, chosen))]),
+        _DELETIONS: _Relation(lake.changes, _DELETION, [(None, of_keys(_DELETION, deleted))]),
+    }
+    by_version: dict[int, list[int]] = {}
+    for undo in sorted(applied.undone):
+        if undo.vbucket in applied.revived:
+            by_version.setdefault(undo.version, []).append(undo.vbucket)
+    if by_version:
+        revived = [
+            (version, of_keys(_KEYS, one_of("vbucket", vbuckets)))
+            for version, vbuckets in by_version.items()
+        ]
+        relations[_REVIVED] = _Relation(table, _KEYS, revived)
+    return relations
 
 
-def _chosen(audited: Audited, text: Callable[[str], str]) -> str:
-    chosen = one_of("vbucket", (each.vbucket for each in audited.applied.undone))
-    if not audited.keys:
-        return chosen
-    return f"{chosen} AND key IN ({', '.join(map(text, audited.keys))})"
+def _few_rows(relations: Mapping[str, _Relation], audited: Audited) -> dict[str, pa.Table] | None:
+    """Return the rows of an audit's relations; None if they are too many for this process."""
+    tables = (relations[name].table for name in (_BEFORE, _DELETIONS))
+    if not audited.keys and any(each.size().bytes > ROW_BUDGET.bytes for each in tables):
+        return None
+    found: dict[str, pa.Table] = {}
+    for name, relation in relations.items():
+        if (rows := relation.rows()) is None:
+            return None
+        found[name] = rows
+    return found
 
 
-def audit_sql(sources: AuditSources, audited: Audited) -> str:
-    """Return the query for the keys that an apply took back, in SQL of Spark and DataFusion.
+def audit_sql(relations: Mapping[str, str], audited: Audited) -> str:
+    """Return the query for the keys that an apply took back, from SQL for its relations.
 
     An old row was undone if it lies above the fork. A key that only the new rows have was deleted
     on the dead branch in two cases. Its row lies at or below the fork, or the log has a published
@@ -213,19 +199,18 @@ def audit_sql(sources: AuditSources, audited: Audited) -> str:
     }
     columns = ", ".join(f"{values[name]} AS {quoted(name)}" for name in AUDIT.names)
     joined_revived = is_revived = ""
-    if sources.revived:
-        joined_revived = (
-            f"\nLEFT JOIN {sources.revived} r ON r.vbucket = a.vbucket AND r.key = a.key"
-        )
+    if _REVIVED in relations:
+        revived = relations[_REVIVED]
+        joined_revived = f"\nLEFT JOIN {revived} r ON r.vbucket = a.vbucket AND r.key = a.key"
         is_revived = " OR r.key IS NOT NULL"
     return f"""
 SELECT {columns}
-FROM {sources.before} b
-FULL OUTER JOIN {sources.after} a ON b.vbucket = a.vbucket AND b.key = a.key
+FROM {relations[_BEFORE]} b
+FULL OUTER JOIN {relations[_AFTER]} a ON b.vbucket = a.vbucket AND b.key = a.key
 JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno)
   ON u.vbucket = coalesce(b.vbucket, a.vbucket)
 LEFT JOIN (SELECT DISTINCT c.vbucket, c.key
-           FROM {sources.deletions} c JOIN (VALUES {positions}) AS p(vbucket, epoch, high)
+           FROM {relations[_DELETIONS]} c JOIN (VALUES {positions}) AS p(vbucket, epoch, high)
              ON p.vbucket = c.vbucket AND p.epoch = c.epoch AND c.seqno <= p.high
            JOIN (VALUES {undone}) AS v(vbucket, version, fork_seqno)
              ON v.vbucket = c.vbucket AND v.fork_seqno > 0 AND c.seqno > v.fork_seqno) d
@@ -238,21 +223,13 @@ WHERE CASE WHEN u.version = {REPLACED}
     OR b.key IS NULL AND (a.seqno <= u.fork_seqno OR d.key IS NOT NULL{is_revived}) END"""
 
 
-def _revived(applied: AppliedVersion) -> dict[int, list[int]]:
-    by_version: dict[int, list[int]] = {}
-    for undo in sorted(applied.undone):
-        if undo.vbucket in applied.revived:
-            by_version.setdefault(undo.version, []).append(undo.vbucket)
-    return by_version
-
-
 _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]
 
 _COMPARED: Final = pa.schema(
     [REPLICA.field(name) for name in ("vbucket", "key", "key_bytes", *_STATE_NAMES)]
 )
 
-
+_DELETION: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "key", "seqno")])
 _KEYS: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
 _BEFORE, _AFTER, _DELETIONS, _REVIVED = (
     f"dcplake_audit_{what}" for what in ("before", "after", "deletions", "revived")

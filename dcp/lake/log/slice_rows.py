@@ -1,6 +1,6 @@
 """Reads the rows of a slice of the change log: keys in narrow columns, and documents by key."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -91,7 +91,6 @@ _COUNT: Final = pa.schema([("found", pa.int64()), ("first", pa.int64())])
 _MARKER: Final = pa.schema(
     [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
 )
-_DELETION: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "key", "seqno")])
 _MOST_MARKERS: Final = 100_000
 """With more markers, snapshots are too small for this look to pay."""
 _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
@@ -201,26 +200,3 @@ def winning_rows(
     times = [(int(cas) >> 16 << 16) // 1000 for cas in found["cas"].to_pylist()]
     at = SOURCE.get_field_index("modified_at")
     return found.add_column(at, SOURCE.field(at), pa.array(times, SOURCE.field(at).type))
-
-
-def deletions_between(
-    changes: Table,
-    first_round: int,
-    last_round: int,
-    condition: Callable[[Callable[[str], str]], str],
-) -> pa.Table:
-    """Return the deletions and expirations of some rounds (both included), narrow columns only.
-
-    ``condition`` makes SQL, with a function that quotes texts.
-    """
-    return changes.query(
-        lambda name, text: deletions_sql(name, first_round, last_round, condition(text)), _DELETION
-    )
-
-
-def deletions_sql(changes_sql: str, first_round: int, last_round: int, condition: str) -> str:
-    return (
-        f"SELECT {', '.join(_DELETION.names)} FROM {changes_sql} "
-        f"WHERE round BETWEEN {int(first_round)} AND {int(last_round)} "
-        f"AND {is_kind(RowKind.DELETION, RowKind.EXPIRATION)} AND {condition}"
-    )

@@ -46,8 +46,8 @@ def _escaped(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def at_version(table_sql: str, version: int) -> str:
-    return f"{table_sql} VERSION AS OF {version}"
+def at_version(table_sql: str, version: int | None) -> str:
+    return table_sql if version is None else f"{table_sql} VERSION AS OF {version}"
 
 
 def restore_sql(table_sql: str, version: "int | str") -> str:

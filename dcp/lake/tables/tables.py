@@ -189,8 +189,7 @@ class LakeTables:
         return self.changes.sql
 
     def table_sql(self, table: str, version: int | None = None) -> str:
-        sql = self.table(table).sql
-        return sql if version is None else at_version(sql, version)
+        return at_version(self.table(table).sql, version)
 
     def beside(self) -> "LakeTables":
         """Return the same lake for another thread; `LakeStore.end_beside` ends it."""
