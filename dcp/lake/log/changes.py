@@ -142,17 +142,15 @@ def append_round(
 
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
+        failure = None
         try:
             with lake.store.looks.committing():
                 rows.append(base, transaction, metadata)
             reached("round.committed")
         except Exception as error:  # Spark's own class, or the bridge's: the history decides
             failure = error
-            commit = _after_failure(lake, round_number, writer_id, append_id, error)
-            if commit is not None:
-                return commit
-        else:
-            return _committed(lake, round_number, writer_id, append_id)
+        if (commit := _read_back(lake, round_number, writer_id, append_id, failure)) is not None:
+            return commit
     raise LakeError(
         f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
         "(maintenance?), nothing was committed; run it again when that has ended"
@@ -176,25 +174,48 @@ def refuse_wrong_round(
     raise LakeError(f"round {round_number}: found newest round {newest}, expected the one before")
 
 
-def _committed(lake: LakeTables, round_number: int, writer_id: str, append_id: str) -> TableCommit:
-    commits = history_until(
-        lake.changes, lambda told: any(each.round == round_number for each in told)
-    )
+def _read_back(
+    lake: LakeTables,
+    round_number: int,
+    writer_id: str,
+    append_id: str,
+    failure: Exception | None,
+) -> TableCommit | None:
+    """Return the commit of an append, which may have reported a failure nevertheless.
+
+    None if it may be tried again: another commit came first, and it was no round.
+    """
+    try:
+        # Another driver's rounds may have followed ours.
+        commits = history_until(
+            lake.changes, lambda told: any(1 <= (each.round or 0) <= round_number for each in told)
+        )
+        newest = newest_round(lake, commits)
+    except Exception as unread:
+        if failure is None:
+            raise
+        if (known := known_error(failure, f"round {round_number}")) is not None:
+            raise known from failure
+        told = str(failure).strip().partition("\n")[0]
+        raise DcplakeError(
+            f"round {round_number}: {told}; the log cannot be read either, so that it is not known "
+            "whether the round was committed; run it again, it goes on from what is there"
+        ) from unread
     for commit in commits:
-        if commit.round == round_number:
-            if commit.ours.get(_APPEND) == append_id:
-                _committed_writers.add(writer_id)
-                return commit
-            if commit.writer == writer_id:
-                raise _earlier_append(commit)
-            raise FencedError(
-                f"another driver committed round {round_number}: found {commit} by writer "
-                f"{commit.writer}, expected writer {writer_id}; this driver stops"
-            )
-    raise FencedError(
-        f"round {round_number} by writer {writer_id} was not committed: found newest round "
-        f"{newest_round(lake, commits)}; another driver writes to this lake, this driver stops"
-    )
+        if commit.round == round_number and commit.writer == writer_id:
+            if commit.ours.get(_APPEND) != append_id:
+                raise _earlier_append(commit) from failure
+            _committed_writers.add(writer_id)
+            return commit
+    if failure is None or newest >= round_number:
+        winner = next((f", {each}" for each in commits if each.round == round_number), "")
+        raise FencedError(
+            f"another driver writes to this lake: found newest round {newest}{winner}, expected "
+            f"round {round_number} by our writer {writer_id}; this driver stops"
+        ) from failure
+    if not isinstance(failure, CommitConflictError):
+        raise failure
+    return None
 
 
 def _earlier_append(commit: TableCommit) -> StoreUnavailableError:
@@ -202,38 +223,3 @@ def _earlier_append(commit: TableCommit) -> StoreUnavailableError:
         f"round {commit.round} is committed, as {commit}: an earlier attempt of this driver "
         "reached the log after it had failed; the next round goes on from it"
     )
-
-
-def _after_failure(
-    lake: LakeTables, round_number: int, writer_id: str, append_id: str, error: Exception
-) -> TableCommit | None:
-    """Look for the commit: an append that reported a failure may have committed.
-
-    Returns None if it may be tried again: another commit came first, and it was no round.
-    """
-    try:
-        commits = history_until(
-            lake.changes, lambda told: any(each.round is not None for each in told)
-        )
-    except Exception:
-        if (known := known_error(error, f"round {round_number}")) is not None:
-            raise known from error
-        told = str(error).strip().partition("\n")[0]
-        raise DcplakeError(
-            f"round {round_number}: {told}; the log cannot be read either, so that it is not known "
-            "whether the round was committed; run it again, it goes on from what is there"
-        ) from error
-    for commit in commits:
-        if commit.round == round_number and commit.writer == writer_id:
-            if commit.ours.get(_APPEND) != append_id:
-                raise _earlier_append(commit) from error
-            _committed_writers.add(writer_id)
-            return commit
-    if any(commit.round is not None and commit.round >= round_number for commit in commits):
-        raise FencedError(
-            f"another driver wrote to this lake while round {round_number} was committed; "
-            "this driver stops"
-        ) from error
-    if not isinstance(error, CommitConflictError):
-        raise error
-    return None
