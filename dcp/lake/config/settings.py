@@ -330,7 +330,7 @@ class ApplySettings(Section):
     )
 
 
-_DROPPED: Final = ("delete", "keep", "soft")
+_DROPPED: Final = ("delete", "keep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +348,8 @@ class PolicySettings(Section):
         "delete",
         "What becomes of the rows of a collection that is dropped at the source. delete: they "
         "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
-        "they were; soft: they stay, and the view dropped_documents has them, with when and why. "
-        "It is decided when the drop is received. A flush always deletes.",
+        "they were (the view dropped_collections names their collections). It is decided when the "
+        "drop is received. A flush always deletes.",
         choices=_DROPPED,
     )
     dropped_collections: Mapping[str, str] = key(
@@ -367,6 +367,11 @@ class PolicySettings(Section):
     )
 
     def __post_init__(self) -> None:
+        if "soft" in (self.dropped, *self.dropped_collections.values()):
+            raise ConfigError(
+                'dropped, dropped_collections: found "soft", which dcplake does not have: write '
+                '"keep"; the view dropped_collections tells what was dropped, and when'
+            )
         Section.__post_init__(self)
         require_names("dropped_collections", self.dropped_collections)
         for name, policy in self.dropped_collections.items():

@@ -8,7 +8,7 @@ later ones as soon as a round lists them: make it anew to see at once what an ap
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
                                                for the replica of another collection
     pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets,
-    dropped_documents, quarantine
+    dropped_collections, quarantine
 
 ``stale_vbuckets`` knows the applies up to its registration, too, and ``quarantine`` the tables that
 had typed columns then.
@@ -25,7 +25,7 @@ from dcp.lake.query.views_sql import (
     docs_live_sql,
     documents_sql,
     documents_variant_sql,
-    dropped_documents_sql,
+    dropped_collections_sql,
     epochs_sql,
     pending_changes_sql,
     positions_sql,
@@ -81,8 +81,7 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     views["positions"] = positions_sql(lake.changes_sql)
     views["epochs"] = epochs_sql(lake.changes_sql)
     views["row_history"] = row_history_sql(lake.changes_sql)
-    tables = {replica: lake.table_sql(replica.name) for replica in replicas}
-    views["dropped_documents"] = dropped_documents_sql(lake.changes_sql, tables)
+    views["dropped_collections"] = dropped_collections_sql(lake.changes_sql, replicas)
     audit = lake.table(AUDIT_TABLE)
     views["rollbacks"] = rollbacks_sql(audit.sql if audit.exists() else None)
     of_name = {each.name: lake.table(each.name) for each in replicas}

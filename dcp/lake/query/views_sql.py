@@ -23,7 +23,7 @@ from dcp.lake.tables.schema import (
     is_kind,
     spark_types,
 )
-from dcp.lake.tables.tables import DOCS, ReplicaTable
+from dcp.lake.tables.tables import ReplicaTable
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -173,72 +173,31 @@ LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
 LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_seqno"""
 
 
-def dropped_documents_sql(changes_sql: str, table_sqls: Mapping[ReplicaTable, str]) -> str:
-    """Return the documents that stay after their collection's drop, with its time and cause.
+def dropped_collections_sql(changes_sql: str, replicas: Sequence[ReplicaTable]) -> str:
+    """Return the tables whose collections were dropped: a row for each.
 
-    ``dropped_seqno`` is the drop's in the document's vbucket. ``dropped_in_round`` is the round
-    that brought it. ``dropped_at`` is the time at which it was first received.
-
-    Tables whose collections are not marked are not read: their join ends with the marks.
+    ``dropped_in_round`` is the first round that brought the drop. ``vbuckets`` counts those whose
+    newest live event of the collection it is; one that began anew has its drop until its new
+    history tells otherwise. ``keeps_rows`` tells whether the policy kept rows in some.
     """
-    sources = [(each, sql) for each, sql in table_sqls.items()] or [
-        (DOCS, f"({_no_rows(REPLICA)})")
-    ]
-    return "\nUNION ALL".join(
-        f"""
-SELECT /*+ BROADCAST(m) */ {string(replica.name)} AS table, m.dropped_at, m.reason, m.dropped_seqno,
-  m.dropped_in_round, d.*
-FROM ({documents_sql(sql)}) d
-JOIN ({_marks(changes_sql)}) m
-  ON d.vbucket = m.vbucket AND m.collection_id = {replica.collection_id}"""
-        for replica, sql in sources
-    )
-
-
-def _marks(changes_sql: str) -> str:
-    """Return the collections that were dropped softly, each with its drop, by vbucket.
-
-    The newest live and complete event of a collection decides. The state of a vbucket that began
-    anew, at 0, holds until its new history tells otherwise. Until then, and if the history no
-    longer tells of the drop, the rows stay too
-    (`dcp.lake.apply.clearing_rules.keeps_dropped_rows`). An event that is received again has the
-    same seqno.
-    """
-    later_beginning = "exists(b.forks, z -> z.seqno = 0 AND z.epoch > e.epoch{})"
-    is_dead = (
-        f"exists(b.forks, f -> {dead_by_sql('f', 'e')} AND f.seqno > 0 "
-        f"AND NOT {later_beginning.format(' AND z.epoch < f.epoch')})"
-    )
+    drop = f"told.event = {string(SystemEventKind.END_COLLECTION.name)}"
+    tables = ", ".join(f"({string(each.name)}, {each.collection_id})" for each in replicas)
     return f"""
-SELECT vbucket, collection_id, newest.first_marked_at AS dropped_at,
-  IF(newest.is_scope_gone, 'collection and scope dropped', 'collection dropped') AS reason,
-  newest.seqno AS dropped_seqno, newest.round AS dropped_in_round
-FROM (
-  SELECT vbucket, collection_id,
-    max_by(struct(marked_at, first_marked_at, is_scope_gone, seqno, round), struct(epoch, seqno))
-      AS newest
-  FROM (
-    SELECT *,
-      min(CAST(marked_at AS TIMESTAMP)) OVER (PARTITION BY vbucket, collection_id, seqno)
-        AS first_marked_at,
-      max(is_live AND event = {string(SystemEventKind.DROP_SCOPE.name)})
-        OVER (PARTITION BY vbucket, scope_id) AS is_scope_gone
-    FROM (
-      SELECT e.vbucket, e.epoch, e.seqno, e.round, e.told.*, NOT {is_dead}
-        AND (e.seqno <= b.high OR {later_beginning.format("")}) AS is_live
-      FROM (
-        SELECT vbucket, epoch, seqno, round, from_json(detail,
-          'event STRING, scope_id BIGINT, collection_id BIGINT, marked_at STRING') AS told
-        FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)}) e
-      JOIN (
-        SELECT vbucket, max(position.complete_seqno) AS high,
-          collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.ROLLBACK)}) AS forks
-        FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
-          OR {is_kind(RowKind.POSITION)} AND round = {_newest_round(changes_sql)}
-        GROUP BY vbucket) b ON e.vbucket = b.vbucket))
-  WHERE is_live AND collection_id IS NOT NULL
-  GROUP BY vbucket, collection_id)
-WHERE newest.marked_at IS NOT NULL"""
+SELECT t.table, t.collection_id, min(d.dropped_in_round) AS dropped_in_round,
+  count(*) AS vbuckets, bool_or(d.newest.keeps) AS keeps_rows
+FROM (VALUES {tables or "('', -1)"}) AS t(table, collection_id)
+JOIN (SELECT e.vbucket, told.collection_id, min(round) FILTER (WHERE {drop}) AS dropped_in_round,
+        max_by(struct({drop} AS is_drop, keeps), struct(epoch, seqno)) AS newest
+      FROM (SELECT vbucket, epoch, seqno, round, collection_id IS NULL AS keeps,
+              from_json(detail, 'event STRING, collection_id BIGINT') AS told
+            FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)}) e
+      LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno)) AS forks
+                 FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno > 0
+                 GROUP BY vbucket) b ON e.vbucket = b.vbucket
+      WHERE NOT coalesce(exists(b.forks, f -> {dead_by_sql("f", "e")}), false)
+      GROUP BY e.vbucket, told.collection_id) d
+  ON d.collection_id = t.collection_id AND d.newest.is_drop
+GROUP BY t.table, t.collection_id"""
 
 
 def row_history_sql(changes_sql: str) -> str:

@@ -10,7 +10,6 @@ after the other. What is as large as a batch by itself is not joined with others
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
 
@@ -232,7 +231,7 @@ class BatchBuilder:
                     event.vbucket,
                     event.seqno,
                     collection_id=emptied_collection(event, dropped),
-                    detail=system_event_text(event, dropped, datetime.now(UTC)),
+                    detail=system_event_text(event),
                 )
 
     def _at_seqno(self, kind: RowKind, vbucket: int, seqno: int, **values: Any) -> None:

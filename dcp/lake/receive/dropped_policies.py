@@ -7,7 +7,6 @@ from the manifests that a driver sees, and of earlier times from the events that
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -27,8 +26,6 @@ class DroppedPolicy(StrEnum):
     """They leave the replica, in the commit of the snapshot that carries the drop."""
     KEEP = "keep"
     """They stay as they were; the drop ends no documents."""
-    SOFT = "soft"
-    """They stay; the event says that they are marked, and since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +79,14 @@ def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicies) -> 
     A flush arrives as the begin of an existing collection, so every begin counts; a new one has no
     older documents.
     """
-    if _policy_of(event, dropped) in (DroppedPolicy.KEEP, DroppedPolicy.SOFT):
-        return None
-    return collection_of(event)
+    collection_id = collection_of(event)
+    if collection_id is None or not isinstance(event.meaning, CollectionEnded):
+        return collection_id
+    return None if dropped.of(collection_id) is DroppedPolicy.KEEP else collection_id
 
 
-def _policy_of(event: SystemEventReceived, dropped: DroppedPolicies) -> DroppedPolicy | None:
-    if isinstance(event.meaning, CollectionEnded):
-        return dropped.of(event.meaning.collection_id)
-    return None
-
-
-def system_event_text(event: SystemEventReceived, dropped: DroppedPolicies, now: datetime) -> str:
-    """Return the event as JSON: its name, ids if we know its layout, and bytes as sent.
-
-    A soft drop gets ``marked_at``, which is ``now``: from then on its rows are marked.
-    """
+def system_event_text(event: SystemEventReceived) -> str:
+    """Return the event as JSON: its name, ids if we know its layout, and bytes as sent."""
     told: dict[str, Any] = {
         "event": SystemEventKind(event.event).name if event.event in _KINDS else event.event,
         "version": event.version,
@@ -109,8 +98,6 @@ def system_event_text(event: SystemEventReceived, dropped: DroppedPolicies, now:
             told[field.name] = _text(value) if isinstance(value, bytes) else value
     elif event.name:
         told["name"] = _text(event.name)
-    if _policy_of(event, dropped) is DroppedPolicy.SOFT:
-        told["marked_at"] = now.isoformat()
     return json.dumps(told)
 
 

@@ -51,8 +51,7 @@ class RowKind(StrEnum):
 
     ``collection_id`` is set if the collection's documents end here: it was flushed or dropped, or
     it begins, and the vbucket has no document of it at a lower seqno. If a drop keeps the
-    documents, only ``detail`` names the collection, with ``marked_at`` if they are marked: the
-    time at which the drop was received."""
+    documents, only ``detail`` names the collection."""
 
     ROLLBACK = "rollback"
     """rollback, without a seqno: what the producer ordered.

@@ -118,7 +118,7 @@ class VerifyReport(Shown):
         ]
         lines += [
             f"{name}: its collection was dropped at the source; its rows are kept in vbuckets "
-            f'{number_ranges(vbuckets)} (the policy was "keep" or "soft" then) and not compared'
+            f'{number_ranges(vbuckets)} (the policy was "keep" then) and not compared'
             for name, vbuckets in self.kept.items()
         ]
         told = f"{self.vbuckets} vbuckets compared in {self.seconds:.1f} s"

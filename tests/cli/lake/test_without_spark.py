@@ -334,7 +334,7 @@ def test_asking_another_driver_for_a_backfill_and_cancelling_it_start_no_spark(
     [
         ("filter.since=now", "found now, and lake "),
         ("filter.include_collections=inventry", "found 'inventry', expected scopes or collections"),
-        ("policy.dropped_collections=gon=soft", "found 'gon', expected scopes or collections"),
+        ("policy.dropped_collections=gon=keep", "found 'gon', expected scopes or collections"),
     ],
 )
 def test_the_doctor_refuses_what_a_run_refuses(

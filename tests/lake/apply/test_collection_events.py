@@ -1,8 +1,7 @@
 """Flushes and drops of collections, from a real producer to the replicas, views and verify."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +76,12 @@ class World:
         found = self.sql(f"SELECT key FROM {view}")
         return {row["key"].encode() for row in found}
 
-    def marks(self) -> dict[str, "Mark"]:
-        """The mark of each document that has one, by key."""
-        names = ", ".join(each.name for each in fields(Mark))
-        found = self.sql(f"SELECT key, {names} FROM dropped_documents")
-        marks = {row.pop("key"): Mark(**row) for row in found}
-        assert len(marks) == len(found)
-        return marks
+    def dropped(self) -> dict[str, tuple[int, int, bool]]:
+        """By table, the drop's first round, its vbuckets, and whether rows stay."""
+        return {
+            row["table"]: (row["dropped_in_round"], row["vbuckets"], row["keeps_rows"])
+            for row in self.sql("SELECT * FROM dropped_collections")
+        }
 
     def sql(self, query: str) -> list[dict[str, Any]]:
         """What Spark finds in the tables and views as they are now."""
@@ -91,18 +89,6 @@ class World:
         self.view(lake)
         rows: list[dict[str, Any]] = asked(lake, query, replicas_in(lake)).to_pylist()
         return rows
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What ``dropped_documents`` says of a document."""
-
-    table: str
-    vbucket: int
-    reason: str
-    dropped_at: datetime
-    dropped_seqno: int
-    dropped_in_round: int
 
 
 @pytest.fixture
@@ -179,7 +165,7 @@ def test_a_dropped_collection_that_is_made_again_is_another_one(world: World) ->
 
 @pytest.mark.slow
 def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World) -> None:
-    policy = PolicySettings(dropped="soft", dropped_collections={"s.gone": "delete"})
+    policy = PolicySettings(dropped="keep", dropped_collections={"s.gone": "delete"})
     world.settings = replace(world.settings, policy=policy)
     world.write(KEYS)
     world.make("gone")
@@ -190,18 +176,13 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     world.write(KEYS[:6])
     world.run()
     assert world.keys(table) == set(KEYS[:6])
-    begin = datetime.now(UTC)
     drop(world)
     world.cluster.drop_collection("s", "gone")
     world.run()
+    gone = world.replica("gone").name
     assert world.keys(table) == set(KEYS[:6])
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:6])
-    marked = world.marks()
-    assert {key.encode() for key in marked} == set(KEYS[:6])
-    assert {each.table for each in marked.values()} == {table}
-    assert {each.reason for each in marked.values()} == {"collection dropped"}
-    assert {each.dropped_in_round for each in marked.values()} == {3}
-    assert all(begin <= each.dropped_at <= datetime.now(UTC) for each in marked.values())
+    assert world.dropped() == {table: (3, VBUCKETS, True), gone: (3, VBUCKETS, False)}
     ask(world.settings, RESYNC)
     world.make("c")
     world.write(KEYS[5:8])
@@ -209,17 +190,14 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     second = world.replica().name
     assert world.keys(table) == set(KEYS[:6])
     assert world.keys(second) == set(KEYS[5:8])
-    received_again = {key: replace(each, dropped_in_round=5) for key, each in marked.items()}
-    assert world.marks() == received_again, "it is the same drop, of the same time"
+    assert world.dropped()[table] == (3, VBUCKETS, True), "it is the same drop"
 
     def told(recipe: str) -> list[tuple[object, ...]]:
-        asked = RECIPES[recipe].replace("docs__shop__carts__a", second)
-        asked = asked.replace("documents__shop__carts__a", second.replace("docs", "documents"))
-        asked = asked.replace("docs__shop__carts__", "docs__s__c__")
+        asked = RECIPES[recipe].replace("__shop__carts__a", second.removeprefix("docs"))
+        asked = asked.replace("__shop__carts__9", table.removeprefix("docs"))
         return [tuple(row.values()) for row in world.sql(asked)]
 
-    [(kept, reason, _, documents)] = told("Documents of collections that are gone")
-    assert (kept, reason, documents) == (table, "collection dropped", 6)
+    assert (table, 3, VBUCKETS, True) in told("Collections that are gone")
     rows = [(row[0], row[2]) for row in told("A collection that was dropped and made again")]
     again = [(key.decode(), second) for key in KEYS[5:8]]
     assert sorted(rows) == sorted([*((key.decode(), table) for key in KEYS[:6]), *again])
@@ -227,7 +205,7 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
 
 def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
     """All of them while nobody runs: the next run knows their names from the log only."""
-    own = {"s": "soft", "s.gone": "delete", "s.kept": "keep"}
+    own = {"s": "delete", "s.c": "keep", "s.kept": "keep"}
     world.settings = replace(world.settings, policy=PolicySettings(dropped_collections=own))
     world.write(KEYS)
     for name in ("gone", "kept"):
@@ -242,7 +220,7 @@ def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
     world.run()
     second = world.replica().name
     assert isinstance(preview(world.settings), Idle), "the log has the names of what is gone"
-    unknown = PolicySettings(dropped_collections=own | {"s.gne": "soft"})
+    unknown = PolicySettings(dropped_collections=own | {"s.gne": "keep"})
     with pytest.raises(ConfigError, match=r"policy\.dropped_collections: found 's\.gne'.*expected"):
         preview(replace(world.settings, policy=unknown))
     assert world.keys(first) == world.keys(kept) == set(KEYS)
@@ -251,9 +229,9 @@ def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
 
 @pytest.mark.parametrize("world", [2], indirect=True)
 @pytest.mark.slow
-def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(world: World) -> None:
+def test_a_failover_that_loses_a_kept_drop_takes_it_back(world: World) -> None:
     """The cluster's manifest goes back with the node: the drop never happened in its vbuckets."""
-    world.settings = replace(world.settings, policy=PolicySettings(dropped="soft"))
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep"))
     cluster = world.cluster
     world.write(KEYS)
     world.run()
@@ -263,29 +241,25 @@ def test_a_failover_that_loses_a_soft_drop_takes_its_mark_back(world: World) -> 
     world.write([b"lost-%d" % number for number in range(8)])
     drop(world)
     world.run()
-    marked = world.marks()
-    assert {key.encode() for key in marked} == world.keys(table) > set(KEYS)
+    dropped = world.keys(table)
+    assert dropped > set(KEYS)
+    assert world.dropped() == {table: (2, VBUCKETS, True)}
 
     with cluster.bucket.lock:
         cluster.bucket.collections.take(before)
     cluster.failover(1)
     cluster.resume_replication()
     world.run()
-    assert {each.vbucket for each in marked.values()} == set(range(VBUCKETS))
-    stay = {key: each for key, each in marked.items() if each.vbucket < 2}
-    assert world.marks() == stay
+    assert world.dropped() == {table: (2, 2, True)}
+    stay = {key for key in dropped if cluster.vbucket_of(key) < 2}
     back = {key for key in KEYS if cluster.vbucket_of(key) >= 2}
-    assert world.keys(table) == back | {key.encode() for key in stay}
+    assert world.keys(table) == back | stay
 
     world.write(sorted(back)[:2])
     drop(world)
     world.run()
-    again = world.marks()
-    assert world.keys(table) == {key.encode() for key in again} == back | {k.encode() for k in stay}
-    newly = {key: each for key, each in again.items() if each.vbucket >= 2}
-    assert again == stay | newly
-    latest = max(each.dropped_at for each in marked.values())
-    assert all(each.dropped_at > latest for each in newly.values())
+    assert world.keys(table) == back | stay
+    assert world.dropped() == {table: (2, VBUCKETS, True)}
 
 
 def test_a_rollback_over_a_flush_to_a_history_with_another_one(world: World) -> None:
@@ -310,7 +284,7 @@ def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_hav
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lake whose driver passes over a flush, as one that was written before they acted."""
-    policy = PolicySettings(dropped="soft", dropped_collections={"s.gone": "delete"})
+    policy = PolicySettings(dropped="keep", dropped_collections={"s.gone": "delete"})
     world.settings = replace(world.settings, policy=policy)
     world.make("gone")
     world.write(KEYS)

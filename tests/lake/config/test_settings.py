@@ -227,10 +227,10 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
         ("[spark.conf]\na = 1", ["spark.conf", "a table of texts"]),
         (
             '[policy.dropped_collections]\n"s.c" = "remove"',
-            ["policy.dropped_collections", "'remove' for s.c", '"delete", "keep", "soft"'],
+            ["policy.dropped_collections", "'remove' for s.c", '"delete", "keep"'],
         ),
-        ('[policy.dropped_collections]\n"s.*" = "soft"', ["dropped_collections", "'s.*'", "scope"]),
-        ('[policy.dropped_collections]\ns.c = "soft"', ["dropped_collections", "a table of texts"]),
+        ('[policy.dropped_collections]\n"s.*" = "keep"', ["dropped_collections", "'s.*'", "scope"]),
+        ('[policy.dropped_collections]\ns.c = "keep"', ["dropped_collections", "a table of texts"]),
         ("[round\n", ["lake.toml", "no valid TOML"]),
     ],
 )

@@ -157,7 +157,7 @@ def test_every_recipe_is_tried() -> None:
         "Rows that a rollback took back",
         "A slowly changing dimension",
         "Collections joined at one cut",
-        "Documents of collections that are gone",  # these two: apply/test_collection_events.py
+        "Collections that are gone",  # these two: apply/test_collection_events.py
         "A collection that was dropped and made again",
     }
     assert PAGE.count("```sql") == len(RECIPES)

@@ -10,7 +10,7 @@ from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
 from dcp.lake.tables.collections import collections_of
 
 RULES = PolicySettings(
-    dropped="keep", dropped_collections={"s": "soft", "s.gone": "delete", "_default": "soft"}
+    dropped="delete", dropped_collections={"s": "keep", "s.gone": "delete", "_default": "keep"}
 )
 
 
@@ -33,7 +33,7 @@ def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
     for seen in (None, manifest(s=["c", "gone"], t=["d"]), manifest(s=[], t=[])):
         policies = policies.knowing(RULES, collections_of(seen))
     found = [policies.of(collection_id) for collection_id in (0, 8, 9, 10, 99)]
-    assert found == ["soft", "soft", "delete", "keep", "keep"]
+    assert found == ["keep", "keep", "delete", "delete", "delete"]
     policies.refuse_unknown(RULES, collections_of(manifest()))  # they were there once
 
 
