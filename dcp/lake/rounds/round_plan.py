@@ -46,6 +46,8 @@ class Outlook(Record):
     """Tables that get other typed columns."""
     without_effect: tuple[str, ...] = ()
     """Settings without effect at this bucket, with the reason."""
+    paused: str = ""
+    """Who paused the lake; empty if nobody did."""
 
     @property
     def lines(self) -> list[str]:
@@ -54,7 +56,8 @@ class Outlook(Record):
             f"  {table}: the next apply writes all rows anew, with other typed columns"
             for table in self.written_anew
         )
-        return [*again, *tables, *(f"  {setting}" for setting in self.without_effect)]
+        settings = (f"  {setting}" for setting in self.without_effect)
+        return [*again, *tables, *settings, *pause_lines(self.paused)]
 
 
 _LISTED: Final = 10

@@ -122,6 +122,10 @@ def pause_of(actions: Sequence[Action]) -> Action | None:
     return held
 
 
+def paused_by(pause: Action) -> str:
+    return f"paused by {pause.who or 'somebody'} (request {pause.id})"
+
+
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:
     """Return the vbuckets that a request names, or all.
 

@@ -23,7 +23,7 @@ from dcp.lake.apply.apply_thread import ApplyThread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import unindexed_applied
 from dcp.lake.log.changes import append_round, latest_round
-from dcp.lake.log.control import Action, Control
+from dcp.lake.log.control import Control
 from dcp.lake.log.round_records import positions_at, round_record
 from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.horizon_guard import HorizonGuard
@@ -40,7 +40,7 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, left_out_lines,
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
-from dcp.lake.run.control_requests import Requests
+from dcp.lake.run.control_requests import Requests, paused_by
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log
@@ -216,7 +216,7 @@ class Driver:
             if self.apply(plan.latest_round, force=True):
                 return cluster  # what could not be taken back must be streamed again
             self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
-            self._report.paused = "" if pause is None else _paused(pause)
+            self._report.paused = "" if pause is None else paused_by(pause)
             self._observer.idle(replace(plan, paused=self._report.paused))
             if left_out := self._report.left_out:
                 raise IncompleteRunError(
@@ -227,7 +227,7 @@ class Driver:
             return None
         if pause is not None:
             self.apply(self.received(), force=True)
-            raise StoppedError(f"the lake is {_paused(pause)}; dcplake resume ends that")
+            raise StoppedError(f"the lake is {paused_by(pause)}; dcplake resume ends that")
         if isinstance(plan, Idle):
             self._observer.idle(plan)
             stop.wait(_CHECK_SECONDS)  # for the nodes of a backfill
@@ -282,7 +282,7 @@ class Driver:
                 if (pause := self._requests.carry_out()) is not None:
                     hand_over(self.received())
                     self._outages.succeeded()
-                    return f"{PAUSED}: {_paused(pause)}"
+                    return f"{PAUSED}: {paused_by(pause)}"
                 try:
                     hand_over(self._receive(stop))
                 except (SourceError, RemoteProtocolError, SecretError):
@@ -471,7 +471,3 @@ class Driver:
         detail = "a table shows its old rows until it is streamed whole"
         stale = sorted(self._applier.stale)
         return tuple(LeftOut(vb, "stale", detail) for vb in stale if vb not in told)
-
-
-def _paused(pause: Action) -> str:
-    return f"paused by {pause.who or 'somebody'} (request {pause.id})"

@@ -2,7 +2,8 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.probe import ClusterView
+from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.typed_plan import ContractBook, typed_plan
 from dcp.lake.config.filter_settings import FilterSettings
@@ -17,6 +19,7 @@ from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
+from dcp.lake.log.control import Action, Control
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
@@ -34,6 +37,7 @@ from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
 from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
+from dcp.lake.run.control_requests import RESYNC, pause_of, paused_by, vbuckets_of
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -194,14 +198,26 @@ def _preview_of(
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
     document_filter = filter_of(lake, settings.filter, cluster.manifest)
     position = replace(lake_position(lake, settings, stale), document_filter=document_filter)
+    actions = Control(lake).actions()
+    resynced = {vb: position.state(vb).beginning_epoch(0, 0) for vb in _to_resync(lake, actions)}
+    position = replace(position, epoch_starts={**position.epoch_starts, **resynced})
     plan = plan_round(position, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}
     outlook = Outlook(
         _read_again(lake, settings, cluster, position, orders),
         _written_anew(lake, settings.apply, applied),
         without_effect,
+        "" if (pause := pause_of(actions)) is None else paused_by(pause),
     )
     return replace(plan, outlook=outlook)
+
+
+def _to_resync(lake: LakeTables, actions: Iterable[Action]) -> Iterator[int]:
+    """Yield the vbuckets that open requests let begin anew; a run refuses wrong requests."""
+    for action in actions:
+        if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
+            with suppress(ConfigError):
+                yield from vbuckets_of(action.vbuckets, lake.identity.vbucket_count)
 
 
 def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:

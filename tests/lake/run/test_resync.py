@@ -12,8 +12,8 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import ActionState, Control
 from dcp.lake.query.status import lake_status
-from dcp.lake.rounds.round_plan import ReadAgain
-from dcp.lake.run.control_requests import RESYNC, ask
+from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
+from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -41,6 +41,27 @@ VBUCKETS = 4
 
 def high(cluster: ProducerCluster) -> dict[int, int]:
     return {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_plan_sees_what_was_asked_of_the_driver(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b"1")
+        settings = settings_for(cluster, tmp_path)
+        run(settings, once=True)
+        assert isinstance(preview(settings), Idle)
+        ask(settings, RESYNC, [1, 2])
+        plan = preview(settings)
+        assert isinstance(plan, RoundPlan)
+        assert {each.vbucket for each in plan.streams} == {1, 2}
+        assert all(each.begins_epoch for each in plan.streams)
+        ask(settings, PAUSE)
+        assert "the lake is paused by " in str(preview(settings))
+        ask(settings, RESUME)
+        assert "the lake is paused by " not in str(preview(settings))
+        run(settings, once=True)
+        assert isinstance(preview(settings), Idle)
 
 
 @pytest.mark.usefixtures("lakes_in_memory")

@@ -242,9 +242,7 @@ def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake, rows: R
     frame = rows(lake.spark.createDataFrame(first), lake)
     with pytest.raises(FencedError, match=r"round 1 .* by writer writer-1"):
         append_round(lake, frame, 1, "the loser")
-    with pytest.raises(
-        FencedError, match="another driver writes to this lake: found newest"
-    ):
+    with pytest.raises(FencedError, match="another driver writes to this lake: found newest"):
         append_round(lake, frame, 1, "the loser", verify=False)  # as if both had looked at once
     with pytest.raises(LakeError, match=r"round 3: found newest round 1"):
         append_round(lake, frame, 3, "writer-1")
