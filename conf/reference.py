@@ -14,11 +14,11 @@ from typer.main import get_command
 
 from dcp.cli.main import GROUPS, command
 from dcp.errors import DcplakeError
-from dcp.setting_keys import describe_expected
 from dcp.lake.config.settings import SECTIONS
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX
 from dcp.protocol.negotiation import CONTROL_TERMS, FEATURE_TERMS
+from dcp.setting_keys import describe_expected
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 _HELP_WIDTH: Final = 100
