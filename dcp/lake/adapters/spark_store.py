@@ -189,6 +189,8 @@ class SparkStore:
         try:
             if not takes_files(table.place, read):
                 return None
+        except StoreUnavailableError:  # Spark could not write to it either
+            raise
         except SetupError as failure:
             if self.location.schema is None:
                 raise

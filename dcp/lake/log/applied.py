@@ -137,7 +137,9 @@ def unindexed_applied(
     missing. So it looks back over few commits of each table, and over more if none of those is
     listed.
     """
-    recent = {replica.name: _recent(lake, replica.name, FEW) for replica in replicas}
+    names = [replica.name for replica in replicas]
+    found_in = lake.store.for_each(lambda table: _recent(lake, table, FEW), names)
+    recent = dict(zip(names, found_in, strict=True))
     listed = _listed(lake, recent)
     if unknown := [table for table, found in recent.items() if listed.isdisjoint(found)]:
         recent |= {table: _recent(lake, table, WINDOW) for table in unknown}

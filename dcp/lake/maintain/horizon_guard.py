@@ -22,7 +22,7 @@ from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import FEW, HEARTBEAT, history
 from dcp.lake.tables.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
+from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, ReplicaTable, replicas_in
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ def wrong_properties(
     lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
 ) -> dict[str, dict[str, str]]:
     found = {}
-    for table in ("changes", *(replica.name for replica in replicas)):
+    for table in (CHANGES_TABLE, *(replica.name for replica in replicas)):
         properties = lake.table(table).properties()
         wrong = {name: properties.get(name, "") for name in horizon.differing(properties)}
-        if table == "changes" and properties.get(RECORDED) != horizon.recorded:
+        if table == CHANGES_TABLE and properties.get(RECORDED) != horizon.recorded:
             wrong[RECORDED] = properties.get(RECORDED, "")
         if wrong:
             found[table] = wrong
@@ -73,8 +73,6 @@ _LOOK_BACK: Final = 500
 
 Nobody needs old versions of ``changes``: its VACUUMs do no harm.
 """
-
-_LOG = logging.getLogger(__name__)
 
 
 def look_back(lake: LakeTables) -> int:
@@ -106,7 +104,7 @@ class HorizonGuard:
         refuse_tampered_log(lake, commits)
         statuses = {each.name: replica_status(lake, each, look_back(lake)) for each in replicas}
         refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
-        self._newest["changes"] = commits[0].horizon_time
+        self._newest[CHANGES_TABLE] = commits[0].horizon_time
         for table, status in statuses.items():
             self._newest[table] = status.lineage.commits[0].horizon_time
             for vacuum in short_vacuums(table, status.lineage.commits, self._horizon, now):
@@ -119,7 +117,7 @@ class HorizonGuard:
         The thread that applies to a replica calls this in its session: a beat names the rows'
         apply. The newest version's age is asked for only if it may be old.
         """
-        table = "changes" if replica is None else replica.name
+        table = CHANGES_TABLE if replica is None else replica.name
         begin = datetime.now(UTC) - timedelta(seconds=self._horizon.heartbeat_seconds)
         if table in self._newest and self._newest[table] > begin:
             return False
@@ -147,7 +145,7 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
     """
     told: dict[str, Any] = {}
     if replica is None:
-        table, commits = "changes", history(lake.changes)
+        table, commits = CHANGES_TABLE, history(lake.changes)
         refuse_tampered_log(lake, commits)
         version = commits[0].version
     else:

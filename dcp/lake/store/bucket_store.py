@@ -32,11 +32,15 @@ class _Bucket:
         self._last: dict[str, str] = {}
 
     def options(self) -> dict[str, str]:
+        # A file that is replaced may be empty, or gone, for a moment: of options, or of a profile.
         try:
-            self._last = with_secrets(self._url, self._way)
-        except SecretError:  # a file that is replaced may be empty, or gone, for a moment
+            found = with_secrets(self._url, self._way)
+        except SecretError:
             if not self._last:
                 raise
+            return dict(self._last)
+        if KEYS[0] in found or KEYS[0] not in self._last:
+            self._last = found
         return dict(self._last)
 
     def __call__(self) -> dict[str, Any]:

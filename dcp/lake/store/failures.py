@@ -44,6 +44,7 @@ UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
 
 _BY_OBSTORE: Final = r"Error performing [A-Z]+"
 """Begins the message of obstore and delta-rs for a failed request; the URL follows."""
+_BY_METADATA: Final = rf"{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
 _CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
 """obstore wraps an error of ours so, raised when it asked for keys."""
 _BY_STORE: Final = (
@@ -91,10 +92,16 @@ CAUSES: Final = (
         *_OVERWRITES,
     ),
     Cause(
+        re.compile(rf"{_BY_METADATA}[^\n]*[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)"),
+        StoreUnavailableError,
+        "the metadata service, which gives this machine's keys, does not answer",
+        "run again when it does: nothing that is committed is lost",
+    ),
+    Cause(
         re.compile(
             r"CredentialInitializationException: (lake\.storage_options\.\w+: [\w ]+)"
             r"|NoAwsCredentialsException|NoAuthWithAWSException"
-            rf"|{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
+            rf"|{_BY_METADATA}"
         ),
         StoreRefusedError,
         "found no credentials for the object store",
@@ -123,7 +130,10 @@ CAUSES: Final = (
         "below lake.root",
     ),
     Cause(
-        re.compile(r"NoSuchBucketException|UnknownStoreException|<Code>NoSuchBucket</Code>"),
+        re.compile(
+            "NoSuchBucketException|UnknownStoreException"
+            "|<Code>(?:NoSuchBucket|ContainerNotFound)</Code>"
+        ),
         SetupError,
         "found no such bucket",
         "make it (dcplake makes none), or name another in lake.root; see the endpoint in "
@@ -132,10 +142,11 @@ CAUSES: Final = (
     Cause(
         re.compile(
             r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
-            r"|\(Service: S3, (Status Code: (?:5\d\d|409))\b"
+            r"|\(Service: S3, (Status Code: (?:5\d\d|40[89]|429))\b"
             rf"|{_BY_OBSTORE} [^\n]*"
-            r"(?:[Ss]tatus code: ((?:5\d\d|429)\b[^:\n]*)|HTTP error: [^\n]*"
-            rf"|status code: 409\b{_ITS_CODE}(ConditionalRequestConflict|OperationAborted)\b)"
+            r"(?:[Ss]tatus code: ((?:5\d\d|408|425|429)\b[^:\n]*)|HTTP error: [^\n]*"
+            rf"|status code: 40[09]\b{_ITS_CODE}"
+            r"(ConditionalRequestConflict|OperationAborted|RequestTimeout)\b)"
         ),
         StoreUnavailableError,
         *UNAVAILABLE,

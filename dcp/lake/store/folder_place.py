@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import pyarrow as pa
 from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
 
 _LOG = logging.getLogger(__name__)
-_commit_locks: Final[defaultdict[Path, Lock]] = defaultdict(Lock)
+_commit_locks: Final[dict[str, Lock]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class FolderPlace(TablePlace):
 
     def commits_held_back(self) -> AbstractContextManager[object]:
         """Lock: in a folder Spark looks for a file, and then renames its own onto it."""
-        return _commit_locks[self.path]
+        return _commit_locks.setdefault(str(self.path), Lock())
 
     def prepare_checkpoint(self) -> None:
         """Remove the last checkpoint's checksum, too.

@@ -225,7 +225,9 @@ class ObjectPlace(TablePlace):
             found = obstore.get(self._store, self._commit_path(version))
             written = found.meta["last_modified"].timestamp()
             return CommitFile(version, int(written * 1000), bytes(found.bytes()))
-        except FileNotFoundError:
+        except FileNotFoundError as missing:
+            if "<Code>NoSuchBucket</Code>" in str(missing):
+                raise
             return None
 
     def _below(self, prefix: str) -> Iterator[tuple[str, datetime]]:

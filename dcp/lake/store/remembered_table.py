@@ -1,8 +1,8 @@
 """Remembers what was read of a table's log, so that only what is new is read again."""
 
 import json
+import logging
 from collections.abc import Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from threading import Lock
@@ -12,6 +12,8 @@ from deltalake import DeltaTable as StoredTable  # Spark has a class of that nam
 
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.place import TablePlace, with_times
+
+_LOG = logging.getLogger(__name__)
 
 _MOST_REMEMBERED: Final = 500
 
@@ -102,8 +104,10 @@ class RememberedTables:
     def _read(self, place: TablePlace, name: str) -> RememberedTable:
         known, read_at, is_known = self._tables.pop(name, None), self.looks.tick(), False
         if known is not None:
-            with suppress(Exception):  # of many classes; reading it all anew says what is wrong
+            try:
                 is_known = known.catch_up(place)
+            except Exception as failure:  # of many classes; reading it anew says what is wrong
+                _LOG.debug("%s: read anew: %s: %s", place, type(failure).__name__, failure)
         if known is not None and is_known:
             known.read_at = read_at
         else:

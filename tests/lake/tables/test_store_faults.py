@@ -20,17 +20,25 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
-from dcp.errors import DcplakeError, LakeError, SecretError, SetupError, StoreUnavailableError
+from dcp.errors import (
+    DcplakeError,
+    LakeError,
+    SecretError,
+    SetupError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.spark_table import SparkTable
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
+from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs
 from dcp.lake.spark.failures import known_error
 from dcp.lake.store import bucket_store, trial
 from dcp.lake.store.data_file import DataFile, DataFileWriter
-from dcp.lake.store.failures import store_error
+from dcp.lake.store.failures import CAUSES, named_cause, store_error
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
@@ -582,3 +590,87 @@ def test_spark_alone_reads_a_name_that_delta_rs_decodes(server: ObjectStore, nam
     root = f"s3://{BUCKET}/{name}"
     location = LakeLocation(root=root, way=lambda _: server.place("").way)
     assert location.place("t") is None
+
+
+def test_a_profile_that_becomes_empty_leaves_all_readers_the_last_key(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who opens the table would take the machine's role, perhaps another identity."""
+    profile = tmp_path / "credentials"
+    secret = Path(table.store.options["secret_access_key_file"]).read_text()
+    keys = f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret}\n"
+    profile.write_text(f"[default]\n{keys}")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    options = {name: table.store.options[name] for name in ("endpoint", "allow_http")}
+    way = options_of_delta_rs(f"s3://{BUCKET}", options, {})
+    assert way is not None
+    place = ObjectPlace(table.place.url, way)
+    lake_table = table_at(place)
+    assert lake_table.rows("round", "true") == []
+    profile.write_text("")
+    lake_table.append(CHANGES_ROW, {})
+    profile.unlink()
+    assert table_at(place).rows("round", "true") == [{"round": 2}]
+    monkeypatch.setattr(bucket_store, "_KEYS_LAST", timedelta(0))
+    keys_of = bucket_store._bucket(f"s3://{BUCKET}", tuple(sorted(way.items())))
+    assert keys_of()["access_key_id"] == ACCESS_KEY
+
+
+_FAILED = "GenericError: Error performing PUT https://b/x in 1s - Server returned non-2xx status "
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        (f"{_FAILED}code: 408 Request Timeout: ", StoreUnavailableError),
+        (f"{_FAILED}code: 400 Bad Request: <Error><Code>RequestTimeout<", StoreUnavailableError),
+        (f"{_FAILED}code: 400 Bad Request: <Error><Code>InvalidRequest<", StoreRefusedError),
+        ("x (Service: S3, Status Code: 429, Request ID: 1)", StoreUnavailableError),
+        ("x (Service: S3, Status Code: 408, Request ID: 1)", StoreUnavailableError),
+        (f"{_FAILED}code: 404 Not Found: <Error><Code>ContainerNotFound</Code>", SetupError),
+        ("Error performing PUT http://169.254.169.254/x in 5s - connect error", StoreRefusedError),
+        (
+            "Error performing PUT http://169.254.169.254/x in 5s - Server returned non-2xx status "
+            "code: 503 Service Unavailable: ",
+            StoreUnavailableError,
+        ),
+    ],
+)
+def test_what_is_an_outage_and_what_is_refused(told: str, error: type[DcplakeError]) -> None:
+    found = named_cause(told, "the lake", CAUSES)
+    assert type(found) is error, found
+
+
+def test_a_bucket_that_is_gone_is_told_as_that(table: Table) -> None:
+    gone = replace(table.place, url=f"s3://no-such-bucket/{table.prefix}")
+    with pytest.raises(FileNotFoundError, match="NoSuchBucket") as failure:
+        list(gone.read_commits([0]))
+    assert "found no such bucket" in str(store_error(failure.value, "the lake"))
+
+
+def test_a_catalogs_table_is_not_left_to_spark_where_its_store_is_away(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = LakeLocation(schema="s", way=lambda _: table.place.way)
+    store = SparkStore(no_spark, catalog)
+    monkeypatch.setattr(SparkTable, "location", lambda *_: table.place.url)
+    monkeypatch.setattr("dcp.lake.adapters.spark_store.log_store_of", lambda *_: LOG_STORE)
+    store = replace(store, start_spark=Mock())
+    assert store.place_of_files("t") is not None
+
+    def away(*_: object) -> bool:
+        raise StoreUnavailableError("the store is away")
+
+    monkeypatch.setattr("dcp.lake.adapters.spark_store.takes_files", away)
+    with pytest.raises(StoreUnavailableError, match="is away"):
+        store.place_of_files("t")
+
+
+def test_all_places_of_a_folder_share_a_lock(tmp_path: Path) -> None:
+    one, other = FolderPlace(tmp_path / "t"), FolderPlace(tmp_path / "t")
+    assert one.commits_held_back() is other.commits_held_back()
+    assert one.commits_held_back() is not FolderPlace(tmp_path / "u").commits_held_back()
