@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
-from dcp.cli.options.values import byte_count_option, seconds_option
+from dcp.cli.options.values import byte_count_option, number_option, seconds_option
 from dcp.setting_keys import Section
 
 Run = Callable[..., int]
@@ -60,4 +60,4 @@ def _option(kind: Any, setting: Field[Any]) -> Any:
         return seconds_option(meaning)
     if kind in (Path, Path | None):
         return Option(metavar="FOLDER", help=meaning)
-    return Option(min=least, max=most, help=meaning)
+    return number_option(meaning, least, most) if kind is int else Option(help=meaning)

@@ -37,20 +37,32 @@ def name(text: str) -> str:
 
 def byte_count_option(meaning: str, least: int = 0, most: int | None = None) -> Any:
     """Return an option whose value is a size in bytes."""
+    return number_option(meaning, least, most, metavar="BYTES", kind="a number of bytes")
+
+
+def number_option(
+    meaning: str,
+    least: int,
+    most: int | None,
+    *,
+    metavar: str = "N",
+    kind: str = "a whole number",
+) -> Any:
+    """Return an option whose value is a whole number in these bounds."""
 
     def parse(value: str | int) -> int:
         text = str(value)
         if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+            meant = bytes_meant(text) if metavar == "BYTES" else ""
             raise BadParameter(
-                f"found {text!r}{bytes_meant(text)}, expected a number of bytes, up to "
-                f"{_MOST_DIGITS} digits"
+                f"found {text!r}{meant}, expected {kind}, up to {_MOST_DIGITS} digits"
             )
         if int(text) < least or (most is not None and int(text) > most):
             bounds = f"{least} or more" if most is None else f"{least} to {most}"
-            raise BadParameter(f"found {text} bytes, expected {bounds}")
+            raise BadParameter(f"found {text}, expected {bounds}")
         return int(text)
 
-    return Option(parser=parse, metavar="BYTES", help=meaning)
+    return Option(parser=parse, metavar=metavar, help=meaning)
 
 
 def seconds_option(meaning: str) -> Any:

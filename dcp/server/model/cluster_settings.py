@@ -99,9 +99,9 @@ class ClusterSettings(Section):
     """Fixes the uuids of vbuckets and bucket; None makes them random."""
     checkpoint_items: int = key(
         10_000,
-        "Items that a checkpoint may hold. A stream that starts below what memory has reads a disk "
-        "snapshot first.",
-        least=1,
+        "Items that a checkpoint may hold; it has room for one at least. A stream that starts "
+        "below what memory has reads a disk snapshot first.",
+        least=0,
     )
     checkpoint_quota_bytes: int = key(
         256 * 1024 * 1024,

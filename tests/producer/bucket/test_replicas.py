@@ -44,7 +44,7 @@ def _row(client: RawClient) -> Any:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"nodes": 9, "replicas": 4}, "replicas: found 4, expected 0 to 3"),
+        ({"nodes": 9, "replicas": 4}, "replicas: found 4 .int., expected an integer from 0 to 3"),
         ({"nodes": 2, "replicas": -1}, "replicas: found -1"),
     ],
 )
