@@ -86,5 +86,5 @@ def test_no_order_of_steps_exceeds_the_bound_or_takes_all(
 
 
 def test_none_at_all_is_refused() -> None:
-    with pytest.raises(ConfigError, match="streams: found at most 0"):
+    with pytest.raises(ConfigError, match="max_streams: found 0"):
         ClusterSettings(max_streams=0)
