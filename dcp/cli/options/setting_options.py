@@ -60,4 +60,7 @@ def _option(kind: Any, setting: Field[Any]) -> Any:
         return seconds_option(meaning)
     if kind in (Path, Path | None):
         return Option(metavar="FOLDER", help=meaning)
-    return number_option(meaning, least, most) if kind is int else Option(help=meaning)
+    if kind is not int:
+        return Option(help=meaning)
+    bounds = "" if most is None else f" ({least} to {most})"
+    return number_option(meaning + bounds, least, most)

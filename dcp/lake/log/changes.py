@@ -208,7 +208,10 @@ def _read_back(
             _committed_writers.add(writer_id)
             return commit
     if failure is None or newest >= round_number:
-        winner = next((f", {each}" for each in commits if each.round == round_number), "")
+        winner = next(
+            (f", {each} by writer {each.writer}" for each in commits if each.round == round_number),
+            "",
+        )
         raise FencedError(
             f"another driver writes to this lake: found newest round {newest}{winner}, expected "
             f"round {round_number} by our writer {writer_id}; this driver stops"

@@ -192,9 +192,11 @@ JOIN (SELECT e.vbucket, told.collection_id, min(round) FILTER (WHERE {drop}) AS 
               from_json(detail, 'event STRING, collection_id BIGINT') AS told
             FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)}) e
       LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno)) AS forks
-                 FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno > 0
+                 FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
                  GROUP BY vbucket) b ON e.vbucket = b.vbucket
-      WHERE NOT coalesce(exists(b.forks, f -> {dead_by_sql("f", "e")}), false)
+      WHERE NOT coalesce(exists(b.forks, f -> {dead_by_sql("f", "e")} AND f.seqno > 0
+          AND NOT exists(b.forks, z -> z.seqno = 0 AND z.epoch > e.epoch AND z.epoch < f.epoch)),
+        false)
       GROUP BY e.vbucket, told.collection_id) d
   ON d.collection_id = t.collection_id AND d.newest.is_drop
 GROUP BY t.table, t.collection_id"""

@@ -56,6 +56,9 @@ _TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _ITS_CODE: Final = r"[^<]*(?:<\?[^<]*)?<Error>\s*<Code>"
 """Stands before the code of an S3 error."""
+NO_BUCKET: Final = re.compile(
+    "NoSuchBucketException|UnknownStoreException|<Code>(?:NoSuchBucket|ContainerNotFound)</Code>"
+)
 _KNOWN_TO_SPARK: Final = re.compile(
     rf"redirect without LOCATION|{_ITS_CODE}AuthorizationHeaderMalformed"
 )
@@ -130,10 +133,7 @@ CAUSES: Final = (
         "below lake.root",
     ),
     Cause(
-        re.compile(
-            "NoSuchBucketException|UnknownStoreException"
-            "|<Code>(?:NoSuchBucket|ContainerNotFound)</Code>"
-        ),
+        NO_BUCKET,
         SetupError,
         "found no such bucket",
         "make it (dcplake makes none), or name another in lake.root; see the endpoint in "

@@ -16,6 +16,7 @@ from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PARTS
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.bucket_store import bucket_options, bucket_store
+from dcp.lake.store.failures import NO_BUCKET
 from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
 from dcp.lake.store.trial import StoreTrial, put_if_absent, require_conditional_writes
 
@@ -226,7 +227,7 @@ class ObjectPlace(TablePlace):
             written = found.meta["last_modified"].timestamp()
             return CommitFile(version, int(written * 1000), bytes(found.bytes()))
         except FileNotFoundError as missing:
-            if "<Code>NoSuchBucket</Code>" in str(missing):
+            if NO_BUCKET.search(str(missing)):
                 raise
             return None
 
