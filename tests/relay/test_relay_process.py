@@ -129,7 +129,12 @@ def test_what_cannot_be(
         (["--upstream", seed, *usual[:-1], "nowhere"], password, 2, "--listen: found 'nowhere'"),
         (["--upstream", other.seeds[0], *usual], password, 2, "vbuckets: found 4, expected 8"),
         (["--upstream", same_count.seeds[0], *usual], password, 2, "bucket uuid: found"),
-        (["--upstream", seed, *usual, "--window-bytes", "0"], password, 2, "--window-bytes: found 0"),
+        (
+            ["--upstream", seed, *usual, "--window-bytes", "0"],
+            password,
+            2,
+            "--window-bytes: found 0",
+        ),
         (["--upstream", seed, *usual, "--listen-user", "u"], password, 2, "--listen-user"),
         (["--upstream", seed, *usual, "--ca-file", "/nowhere"], password, 2, "CA file '/nowhere'"),
     ):
