@@ -126,9 +126,7 @@ def plan_round(
         read = None if backfill is None else backfill.read(vbucket)
         starts = goal is not None and not position.has_started(vbucket)
         if starts and not isinstance(restarted, BlockedRollback):
-            planned = _starting_now(
-                restarted or state, cluster, skip or {}, begins_epoch=restarted is not None
-            )
+            planned = _starting_now(restarted or state, cluster, skip or {})
         elif read is not None:
             planned = _backfill_stream(vbucket, state, restarted, read)
         else:
@@ -136,21 +134,15 @@ def plan_round(
                 goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
             elif goal is not None and not is_behind(state, goal):
                 continue
-            planned = _stream_or_reason(
-                vbucket,
-                state if restarted is None else restarted,
-                goal,
-                cluster,
-                skip or {},
-                begins_epoch=restarted is not None,
-            )
+            planned = _stream_or_reason(vbucket, restarted or state, goal, cluster, skip or {})
         if isinstance(planned, LeftOut):
             left_out.append(planned)
         else:
             # With the filter in its state: all present rows passed it, or there are none.
             fingerprint = position.document_filter.fingerprint
-            state = replace(planned.state, filter_fingerprint=fingerprint)
-            streams.append(replace(planned, state=state))
+            begun = replace(planned.state, filter_fingerprint=fingerprint)
+            begins_epoch = begun.epoch > state.epoch
+            streams.append(replace(planned, state=begun, begins_epoch=begins_epoch))
     if all(_may_wait(stream, position, cluster) for stream in streams):
         return Idle(
             position.lake_id,
@@ -241,25 +233,18 @@ def _backfill_stream(
         restarted = state.beginning_epoch(0, 0)
     if isinstance(restarted, BlockedRollback):
         return LeftOut(vbucket, restarted.reason, restarted.detail)
-    begins = restarted is not None
-    return StreamPlan(restarted or state, read.node, read.high_seqno, begins, is_backfill=True)
+    return StreamPlan(restarted or state, read.node, read.high_seqno, is_backfill=True)
 
 
 def _starting_now(
-    state: VbucketProgress,
-    cluster: "ClusterView",
-    skip: Mapping[int, LeftOut],
-    *,
-    begins_epoch: bool,
+    state: VbucketProgress, cluster: "ClusterView", skip: Mapping[int, LeftOut]
 ) -> StreamPlan | LeftOut:
     """Return the stream of a vbucket from the high seqno of its node; the round records that."""
     seqno, log = cluster.high_seqnos.get(state.vbucket), cluster.failover_logs.get(state.vbucket)
     if seqno is None or log is None:
-        return _stream_or_reason(state.vbucket, state, None, cluster, skip, begins_epoch=False)
+        return _stream_or_reason(state.vbucket, state, None, cluster, skip)
     started = state.starting_at(log, seqno)
-    return _stream_or_reason(
-        state.vbucket, started, seqno, cluster, skip, begins_epoch=begins_epoch
-    )
+    return _stream_or_reason(state.vbucket, started, seqno, cluster, skip)
 
 
 def _stream_or_reason(
@@ -268,8 +253,6 @@ def _stream_or_reason(
     goal: int | None,
     cluster: "ClusterView",
     skip: Mapping[int, LeftOut],
-    *,
-    begins_epoch: bool,
 ) -> StreamPlan | LeftOut:
     if vbucket in skip:
         return skip[vbucket]
@@ -283,7 +266,7 @@ def _stream_or_reason(
     if goal is None:
         detail = f"{node} did not tell its high seqno, or its branch"
         return LeftOut(vbucket, "no high seqno", detail)
-    return StreamPlan(state, node, goal, begins_epoch)
+    return StreamPlan(state, node, goal)
 
 
 def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:
