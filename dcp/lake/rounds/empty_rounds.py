@@ -8,7 +8,6 @@ that a position stays near the high seqno: a failover or a purge then finds it t
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from dcp.lake.tables.round_record import Outcome, VbucketReport
@@ -18,21 +17,14 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 _MOST_DOUBLINGS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """The number of rounds in a row that brought a vbucket nothing, and the end of its wait."""
-
-    rounds: int
-    until: float
-
-
 class EmptyRounds:
     """Knows one run's waiting vbuckets; the caller gives ``now``, of ``time.monotonic``."""
 
     def __init__(self, interval_seconds: float) -> None:
         """The wait multiplies ``interval_seconds``, the least time between two rounds."""
         self._interval_seconds = interval_seconds
-        self._waits: dict[int, _Wait] = {}
+        self._waits: dict[int, tuple[int, float]] = {}
+        """How many rounds in a row brought a vbucket nothing, and the end of its wait."""
 
     def learn(self, reports: Iterable[VbucketReport], now: float) -> None:
         for report in reports:
@@ -40,11 +32,10 @@ class EmptyRounds:
             if report.rows or not is_done:
                 self._waits.pop(report.vbucket, None)
                 continue
-            before = self._waits.get(report.vbucket)
-            rounds = 1 if before is None else before.rounds + 1
-            wait_seconds = self._interval_seconds * (2 ** min(rounds - 1, _MOST_DOUBLINGS) - 1)
+            rounds, _ = self._waits.get(report.vbucket, (0, now))
+            wait_seconds = self._interval_seconds * (2 ** min(rounds, _MOST_DOUBLINGS) - 1)
             until = now + min(wait_seconds, LONGEST_WAIT_SECONDS)
-            self._waits[report.vbucket] = _Wait(rounds, until)
+            self._waits[report.vbucket] = rounds + 1, until
 
     def waiting(self, now: float) -> frozenset[int]:
-        return frozenset(vbucket for vbucket, wait in self._waits.items() if now < wait.until)
+        return frozenset(vbucket for vbucket, (_, until) in self._waits.items() if now < until)
