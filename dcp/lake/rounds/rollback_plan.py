@@ -40,12 +40,9 @@ class RollbackPolicy(StrEnum):
 class RollbackTarget:
     """The rollback target: a complete seqno of at most ``seqno``, on one of these branches."""
 
-    seqno: int
-    log: FailoverLog | None
+    seqno: int = 0
+    log: FailoverLog | None = None
     """Tells which branch holds a seqno."""
-
-    def uuid_at(self, seqno: int) -> int:
-        return 0 if self.log is None else self.log.uuid_at(seqno)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +61,36 @@ def plan_rollback(
     ``complete_seqnos`` are reached snapshot ends on its live history; too high ones may be among
     them.
     """
-    if state.order is None:
+    if (order := state.order) is None:
         raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")
     if policy is RollbackPolicy.FAIL:
         return BlockedRollback(
             "rollback",
-            f"{state.order}; policy.rollback is fail: set it to rewrite or resync, or run "
+            f"{order}; policy.rollback is fail: set it to rewrite or resync, or run "
             f"dcplake resync --vbuckets {state.vbucket} (dcplake plan says how much that is)",
         )
     target = rollback_target(state, policy)
     complete = (each for each in complete_seqnos if each <= target.seqno)
     seqno = max([state.started_below(target.seqno), *complete])
-    if seqno == 0:
-        return _begun(state, 0, 0)
-    return _begun(state, seqno, target.uuid_at(seqno))
+    vb_uuid = target.log.uuid_at(seqno) if seqno and target.log is not None else 0
+    is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
+    is_fruitless = is_refused_again or seqno == state.caught_up_seqno == 0
+    if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
+        return BlockedRollback(
+            "rollback without progress",
+            f"{order}, again, although nothing was read since the last order; the node does not "
+            f"follow the protocol, or lost more than it says: "
+            f"dcplake resync --vbuckets {state.vbucket} streams it again from the beginning",
+        )
+    return state.beginning_epoch(seqno, vb_uuid, is_fruitless=is_fruitless)
 
 
 def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackTarget:
     order = state.order
     assert order is not None
-    if policy is RollbackPolicy.RESYNC:
-        return RollbackTarget(0, None)
     ours, theirs = state.failover_log, order.failover_log
-    if ours is None:
-        return RollbackTarget(0, None)
+    if policy is RollbackPolicy.RESYNC or ours is None:
+        return RollbackTarget()
     if order.to_seqno == 0 and order.is_for_unknown_branch and theirs is not None:
         return common_history(ours, theirs, state.position.seqno)
     return RollbackTarget(order.to_seqno, ours)
@@ -113,7 +116,7 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ro
                 seqno = our_end if their_end is None else min(our_end, their_end)
             shared.append(entry)
         our_end = min(our_seqno, entry.seqno)
-    return RollbackTarget(seqno, FailoverLog(tuple(shared))) if shared else RollbackTarget(0, None)
+    return RollbackTarget(seqno, FailoverLog(tuple(shared))) if shared else RollbackTarget()
 
 
 def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int | None:
@@ -126,18 +129,3 @@ def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int | None:
     if ours is None or not start_seqno:
         return start_seqno
     return common_history(ours, log, start_seqno).seqno
-
-
-def _begun(state: VbucketProgress, seqno: int, vb_uuid: int) -> VbucketProgress | BlockedRollback:
-    order = state.order
-    assert order is not None
-    is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
-    is_fruitless = is_refused_again or seqno == state.caught_up_seqno == 0
-    if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
-        return BlockedRollback(
-            "rollback without progress",
-            f"{order}, again, although nothing was read since the last order; the node does not "
-            f"follow the protocol, or lost more than it says: "
-            f"dcplake resync --vbuckets {state.vbucket} streams it again from the beginning",
-        )
-    return state.beginning_epoch(seqno, vb_uuid, is_fruitless=is_fruitless)
