@@ -157,7 +157,7 @@ class TaskReceiver:
                     self._take(delivery)
             waiting = (self.results[vbucket] for vbucket in self._open)
             for stop in list(self._policy.stops(waiting, self._consumer)):
-                self._stop_by(stop)
+                self._end(stop)
             if self._flusher.is_due():
                 yield from self._hand_over()
         yield from self._hand_over()
@@ -172,7 +172,7 @@ class TaskReceiver:
         ]
         closes = len(over) < len(self._open)  # otherwise the connections end with the task
         for stop in list(self._policy.out_of_budget(over, self._consumer, self._round)):
-            self._stop_by(stop, closes=closes)
+            self._end(stop, closes=closes)
 
     def _wait_seconds(self) -> float:
         now = monotonic()
@@ -204,7 +204,7 @@ class TaskReceiver:
         for vbucket in moved & self._open:
             result = self.results[vbucket]
             if result.position.complete_seqno >= result.plan.target_seqno:
-                self._end(result, Outcome.REACHED)
+                self._end(VbucketStop(vbucket, Outcome.REACHED))
 
     def _learn(self, event: Event, node: NodeAddress) -> None:
         match event:
@@ -235,8 +235,8 @@ class TaskReceiver:
                 self._roll_back(event)
                 return
             case VbucketStopped():
-                result = self.results[event.vbucket]
-                self._end(result, Outcome.STOPPED, str(event.reason), event.detail)
+                reason = str(event.reason)
+                self._end(VbucketStop(event.vbucket, Outcome.STOPPED, reason, event.detail))
                 return
             case SnapshotStarted() if event.purge_seqno is not None:
                 self.results[event.vbucket].purge_seqno = event.purge_seqno
@@ -247,35 +247,23 @@ class TaskReceiver:
         self._batches.add_stream_event(event, self._access.dropped)
 
     def _roll_back(self, event: RollbackOrdered) -> None:
-        result = self.results[event.vbucket]
         requested = event.requested
         order = RollbackOrder(
             requested.seqno, event.seqno, requested.vb_uuid, self._server_logs.get(event.vbucket)
         )
         self._batches.add_event(RowKind.ROLLBACK, event.vbucket, rollback=plain(order))
-        result.order = order
-        self._end(result, Outcome.ROLLBACK, "rollback", str(order))
+        self.results[event.vbucket].order = order
+        self._end(VbucketStop(event.vbucket, Outcome.ROLLBACK, "rollback", str(order)))
 
     # When a vbucket ends
 
-    def _end(
-        self,
-        result: StreamResult,
-        outcome: Outcome,
-        reason: str = "",
-        detail: str = "",
-        *,
-        closes: bool = True,
-    ) -> None:
+    def _end(self, stop: VbucketStop, *, closes: bool = True) -> None:
         """End a vbucket's part at its present position; an open stream brings nothing more."""
-        result.end(outcome, reason, detail)
-        self._open.discard(result.plan.vbucket)
-        if closes:
-            self._consumer.stop_stream(result.plan.vbucket)
-
-    def _stop_by(self, stop: VbucketStop, *, closes: bool = True) -> None:
         result = self.results[stop.vbucket]
-        self._end(result, stop.outcome, stop.reason, stop.detail, closes=closes)
+        result.outcome, result.reason, result.detail = stop.outcome, stop.reason, stop.detail
+        self._open.discard(stop.vbucket)
+        if closes:
+            self._consumer.stop_stream(stop.vbucket)
 
     # What goes to Spark
 

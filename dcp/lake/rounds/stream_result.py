@@ -38,6 +38,7 @@ class StreamResult:
     """The full window then waited for this stage, most of the time."""
     order: RollbackOrder | None = None
     outcome: Outcome | None = None
+    """It gets no more rows in this round."""
     reason: str = ""
     detail: str = ""
 
@@ -45,10 +46,6 @@ class StreamResult:
     def position(self) -> Position:
         """The position behind the last taken row."""
         return self.position_of(self.plan.vbucket)
-
-    def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
-        """Note the outcome of this vbucket, which gets no more rows in this round."""
-        self.outcome, self.reason, self.detail = outcome, reason, detail
 
     def state(self, round_number: int) -> VbucketProgress:
         begun = self.plan.state
