@@ -18,7 +18,7 @@ PySpark finds the format by itself, in ``pyspark_dcp``. It looks with the Python
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
@@ -152,13 +152,6 @@ class DcpSource(DataSource):
         return DcpReader(settings, access, wants_documents)
 
 
-@dataclass(frozen=True)
-class TaskPartition(InputPartition):
-    """One task's vbuckets, without secrets."""
-
-    task: TaskPlan
-
-
 class DcpReader(DataSourceReader):
     def __init__(self, settings: Settings, access: SourceAccess, wants_documents: bool) -> None:
         self._settings = settings
@@ -166,7 +159,7 @@ class DcpReader(DataSourceReader):
         self._wants_documents = wants_documents
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the reading of all that the cluster holds now.
+        """Plan the reading of all that the cluster holds now; each value is a `TaskPlan`.
 
         Raises:
             NodeUnavailableError: some vbuckets cannot be read.
@@ -182,7 +175,7 @@ class DcpReader(DataSourceReader):
             raise NodeUnavailableError(
                 "some vbuckets cannot be read:\n" + "\n".join(left_out_lines(plan.left_out))
             )
-        return [] if isinstance(plan, Idle) else [TaskPartition(task) for task in plan.tasks]
+        return [] if isinstance(plan, Idle) else [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task.
@@ -190,8 +183,7 @@ class DcpReader(DataSourceReader):
         Raises:
             NodeUnavailableError: a vbucket ended before its target.
         """
-        assert isinstance(partition, TaskPartition)
-        changes = self._changes(partition.task)
+        changes = self._changes(partition.value)
         yield from current_documents(changes) if self._wants_documents else changes
 
     def _changes(self, task: TaskPlan) -> Iterator[pa.RecordBatch]:
