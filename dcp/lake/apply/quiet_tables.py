@@ -5,34 +5,12 @@ would cost some queries a table.
 """
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from typing import Final
 
 from dcp.lake.log.epochs import changed_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A table version, and the round up to which it has nothing pending."""
-
-    version: int
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Touched:
-    """The collections with documents in rounds after one, up to another.
-
-    None: any may have some, since a vbucket was rolled back or a collection began or ended.
-    """
-
-    after_round: int
-    to_round: int
-    collection_ids: Set[int] | None
-
 
 ASKED_AT_ONCE: Final = 50
 """One look asks so many tables whether somebody else changed them: a request each."""
@@ -46,8 +24,10 @@ class QuietTables:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
-        self._touched = _Touched(0, 0, frozenset())
+        self._seen: dict[str, tuple[int, int]] = {}
+        """A table's version, and the round up to which it has nothing pending."""
+        self._touched: dict[tuple[int, int], Set[int] | None] = {}
+        """What `_touched` found last."""
         self._next = 0
         self._asked: Set[ReplicaTable] = frozenset()
 
@@ -68,29 +48,31 @@ class QuietTables:
         """
         states = positions_at(lake, round_number).values()
         if all(state.first_pending_round is None for state in states):
-            self._seen[replica.name] = _Seen(version, round_number)
+            self._seen[replica.name] = version, round_number
 
     def is_quiet(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
-        seen = self._seen.get(replica.name)
-        if seen is None:
+        if replica.name not in self._seen:
             return False
-        if replica in self._asked:
-            newest = history(lake.table(replica.name), 1)[0]
-            if newest.version != seen.version:
-                return False
-        if to_round == seen.round:
+        version, seen_round = self._seen[replica.name]
+        if replica in self._asked and history(lake.table(replica.name), 1)[0].version != version:
+            return False
+        if to_round == seen_round:
             return True
-        touched = self._touched
-        if (touched.after_round, touched.to_round) != (seen.round, to_round):
-            self._touched = touched = _touched(lake, seen.round, to_round)
-        ids = touched.collection_ids
+        rounds = seen_round, to_round
+        if rounds not in self._touched:
+            self._touched = {rounds: _touched(lake, *rounds)}
+        ids = self._touched[rounds]
         if ids is None or replica.collection_id in ids:
             return False
-        self._seen[replica.name] = _Seen(seen.version, to_round)  # the next look asks for less
+        self._seen[replica.name] = version, to_round  # the next look asks for less
         return True
 
 
-def _touched(lake: LakeTables, after_round: int, to_round: int) -> _Touched:
+def _touched(lake: LakeTables, after_round: int, to_round: int) -> Set[int] | None:
+    """Return the collections with documents in rounds after one, up to another.
+
+    None: any may have some, since a vbucket was rolled back or a collection began or ended.
+    """
     before, now = positions_at(lake, after_round), positions_at(lake, to_round)
     for vbucket, state in now.items():
         if (
@@ -98,5 +80,5 @@ def _touched(lake: LakeTables, after_round: int, to_round: int) -> _Touched:
             or state.epoch != before[vbucket].epoch
             or (state.last_collection_round or 0) > after_round
         ):
-            return _Touched(after_round, to_round, None)
-    return _Touched(after_round, to_round, changed_collections(lake, after_round, to_round))
+            return None
+    return changed_collections(lake, after_round, to_round)
