@@ -72,28 +72,6 @@ def with_held_keys(
     return Keys(keys.winners, (*keys.lost, *(LostKey(key, vbucket) for vbucket, key in gone)))
 
 
-def old_rows(
-    table: Table,
-    version: int,
-    vbuckets: Iterable[int],
-    keys: Collection[str],
-    most_bytes: int,
-) -> pa.Table | None:
-    """Return an old version's rows of some keys, as `SOURCE`; None: too much."""
-    found = table.bounded_query(
-        lambda name, text: (
-            f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
-            f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, keys))})"
-        ),
-        REPLICA,
-        version,
-        most_bytes,
-    )
-    if found is None:
-        return None
-    return found.append_column(SOURCE.field("deleted"), pa.repeat(False, found.num_rows))
-
-
 def deletions(lost: Iterable[LostKey]) -> pa.Table:
     rows = [{"vbucket": each.vbucket, "key": each.key, "deleted": True} for each in lost]
     return pa.Table.from_pylist(rows, schema=SOURCE)
@@ -148,16 +126,9 @@ class LakeFacts:
             applied = applied_at(table, lineage, commit.version)
             if applied is not None and lineage.defect(commit.version) is None:
                 found.append(replace(applied, version=commit.version))
-        return self._with_positions(found)
-
-    def _with_positions(self, versions: Sequence[AppliedVersion]) -> Sequence[AppliedVersion]:
-        rounds = {number for each in versions for number in (each.to_round, *each.stale.values())}
-        if not rounds:
-            return versions
-        known = rounds_left(self._lake, rounds)
-        return [
-            each for each in versions if known.issuperset((each.to_round, *each.stale.values()))
-        ]
+        rounds = {number for each in found for number in (each.to_round, *each.stale.values())}
+        known = rounds_left(self._lake, rounds) if rounds else frozenset()
+        return [each for each in found if known.issuperset((each.to_round, *each.stale.values()))]
 
     def is_readable(self, version: int, vbucket: int) -> bool:
         return (version, vbucket) not in self.unreadable
@@ -265,7 +236,18 @@ def _read_old_rows(
     vbuckets: Sequence[int],
 ) -> None:
     names = [each.key for each in keys.lost if each.vbucket in vbuckets]
-    olds.append(old_rows(table, version, vbuckets, names, most_bytes))
+    found = table.bounded_query(
+        lambda name, text: (
+            f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
+            f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, names))})"
+        ),
+        REPLICA,
+        version,
+        most_bytes,
+    )
+    if found is not None:
+        found = found.append_column(SOURCE.field("deleted"), pa.repeat(False, found.num_rows))
+    olds.append(found)
 
 
 def slice_to_publish(
