@@ -132,13 +132,6 @@ def _with_rows(
 
 def _with_columns(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
     """Let the typed columns grow by the plan's documents; one that widens, by all of the table."""
-    seen = _with_documents(lake, plan)
-    if seen.typed.rewrites and not plan.typed.rewrites:
-        return _with_documents(lake, replace(seen, largest_bytes=DOCUMENT_BYTES))
-    return seen
-
-
-def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
     columns = plan.typed.columns
     if columns is None:
         return plan
@@ -147,7 +140,10 @@ def _with_documents(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
     else:
         merge = replace(plan.merge(lake.changes_sql), made=None)
         seen = see_written(lake.store, plan.held.table, merge, columns)
-    return replace(plan, typed=with_documents(plan.typed, columns, seen))
+    wider = replace(plan, typed=with_documents(plan.typed, columns, seen))
+    if wider.typed.rewrites and not plan.typed.rewrites:
+        return _with_columns(lake, replace(wider, largest_bytes=DOCUMENT_BYTES))
+    return wider
 
 
 def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
