@@ -165,22 +165,16 @@ class _Decision:
             self._stale[new.vbucket] = old.round
             return
         start = VbucketProgress(new.vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
-        ranges = row_ranges(start, start, new, forks)
-        found = with_events(ranges, self._events.get(new.vbucket, ()))
+        ranges, events = row_ranges(start, start, new, forks), self._events.get(new.vbucket, set())
+        found = with_events(ranges, events)
         self._ranges += found.ranges
         self._first_rounds.append(beginning.round)
-        if not self._keeps_dropped_rows(new.vbucket, ranges, forks):
-            self._undone.append(Undo(new.vbucket, REPLACED, 0))
-
-    def _keeps_dropped_rows(
-        self, vbucket: int, ranges: Sequence[RowRange], forks: Sequence[Fork]
-    ) -> bool:
-        events = self._events.get(vbucket, set())
-        if not any(event.keeps for event in events):
-            return False
-        epoch_before = min(fork.epoch for fork in forks if fork.seqno == 0) - 1
-        every_fork = self._facts.forks(0, self._to_round, [vbucket])
-        return keeps_dropped_rows(ranges, events, epoch_before, every_fork)
+        if any(event.keeps for event in events):
+            epoch_before = min(fork.epoch for fork in forks if fork.seqno == 0) - 1
+            every_fork = self._facts.forks(0, self._to_round, [new.vbucket])
+            if keeps_dropped_rows(ranges, events, epoch_before, every_fork):
+                return
+        self._undone.append(Undo(new.vbucket, REPLACED, 0))
 
     def _undo(self, undo: Mapping[int, _Standing]) -> None:
         bases = self._bases(undo)
