@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import QualityError
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import VARIABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.versions import Content, Version
 from dcp.wire.vocabulary import Datatype
@@ -114,7 +114,7 @@ def test_scheduler_tries_a_killed_driver_again_triggers_readers_and_finds_a_viol
         DCPLAKE_DAG_ON_RETRY="notify.record",
         READ=str(read),
         RECORD=str(tries),
-        **{VARIABLE: "round.committed=kill", FILE_VARIABLE: str(killed)},
+        **{VARIABLE: f"round.committed=kill@{killed}"},
     ) as api:
         api.wait_for("the pool", lambda: api.ask("pools", {"name": "dcplake", "slots": 1}))
         replicated = api.wait_for("the scheduled run", lambda: ended_run(api, "dcplake"))

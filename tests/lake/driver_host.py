@@ -24,7 +24,7 @@ import psutil
 
 from dcp.cli.main import main as dcplake
 from dcp.lake.log import stop_points
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import VARIABLE
 from dcp.lake.spark.session import build_session
 from tests.lake.held_steps import held_files, release, stops_at
 from tests.lake.process_tree import process_tree, stop_tree, wake_tree
@@ -59,7 +59,7 @@ class DriverHost:
         """A file that is there while no worker shall be held. Without it a Python worker is held
         after its first batch, and makes it to say so."""
         self.receiving.touch()
-        environment |= {VARIABLE: f"{_OF_WORKERS}:0=pause", FILE_VARIABLE: str(self.receiving)}
+        environment |= {VARIABLE: f"{_OF_WORKERS}:0=pause@{self.receiving}"}
         self._statements = folder / "none"
         self._commands = 0
         self._is_busy = False
@@ -220,8 +220,7 @@ def main(folder: Path, conf: Mapping[str, str]) -> None:
         on_s3="spark.hadoop.fs.s3.impl" in conf,
     )
     assert signal.getsignal(signal.SIGINT) is handler, "Spark's own would cancel a running round"
-    for name in (VARIABLE, FILE_VARIABLE):
-        os.environ.pop(name, None)
+    os.environ.pop(VARIABLE, None)
     install()
     for line in sys.stdin:
         order = json.loads(line)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
+from dcp.lake.log.stop_points import STEPS, VARIABLE
 
 STEPS_ON_DISK: Final = [step for step in STEPS if not step.endswith(".read_back")]
 """Those that leave something else on the disk: to read a commit back writes nothing."""
@@ -17,10 +17,8 @@ def held_files(folder: Path, steps: Iterable[str]) -> list[Path]:
 
 def stops_at(folder: Path, steps: Sequence[str]) -> dict[str, str]:
     """Return the environment of a driver that is held at each of these steps."""
-    return {
-        VARIABLE: ",".join(f"{step}=pause" for step in steps),
-        FILE_VARIABLE: ",".join(map(str, held_files(folder, steps))),
-    }
+    files = zip(steps, held_files(folder, steps), strict=True)
+    return {VARIABLE: ",".join(f"{step}=pause@{file}" for step, file in files)}
 
 
 def release(held: Iterable[Path]) -> None:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -31,7 +30,7 @@ from dcp.lake.adapters.transaction import (
 )
 from dcp.lake.config.memory import reader_settings
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.hadoop import remove_empty_folder
+from dcp.lake.spark.hadoop import remove_hidden_files
 from dcp.lake.spark.session import session_slots
 from dcp.lake.store.failures import remedy
 from dcp.lake.store.file_commit import attempts
@@ -430,18 +429,9 @@ class SparkTable:
 
         Spark takes any file or folder below a path for a table, and would not make one.
         """
-        scheme, _, folder = (self.path or "").partition(":")
-        log = Path(folder) / LOG
-        if scheme == "file":
-            if log.is_dir() and all(each.name.startswith(".") for each in log.iterdir()):
-                for each in log.iterdir():
-                    if each.name.startswith("."):  # commits that were never renamed, and checksums
-                        each.unlink(missing_ok=True)
-                with suppress(OSError):  # another process may have committed by then
-                    log.rmdir()
-        elif self.path is not None:
-            with suppress(Py4JError):  # if something is in it, Spark tells what there is
-                remove_empty_folder(self.start_spark(), f"{self.path}/{LOG}")
+        if self.path is not None:
+            with suppress(Py4JError):  # Spark tells what else is there
+                remove_hidden_files(self.start_spark(), f"{self.path}/{LOG}")
 
     @contextmanager
     def _there(self) -> Iterator["SparkSession"]:

@@ -73,11 +73,21 @@ def looks_like_object(document: bytes) -> bool:
 
 
 def text_of(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    parts: list[str] = []
-    _write(value, parts)
-    return "".join(parts)
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    match value:
+        case bytes():
+            return value.decode()
+        case str():
+            return encode_basestring(value)
+        case list():
+            return f"[{','.join(map(_json, value))}]"
+        case dict():
+            fields = (f"{encode_basestring(name)}:{_json(each)}" for name, each in value.items())
+            return f"{{{','.join(fields)}}}"
+    return json.dumps(value)
 
 
 def day_of(text: str) -> date:
@@ -121,25 +131,3 @@ def holds_value(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(holds_value, value.values()))
     return any(map(holds_value, value)) if isinstance(value, list) else value is not None
-
-
-def _write(value: Any, parts: list[str]) -> None:
-    match value:
-        case None | bool():
-            parts.append(json.dumps(value))
-        case bytes():
-            parts.append(value.decode())
-        case str():
-            parts.append(encode_basestring(value))
-        case list():
-            parts.append("[")
-            for number, each in enumerate(value):
-                parts.append("," if number else "")
-                _write(each, parts)
-            parts.append("]")
-        case dict():
-            parts.append("{")
-            for number, (name, each) in enumerate(value.items()):
-                parts.append(("," if number else "") + encode_basestring(name) + ":")
-                _write(each, parts)
-            parts.append("}")

@@ -35,16 +35,16 @@ _NUMERIC_TEXT: Final = re.compile(
 
 _LARGEST: Final = Context(prec=1000)
 
+Digits = tuple[int, int]
+"""Of a number: those before the point, and those behind it."""
+
 
 @dataclass(slots=True)
 class Seen:
     kinds: Counter[str] = field(default_factory=Counter)
-    whole_digits: int = 0
-    """The most digits of a number before the point."""
-    fraction_digits: int = 0
-    """The most digits of a number behind the point."""
-    whole_text_digits: int = 0
-    fraction_text_digits: int = 0
+    digits: Digits = (0, 0)
+    """The most digits of a number before the point, and behind it."""
+    text_digits: Digits = (0, 0)
     values: int = 0
     """The number of values that are not null."""
     fields: dict[str, Self] = field(default_factory=dict)
@@ -84,9 +84,8 @@ class Seen:
             case bytes():
                 self._add_number(value)
             case _ if _NUMERIC_TEXT.fullmatch(value):
-                _, whole, fraction = _digits(Decimal(value))
-                self.whole_text_digits = max(self.whole_text_digits, whole)
-                self.fraction_text_digits = max(self.fraction_text_digits, fraction)
+                _, digits = _digits(Decimal(value))
+                self.text_digits = most_digits(self.text_digits, digits)
                 self.kinds[NUMERIC_TEXT] += 1
             case _:
                 self.kinds[_text_kind(value)] += 1
@@ -102,10 +101,8 @@ class Seen:
     def merge(self, other: Self) -> None:
         self.kinds += other.kinds
         self.values += other.values
-        self.whole_digits = max(self.whole_digits, other.whole_digits)
-        self.fraction_digits = max(self.fraction_digits, other.fraction_digits)
-        self.whole_text_digits = max(self.whole_text_digits, other.whole_text_digits)
-        self.fraction_text_digits = max(self.fraction_text_digits, other.fraction_text_digits)
+        self.digits = most_digits(self.digits, other.digits)
+        self.text_digits = most_digits(self.text_digits, other.text_digits)
         for name, each in other.fields.items():
             self._field(name).merge(each)
         if other.elements is not None:
@@ -143,13 +140,12 @@ class Seen:
 
     def _add_number(self, text: bytes) -> None:
         try:
-            number, whole, fraction = _digits(Decimal(text.decode()))
+            number, digits = _digits(Decimal(text.decode()))
         except DecimalException:
             self.kinds[_fraction_kind(text)] += 1
             return
-        self.whole_digits = max(self.whole_digits, whole)
-        self.fraction_digits = max(self.fraction_digits, fraction)
-        is_whole = whole <= MOST_DIGITS and text.lstrip(b"-").isdigit()
+        self.digits = most_digits(self.digits, digits)
+        is_whole = digits[0] <= MOST_DIGITS and text.lstrip(b"-").isdigit()
         self.kinds[_whole_kind(int(number)) if is_whole else _fraction_kind(text)] += 1
 
 
@@ -166,12 +162,16 @@ def _fraction_kind(text: bytes) -> str:
     return "double" if math.isfinite(float(text)) else BEYOND_DOUBLE
 
 
-def _digits(given: Decimal) -> tuple[Decimal, int, int]:
+def most_digits(one: Digits, two: Digits) -> Digits:
+    return max(one[0], two[0]), max(one[1], two[1])
+
+
+def _digits(given: Decimal) -> tuple[Decimal, Digits]:
     """Return a number without zeros at its end, and its digits before and behind the point."""
     number = given.normalize(_LARGEST)
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int), "JSON has no infinity"
-    return number, max(0, len(digits) + exponent) if number else 0, max(0, -exponent)
+    return number, (max(0, len(digits) + exponent) if number else 0, max(0, -exponent))
 
 
 def _whole_kind(number: int) -> str:
@@ -284,8 +284,7 @@ def _widened(known: pa.DataType, seen: Seen) -> pa.DataType:
         return _number_type(seen, _NUMBER_TYPES.index(known))
     if not pa.types.is_decimal(known):
         return known
-    whole = max(known.precision - known.scale, seen.whole_digits)
-    scale = max(known.scale, seen.fraction_digits)
+    whole, scale = most_digits((known.precision - known.scale, known.scale), seen.digits)
     if whole + scale == known.precision and scale == known.scale:
         return known
     return pa.decimal128(MOST_DIGITS, scale) if whole + scale <= MOST_DIGITS else pa.float64()

@@ -9,7 +9,7 @@ from typing import Final
 
 from dcp.errors import LakeError
 from dcp.lake.apply.json_documents import parse_object
-from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, NUMERIC_TEXT, Seen
+from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, NUMERIC_TEXT, Seen, most_digits
 from dcp.lake.config.contracts import FieldName, Step, Wildcard, refusal_of, require_collection
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.tables import LakeTables, replicas_in
@@ -139,8 +139,8 @@ def _propose(
 
 
 def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
-    scale = max(seen.fraction_digits, seen.fraction_text_digits)
-    if scale + max(seen.whole_digits, seen.whole_text_digits) <= MOST_DIGITS:
+    whole, scale = most_digits(seen.digits, seen.text_digits)
+    if whole + scale <= MOST_DIGITS:
         yield f"decimal({MOST_DIGITS},{scale})", (*NUMBERS, NUMERIC_TEXT)
     yield "string", ("date", "timestamp", "string", NUMERIC_TEXT)
 

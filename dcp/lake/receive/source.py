@@ -7,11 +7,9 @@ Options are the keys of the configuration's ``source`` section, and any other se
 ``section.key``. The password is no option, since Spark would carry it to each task: tasks find it
 in the environment or the file that ``password_env`` or ``password_file`` names.
 
-Each vbucket is read to a snapshot end, so its documents are a state that existed. With the option
-``rows`` as ``changes`` come the rows that a first round would write to that table, of round 0, in
-place of the documents: all that the streams bring. Nothing is kept: a lake is filled by rounds
-(`dcp.lake.run.run`). Unlike a round this read is all or nothing: a vbucket that cannot be read to
-its end fails it.
+Each vbucket is read to a snapshot end, so its documents are a state that existed. Nothing is kept:
+a lake is filled by rounds (`dcp.lake.run.run`). Unlike a round this read is all or nothing: a
+vbucket that cannot be read to its end fails it.
 
 PySpark finds the format by itself, in ``pyspark_dcp``. It looks with the Python of
 ``PYSPARK_PYTHON``, else with the ``python3`` of the path, so that one must have dcplake.
@@ -122,10 +120,6 @@ FORMAT: Final = "dcp"
 _NO_ROUND: Final = 0
 _DEFAULT_TASKS: Final = 2
 
-_ROWS: Final = "rows"
-_DOCUMENTS: Final = "documents"
-_CHANGES: Final = "changes"
-
 
 class DcpSource(DataSource):
     @classmethod
@@ -133,7 +127,7 @@ class DcpSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns: `DOCUMENTS`, or those of ``changes``.
+        """Return the columns of `DOCUMENTS`.
 
         Spark asks for them when the format is loaded, and for a reader only later, so options are
         checked here.
@@ -142,21 +136,18 @@ class DcpSource(DataSource):
             ConfigError: an unknown option, or a value of the wrong type.
         """
         read_options(self.options)
-        return spark_ddl(DOCUMENTS if _wants_documents(self.options) else CHANGES)
+        return spark_ddl(DOCUMENTS)
 
     def reader(self, schema: "StructType") -> "DcpReader":
         del schema
         settings = read_options(self.options)
-        wants_documents = _wants_documents(self.options)
-        access = source_access(settings, change_streams=not wants_documents)
-        return DcpReader(settings, access, wants_documents)
+        return DcpReader(settings, source_access(settings, change_streams=False))
 
 
 class DcpReader(DataSourceReader):
-    def __init__(self, settings: Settings, access: SourceAccess, wants_documents: bool) -> None:
+    def __init__(self, settings: Settings, access: SourceAccess) -> None:
         self._settings = settings
         self._access = access
-        self._wants_documents = wants_documents
 
     def partitions(self) -> list[InputPartition]:
         """Plan the reading of all that the cluster holds now; each value is a `TaskPlan`.
@@ -178,13 +169,12 @@ class DcpReader(DataSourceReader):
         return [] if isinstance(plan, Idle) else [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task.
+        """Yield the documents of one task.
 
         Raises:
             NodeUnavailableError: a vbucket ended before its target.
         """
-        changes = self._changes(partition.value)
-        yield from current_documents(changes) if self._wants_documents else changes
+        yield from current_documents(self._changes(partition.value))
 
     def _changes(self, task: TaskPlan) -> Iterator[pa.RecordBatch]:
         name = f"dcplake-read-t{task.index}"
@@ -197,32 +187,19 @@ class DcpReader(DataSourceReader):
                 )
 
 
-def _wants_documents(options: Mapping[str, str]) -> bool:
-    rows = options.get(_ROWS, _DOCUMENTS)
-    if rows not in (_DOCUMENTS, _CHANGES):
-        raise ConfigError(
-            f'format "{FORMAT}": option {_ROWS}: found {rows!r}, '
-            f"expected {_DOCUMENTS} or {_CHANGES}"
-        )
-    return rows == _DOCUMENTS
-
-
 def read_options(options: Mapping[str, str]) -> Settings:
     of_source = {key.name for key in fields(SourceSettings)}
     overrides: dict[str, object] = {}
     if not any(name.startswith("filter.") for name in options):  # then all that is there
         overrides |= {"filter.exclude_keys": "", "filter.system_xattrs": "true"}
     for name, value in options.items():
-        if name == _ROWS:
-            continue
         if name in of_source:
             overrides[f"source.{name}"] = value
         elif "." in name:
             overrides[name] = value
         else:
-            known = sorted([*of_source, _ROWS])
             raise ConfigError(
-                f'format "{FORMAT}": unknown option {name!r}{did_you_mean(name, known)}, '
-                f"expected {', '.join(known)}, or another setting as section.key"
+                f'format "{FORMAT}": unknown option {name!r}{did_you_mean(name, of_source)}, '
+                f"expected {', '.join(sorted(of_source))}, or another setting as section.key"
             )
     return load_settings(None, {}, overrides)

@@ -226,8 +226,6 @@ class Idle(Shown):
     outlook: Outlook | None = None
     waiting: frozenset[int] = frozenset()
     """Vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`)."""
-    paused: str = ""
-    """Who paused the lake; empty if nobody did."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -235,7 +233,6 @@ class Idle(Shown):
             "round": None,
             "latest_round": self.latest_round,
             "left_out": plain(self.left_out),
-            **({"paused": self.paused} if self.paused else {}),
             **(self.outlook.to_json() if self.outlook else {}),
         }
 
@@ -247,8 +244,9 @@ class Idle(Shown):
             lines.append(f"  waiting: vbuckets {vbuckets}: their last rounds brought no rows")
         else:
             lines[0] += "nothing can be streamed" if self.left_out else "no vbucket is behind"
-        lines += [*left_out_lines(self.left_out), *(self.outlook.lines if self.outlook else ())]
-        return "\n".join([*lines, *pause_lines(self.paused)])
+        return "\n".join(
+            [*lines, *left_out_lines(self.left_out), *(self.outlook.lines if self.outlook else ())]
+        )
 
 
 def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:

@@ -36,7 +36,14 @@ from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, ta
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, round_progress
 from dcp.lake.rounds.planning import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.rollback_plan import BlockedRollback
-from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, left_out_lines, pause_lines
+from dcp.lake.rounds.round_plan import (
+    Idle,
+    LeftOut,
+    Outlook,
+    RoundPlan,
+    left_out_lines,
+    pause_lines,
+)
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
@@ -217,7 +224,7 @@ class Driver:
                 return cluster  # what could not be taken back must be streamed again
             self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
             self._report.paused = "" if pause is None else paused_by(pause)
-            self._observer.idle(replace(plan, paused=self._report.paused))
+            self._observer.idle(replace(plan, outlook=Outlook(paused=self._report.paused)))
             if left_out := self._report.left_out:
                 raise IncompleteRunError(
                     f"{len(left_out)} vbuckets could not be read to where they were at the start; "

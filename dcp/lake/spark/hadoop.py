@@ -40,14 +40,19 @@ def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
     return True
 
 
-def remove_empty_folder(spark: SparkSession, folder: str) -> None:
-    """Remove an empty folder of any store; does nothing if a server has the session.
+def remove_hidden_files(spark: SparkSession, folder: str) -> None:
+    """Remove a folder that holds hidden files only; does nothing if a server has the session.
 
-    Any exception of Spark means that the folder is not empty, or that the store forbids it.
+    Any exception of Spark means that there is no such folder, or that the store forbids it.
     """
     if (jvm := jvm_of(spark)) is not None:
         path = jvm.org.apache.hadoop.fs.Path(folder)
-        path.getFileSystem(_hadoop_configuration(spark)).delete(path, False)  # not what is in it
+        store = path.getFileSystem(_hadoop_configuration(spark))
+        files = [each.getPath() for each in store.listStatus(path)]
+        if all(each.getName().startswith(".") for each in files):
+            for each in files:
+                store.delete(each, False)
+            store.delete(path, False)  # not if another process has committed by then
 
 
 def _hadoop_configuration(spark: SparkSession) -> Any:

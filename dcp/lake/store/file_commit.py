@@ -243,6 +243,12 @@ def commit_info(
     return {"commitInfo": info | told}
 
 
+def table_metadata(**told: Any) -> dict[str, Any]:
+    """Return the action that describes a table without partitions; ``told``: by Delta's names."""
+    files = {"format": {"provider": "parquet", "options": {}}, "partitionColumns": []}
+    return {"metaData": {**told, **files}}
+
+
 def commit_lines(actions: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in actions).encode()
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema as StoredSchema
 
-from dcp.lake.store.file_commit import commit_info, commit_lines
+from dcp.lake.store.file_commit import commit_info, commit_lines, table_metadata
 from dcp.lake.store.place import TablePlace
 
 DELETION_VECTORS: Final = "delta.enableDeletionVectors"
@@ -48,16 +48,12 @@ def _actions(
         commit_info(
             now_milliseconds, "CREATE TABLE", parameters, isBlindAppend=True, operationMetrics={}
         ),
-        {
-            "metaData": {
-                "id": str(uuid4()),
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": StoredSchema.from_arrow(columns).to_json(),
-                "partitionColumns": [],
-                "configuration": dict(properties),
-                "createdTime": now_milliseconds,
-            }
-        },
+        table_metadata(
+            id=str(uuid4()),
+            schemaString=StoredSchema.from_arrow(columns).to_json(),
+            configuration=dict(properties),
+            createdTime=now_milliseconds,
+        ),
         {"protocol": _protocol(bool(cluster_by), properties.get(DELETION_VECTORS) == "true")},
     ]
     if cluster_by:

@@ -10,6 +10,7 @@ from dcp.lake.store.file_commit import (
     checkpoint_if_due,
     commit_info,
     commit_lines,
+    table_metadata,
     unknown_features,
 )
 from dcp.lake.store.place import TablePlace
@@ -67,15 +68,11 @@ def _actions(
             operationMetrics={},
             readVersion=table.version(),
         ),
-        {
-            "metaData": {
-                "id": str(metadata.id),
-                **{name: text for name, text in described.items() if text is not None},
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": table.schema().to_json(),
-                "partitionColumns": metadata.partition_columns,
-                "configuration": configuration,
-                "createdTime": metadata.created_time,
-            }
-        },
+        table_metadata(
+            id=str(metadata.id),
+            **{name: text for name, text in described.items() if text is not None},
+            schemaString=table.schema().to_json(),
+            configuration=configuration,
+            createdTime=metadata.created_time,
+        ),
     ]

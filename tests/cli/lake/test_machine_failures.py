@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import DcplakeError, SetupError
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import VARIABLE
 from dcp.lake.run.run import run
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -137,7 +137,7 @@ def test_the_jvm_is_killed_in_a_round(world: World) -> None:
     """A worker that streams is paused when the first is: the append of the round is under way."""
     world.write(0, 200)
     waits = world.folder / "waits"
-    process = world.start(environment={VARIABLE: "round.received=pause", FILE_VARIABLE: str(waits)})
+    process = world.start(environment={VARIABLE: f"round.received=pause@{waits}"})
     wait_for(process, waits)
     os.kill(jvm_of(process), signal.SIGKILL)
     waits.unlink()
@@ -200,7 +200,7 @@ def test_the_disk_of_the_temporary_files_is_full(world: World) -> None:
             process = world.start(
                 spark_local_dir=str(disk),
                 spark_sql_autoBroadcastJoinThreshold="-1",  # so that the MERGE shuffles
-                environment={VARIABLE: "apply.planned=pause", FILE_VARIABLE: str(waits)},
+                environment={VARIABLE: f"apply.planned=pause@{waits}"},
             )
             wait_for(process, waits)
             with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as full:

@@ -348,10 +348,7 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         config.write("[flow_control]\nwindow_bytes = 20000\nbatch_bytes = 5000\n")
         config.write("[round]\ntarget_seconds = 120.0\n")
     options = ["--config", str(world.config)]
-    environment = os.environ | {
-        "DCPLAKE_STOP_AT": "round.received:2=pause",
-        "DCPLAKE_STOP_FILE": str(pause),
-    }
+    environment = os.environ | {"DCPLAKE_STOP_AT": f"round.received:2=pause@{pause}"}
     run = subprocess.Popen(
         [sys.executable, "-m", "dcp.cli.main", "run", *options, "--once"],
         env=environment,

@@ -253,7 +253,7 @@ def test_mistakes_in_the_environment_name_the_variable(tmp_path: Path) -> None:
 
 
 def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
-    names = ("PASSWORD", "JARS", "STOP_AT", "STOP_FILE", "TEST_SEED", "DAG_CONFIG", "DAG_TABLES")
+    names = ("PASSWORD", "JARS", "STOP_AT", "TEST_SEED", "DAG_CONFIG", "DAG_TABLES")
     assert load(tmp_path, "", **{f"DCPLAKE_{name}": "x" for name in names}) == load(tmp_path, "")
 
 

@@ -24,7 +24,7 @@ from dcp.errors import FencedError, StoppedError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import VARIABLE
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
@@ -165,8 +165,7 @@ def test_a_python_worker_killed_in_mid_stream(
     settings = settings_for(cluster, tmp_path)
     killed = tmp_path / "killed"
     of_workers = spark.sparkContext.environment
-    monkeypatch.setitem(of_workers, VARIABLE, "round.received=kill")
-    monkeypatch.setitem(of_workers, FILE_VARIABLE, str(killed))
+    monkeypatch.setitem(of_workers, VARIABLE, f"round.received=kill@{killed}")
     run(settings, once=True, spark=spark)
     assert killed.exists(), "no worker was killed"
     require_exact_and_whole(lake_of(settings, spark), cluster)

@@ -23,7 +23,7 @@ from dcp.lake.apply.apply_thread import in_thread
 from dcp.lake.log import stop_points
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import VARIABLE
 from dcp.lake.rounds.lake_position import tasks_at_once
 from dcp.lake.run.run import run
 from dcp.lake.store.location import LakeLocation
@@ -267,8 +267,7 @@ def test_tables_of_two_collections_are_applied_to_at_once(
         cluster.set(b"key-%d" % number, b"2", collection="s.c")
     held = tmp_path / "held"
     monkeypatch.setattr(stop_points, "_reached", {})
-    monkeypatch.setenv(VARIABLE, "apply.planned=pause")
-    monkeypatch.setenv(FILE_VARIABLE, str(held))
+    monkeypatch.setenv(VARIABLE, f"apply.planned=pause@{held}")
     settings = settings_for(cluster, tmp_path)
     running = in_thread(partial(run, settings, once=True, stop=threading.Event()))
     wait_for("an apply that stands still", held.exists, PATIENCE_SECONDS)

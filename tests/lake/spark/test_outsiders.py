@@ -19,7 +19,7 @@ import psutil
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import VARIABLE
 from dcp.lake.receive.receive import receive_function
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
@@ -188,7 +188,7 @@ def test_nobody_gets_a_secret_of_a_run(tmp_path: Path) -> None:
             [*words, "--once", "--json"],
             tmp_path,
             DCPLAKE_PASSWORD=PASSWORD,
-            **{VARIABLE: "round.received=pause", FILE_VARIABLE: str(paused)},
+            **{VARIABLE: f"round.received=pause@{paused}"},
         ) as program:
             program.wait_for(paused)
             processes = processes_of(program.process.pid)

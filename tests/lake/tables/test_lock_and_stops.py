@@ -28,7 +28,7 @@ from dcp.lake.apply.applier import Pending, is_due
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import ApplySettings, Settings, SourceSettings
 from dcp.lake.log import stop_points
-from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
+from dcp.lake.log.stop_points import STEPS, VARIABLE, reached
 from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark import session
 from dcp.lake.spark.task_errors import TaskError, original_error
@@ -117,12 +117,11 @@ def test_a_stop_point_acts_at_its_count_only(
     assert killed == [signal.SIGKILL]
     # With a file, the first process that makes it is the only one to act.
     monkeypatch.setattr(stop_points, "_reached", {})
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "made"))
+    monkeypatch.setenv(VARIABLE, f"round.committed:2=kill@{tmp_path / 'made'}")
     (tmp_path / "made").write_text("")
     reached("round.committed")
     reached("round.committed")
     assert killed == [signal.SIGKILL]
-    monkeypatch.delenv(FILE_VARIABLE)
     monkeypatch.setenv(VARIABLE, "round.committed:0=kill")
     reached("round.committed")
     reached("round.committed")
@@ -134,10 +133,10 @@ def test_a_paused_step_goes_on_when_its_file_is_gone(
 ) -> None:
     monkeypatch.setattr(stop_points, "_reached", {})
     monkeypatch.setenv(VARIABLE, "apply.planned=pause")
-    with pytest.raises(ConfigError, match=FILE_VARIABLE):
+    with pytest.raises(ConfigError, match="pause@<file>"):
         reached("apply.planned")
     file = tmp_path / "pause"
-    monkeypatch.setenv(FILE_VARIABLE, str(file))
+    monkeypatch.setenv(VARIABLE, f"apply.planned=pause@{file}")
     monkeypatch.setattr(stop_points, "_reached", {})
     waiting = threading.Thread(target=reached, args=("apply.planned",))
     waiting.start()
