@@ -326,8 +326,6 @@ class MemoryTable:
         self,
         metadata: Mapping[str, Any],
         largest_bytes: int,  # memory is not scarce
-        *,
-        whole: bool,  # there are no files
     ) -> Mapping[str, int]:
         """Commit a version with the same rows in one chunk."""
         before, made = self.kept.newest.chunks, _chunks(self.kept.newest.rows)

@@ -47,7 +47,7 @@ from dcp.lake.store.table import (
     Transaction,
     sized_columns,
 )
-from dcp.lake.tables.schema import MICROSECOND_TIMESTAMPS, REPLICA_CLUSTERING, spark_ddl, spark_type
+from dcp.lake.tables.schema import REPLICA_CLUSTERING, spark_ddl, spark_type
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -358,7 +358,7 @@ class SparkTable:
     def _rewrite(self, spark: "SparkSession", merge: Merge) -> None:
         there, made = self.properties().items(), merge.made
         kept = {name: value for name, value in there if not name.startswith(_TOLD_BY_DELTA)}
-        listed = property_list({**kept, **MICROSECOND_TIMESTAMPS})
+        listed = property_list(kept)
         with written_rows(spark, self.sql, merge) as rows:
             frame = spark.sql(f"SELECT * FROM {rows}")
             for name, comment in (made.comments if made else {}).items():
@@ -379,15 +379,13 @@ class SparkTable:
         self.append_found(nothing, {}, transaction, metadata)
 
     @committing
-    def optimize(
-        self, metadata: Mapping[str, Any], largest_bytes: int, *, whole: bool
-    ) -> Mapping[str, int]:
+    def optimize(self, metadata: Mapping[str, Any], largest_bytes: int) -> Mapping[str, int]:
         spark, settings = (
             self.start_spark(),
             reader_settings(largest_bytes) if largest_bytes else {},
         )
         with self.commits_held_back(), described(spark, metadata, settings):
-            [done] = spark.sql(f"OPTIMIZE {self.sql}{' FULL' if whole else ''}").collect()
+            [done] = spark.sql(f"OPTIMIZE {self.sql}").collect()
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
 

@@ -6,7 +6,7 @@ the tables that only grow it keeps what Delta keeps by default, a week.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,6 @@ from dcp.lake.maintain.maintenance_work import (
 )
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
-from dcp.lake.tables.schema import MICROSECOND_TIMESTAMPS
 from dcp.lake.tables.tables import LEDGERS, LakeTables
 
 _LOG = logging.getLogger(__name__)
@@ -75,8 +74,6 @@ class SmallFiles:
         self._due[table] = due
 
 
-_INT96: Final = "an earlier dcplake stored timestamps as INT96, which readers take for other years"
-
 _MANY_FILES: Final = 64
 """A table that only grows is compacted at so many files."""
 
@@ -88,45 +85,19 @@ def optimize(work: MaintenanceWork) -> Iterator[StepReport]:
 
 
 def _optimize(work: MaintenanceWork, table: str) -> StepReport:
-    lake = work.lake
-    rewrites_all = _may_hold_int96(work, table)
-    if work.dry_run:
-        size = lake.table(table).size()
-        told = f"would look at {size.files:,} files, {size.bytes:,} bytes"
-        if rewrites_all:
-            told = f"would write {size.files:,} files, {size.bytes:,} bytes, anew: {_INT96}"
-        return StepReport("optimize", table, told, figures=asdict(size))
-    if not rewrites_all:
-        return optimize_table(lake, table)
-    report = optimize_table(lake, table, full=True)
-    lake.table(table).set_properties(MICROSECOND_TIMESTAMPS)
-    return replace(report, summary=f"{report.summary}: {_INT96}")
+    if not work.dry_run:
+        return optimize_table(work.lake, table)
+    size = work.lake.table(table).size()
+    told = f"would look at {size.files:,} files, {size.bytes:,} bytes"
+    return StepReport("optimize", table, told, figures=asdict(size))
 
 
-def _may_hold_int96(work: MaintenanceWork, table: str) -> bool:
-    """Return whether a replica has files from before `MICROSECOND_TIMESTAMPS`.
-
-    ``changes`` has no timestamps. The ledgers' timestamps tell when a row was written: every reader
-    understands INT96 of such years.
-    """
-    if table not in {replica.name for replica in work.replicas}:
-        return False
-    return not MICROSECOND_TIMESTAMPS.items() <= work.lake.table(table).properties().items()
-
-
-def optimize_table(
-    lake: LakeTables,
-    table: str,
-    largest_bytes: int = 0,
-    *,
-    full: bool = False,
-) -> StepReport:
+def optimize_table(lake: LakeTables, table: str, largest_bytes: int = 0) -> StepReport:
     """Put the rows of a table's small files into larger ones, sorted for its queries.
 
-    Memory is kept for documents of ``largest_bytes``. ``full`` writes all files anew.
+    Memory is kept for documents of ``largest_bytes``.
     """
-    metadata = maintenance_metadata(lake, "optimize")
-    metrics = lake.table(table).optimize(metadata, largest_bytes, whole=full)
+    metrics = lake.table(table).optimize(maintenance_metadata(lake, "optimize"), largest_bytes)
     added, removed = metrics["numFilesAdded"], metrics["numFilesRemoved"]
     told = f"{removed:,} files became {added:,}" if removed or added else "nothing to do"
     figures = {"files_added": added, "files_removed": removed}

@@ -21,8 +21,14 @@ from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import FEW, HEARTBEAT, history
-from dcp.lake.tables.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, ReplicaTable, replicas_in
+from dcp.lake.tables.horizon import RECORDED, Horizon
+from dcp.lake.tables.tables import (
+    CHANGES_TABLE,
+    DEFAULT_HORIZON_HOURS,
+    LakeTables,
+    ReplicaTable,
+    replicas_in,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,10 +68,8 @@ def wrong_properties(
 
 def recorded_horizon(lake: LakeTables) -> Horizon:
     """Return the horizon that the newest run kept, whatever the table properties say."""
-    properties = lake.changes.properties()
-    if (seconds := properties.get(RECORDED)) is not None:
-        return Horizon(float(seconds))
-    return Horizon(interval_seconds(properties.get(FILE_RETENTION, "")) or 7 * 86400)
+    recorded = lake.changes.properties().get(RECORDED)
+    return Horizon.of_hours(DEFAULT_HORIZON_HOURS) if recorded is None else Horizon(float(recorded))
 
 
 _LOOK_BACK: Final = 500

@@ -167,13 +167,11 @@ class Table(Protocol):
         (`dcp.lake.tables.history`).
         """
 
-    def optimize(
-        self, metadata: Mapping[str, Any], largest_bytes: int, *, whole: bool
-    ) -> Mapping[str, int]:
+    def optimize(self, metadata: Mapping[str, Any], largest_bytes: int) -> Mapping[str, int]:
         """Put the rows of small files into larger ones, sorted for the table's queries.
 
-        Memory is kept for documents of ``largest_bytes``. ``whole`` writes all files anew.
-        Returns Delta's metrics, ``numFilesAdded`` and ``numFilesRemoved``.
+        Memory is kept for documents of ``largest_bytes``. Returns Delta's metrics,
+        ``numFilesAdded`` and ``numFilesRemoved``.
         """
 
     def vacuum(

@@ -7,7 +7,6 @@ is older than H/4 (`dcp.lake.maintain.horizon_guard`): what was current within H
 than 2 H. Pure.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,17 +22,6 @@ LOG_RETENTION: Final = "delta.logRetentionDuration"
 
 RECORDED: Final = "dcplake.horizonSeconds"
 """Property of ``changes``: the horizon that the newest run kept."""
-
-_UNIT_SECONDS: Final = {
-    "week": 7 * 86400.0,
-    "day": 86400.0,
-    "hour": 3600.0,
-    "minute": 60.0,
-    "second": 1.0,
-    "millisecond": 1e-3,
-    "microsecond": 1e-6,
-}
-_PART: Final = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s+([a-z]+?)s?(?=\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +55,12 @@ class Horizon:
         return {FILE_RETENTION: _interval(self.seconds), LOG_RETENTION: _interval(2 * self.seconds)}
 
     def differing(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return those of `properties` whose values a table lacks, whatever their wording."""
-        return {
-            name: wanted
-            for name, wanted in self.properties().items()
-            if interval_seconds(properties.get(name, "")) != interval_seconds(wanted)
-        }
+        """Return those of `properties` that a table lacks.
+
+        An interval in other words differs: delta-rs does not understand each of them.
+        """
+        wanted = self.properties().items()
+        return {name: value for name, value in wanted if properties.get(name) != value}
 
     def __str__(self) -> str:
         return duration(self.seconds)
@@ -82,22 +70,6 @@ def duration(seconds: float) -> str:
     if seconds < HOUR_SECONDS:
         return f"{seconds:g} seconds"
     return f"{seconds / HOUR_SECONDS:g} hours"
-
-
-def interval_seconds(text: str) -> float | None:
-    """Return the seconds of an interval of Delta's properties; None for another text.
-
-    For example ``interval 7 days`` or ``2 hours 30 minutes``; months have no fixed length.
-    """
-    rest = text.strip().lower().removeprefix("interval").strip()
-    seconds = 0.0
-    while rest:
-        part = _PART.match(rest)
-        if part is None or part[2] not in _UNIT_SECONDS:
-            return None
-        seconds += float(part[1]) * _UNIT_SECONDS[part[2]]
-        rest = rest[part.end() :]
-    return round(seconds, 3) if text.strip() else None
 
 
 def _interval(seconds: float) -> str:

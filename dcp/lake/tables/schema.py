@@ -183,12 +183,6 @@ REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype
 REPLICA_CLUSTERING: Final = ("vbucket", "key")
 """Rows of a replica with near values in these columns are near each other."""
 
-MICROSECOND_TIMESTAMPS: Final = {"dcplake.timestamps": "micros"}
-"""Property of replicas whose files all have timestamps as 64-bit microseconds.
-
-Without it Spark may have written INT96: `maintain` writes those files anew.
-"""
-
 DOCUMENT_STATE: Final = pa.struct(
     [REPLICA.field(name) for name in ("seqno", "vb_uuid", "epoch", "cas", "value")]
 )

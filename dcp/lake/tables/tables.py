@@ -26,7 +26,6 @@ from dcp.lake.tables.schema import (
     CHANGES,
     CHANGES_STATISTICS,
     CONTROL,
-    MICROSECOND_TIMESTAMPS,
     QUALITY,
     REPLICA,
     REPLICA_CLUSTERING,
@@ -343,7 +342,6 @@ def ensure_replicas(
     made = Horizon.of_hours(horizon_hours).properties() | {
         "delta.dataSkippingStatsColumns": ",".join(REPLICA_STATISTICS),
         **_deletion_vectors(deletion_vectors),
-        **MICROSECOND_TIMESTAMPS,
     }
 
     def ours(replica: ReplicaTable) -> dict[str, str]:

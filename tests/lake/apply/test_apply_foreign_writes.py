@@ -42,7 +42,7 @@ def test_a_foreign_write_stops_the_apply_before_anything_is_written(
     plan = next_plan(lake, model)
     run_apply(lake, plan, "w")
     plan = next_plan(lake, model)
-    docs.optimize({}, 0, whole=True)
+    docs.optimize({}, 0)
     docs.set_properties({"note": "x"})
     run_apply(lake, plan, "w")  # maintenance changes no row
     plan = next_plan(lake, model)

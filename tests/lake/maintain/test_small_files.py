@@ -124,7 +124,7 @@ def test_a_large_table_that_was_never_in_order_is_left_to_maintenance(
     assert "OPTIMIZE" not in source.operations("changes")
     assert caplog.text.count("table changes: found") == 1
     assert "dcplake maintain" in caplog.text
-    source.lake.changes.optimize({}, 0, whole=False)
+    source.lake.changes.optimize({}, 0)
     source.round_and_apply(driver)
     assert source.operations("changes").count("OPTIMIZE") == 2
 

@@ -17,7 +17,6 @@ import pytest
 
 import dcplake
 from dcp.lake.apply.apply_plan import RowBudget
-from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain.maintain import maintain
 from dcp.lake.tables.schema import REPLICA, TYPED
@@ -237,29 +236,3 @@ def require_python_gives_what_the_table_has(bucket: Bucket, folder: Path, first:
         [doc] = lake.to_arrow(columns=["doc"], version=first, where="key LIKE 'a0%'").to_pylist()
         assert doc["doc"]["at"] == datetime(1, 1, 1, tzinfo=UTC)
         assert "more" not in doc["doc"], "the columns are those of the version"
-
-
-def test_maintenance_writes_the_files_of_an_older_dcplake_anew(
-    bucket: Bucket, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket.put("a")
-    with monkeypatch.context() as older:
-        older.setitem(REQUIRED_SPARK, "spark.sql.parquet.outputTimestampType", "INT96")
-        older.setattr("dcp.lake.tables.tables.MICROSECOND_TIMESTAMPS", {})
-        bucket.run()
-    for column in ("doc.at", "modified_at"):
-        assert "INT96 None 0" in physical_types(Path(bucket.docs))[column]
-    [told] = maintain(bucket.settings, steps=["optimize"], dry_run=True, spark=bucket.user)[1:]
-    assert "anew: an earlier dcplake stored timestamps as INT96" in told.summary
-    [done] = maintain(bucket.settings, steps=["optimize"], spark=bucket.user)[1:]
-    assert done.figures["files_removed"] > 0
-    newest = {Path(each).name for each in deltalake.DeltaTable(bucket.docs).file_uris()}
-    for file in Path(bucket.docs).glob("*.parquet"):
-        if file.name not in newest:
-            file.unlink()
-    require_all_read_the_same(bucket, spark)
-    for column in ("doc.at", "modified_at"):
-        [kind] = physical_types(Path(bucket.docs))[column]
-        assert kind.startswith("INT64 Timestamp(isAdjustedToUTC=true, timeUnit=microseconds")
-    [done] = maintain(bucket.settings, steps=["optimize"], spark=bucket.user)[1:]
-    assert "INT96" not in done.summary

@@ -11,7 +11,6 @@ from dcp.lake.tables.horizon import (
     FILE_RETENTION,
     LOG_RETENTION,
     Horizon,
-    interval_seconds,
     loss,
     version_at,
 )
@@ -29,45 +28,28 @@ def apply(version: int, hours_ago: float, to_round: int) -> TableCommit:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("interval 604800 seconds", 604800.0),
-        ("interval 1 week", 604800.0),
-        ("INTERVAL 7 DAYS", 604800.0),
-        ("2 hours 30 minutes", 9000.0),
-        ("interval 1 day 1 hour 1 minute 1 second 500 milliseconds", 90061.5),
-        ("interval 1500 milliseconds", 1.5),
-        ("interval 250000 microseconds", 0.25),
-        ("interval 0 hours", 0.0),
-        ("interval 1 month", None),
-        ("interval hours", None),
-        ("7", None),
-        ("", None),
-    ],
-)
-def test_intervals_are_read_as_delta_reads_them(text: str, seconds: float | None) -> None:
-    assert interval_seconds(text) == seconds
+_UNIT_SECONDS = {"seconds": 1.0, "milliseconds": 1e-3}
 
 
 @given(st.floats(min_value=0.001, max_value=24 * 3650 * 3600))
-def test_what_is_written_is_read_back(seconds: float) -> None:
+def test_intervals_are_exact_to_a_millisecond_or_a_second(seconds: float) -> None:
     horizon = Horizon(seconds)
     properties = horizon.properties()
-    files, log = (interval_seconds(properties[name]) for name in (FILE_RETENTION, LOG_RETENTION))
+    words = (properties[name].split() for name in (FILE_RETENTION, LOG_RETENTION))
+    files, log = (float(count) * _UNIT_SECONDS[unit] for _, count, unit in words)
     assert files == pytest.approx(seconds, abs=6e-4)
     assert log == pytest.approx(2 * seconds, abs=6e-4)
     assert horizon.differing(properties) == {}
 
 
-def test_only_what_differs_in_time_differs() -> None:
+def test_an_interval_in_other_words_differs() -> None:
     horizon = Horizon.of_hours(168)
-    assert horizon.properties()[FILE_RETENTION] == "interval 604800 seconds"
-    same = {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 2 weeks"}
-    assert horizon.differing(same) == {}
-    lowered = same | {FILE_RETENTION: "interval 1 hour"}
-    assert horizon.differing(lowered) == {FILE_RETENTION: "interval 604800 seconds"}
-    assert set(horizon.differing({})) == {FILE_RETENTION, LOG_RETENTION}
+    ours = {FILE_RETENTION: "interval 604800 seconds", LOG_RETENTION: "interval 1209600 seconds"}
+    assert horizon.properties() == ours
+    for other in ("interval 7 days", "interval 1 hour"):
+        found = ours | {FILE_RETENTION: other}
+        assert horizon.differing(found) == {FILE_RETENTION: "interval 604800 seconds"}
+    assert horizon.differing({}) == ours
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])

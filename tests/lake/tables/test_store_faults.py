@@ -340,7 +340,7 @@ def test_a_round_commits_while_spark_optimizes_the_same_table(table: Table) -> N
     spark = Mock(sql=lambda _: statement)
     lake_table = replace(table_at(table.place), start_spark=lambda: spark)
     with ThreadPoolExecutor(2) as pool:
-        optimizing = pool.submit(lake_table.optimize, {}, 0, whole=False)
+        optimizing = pool.submit(lake_table.optimize, {}, 0)
         try:
             assert begun.wait(MOST_SECONDS)
             pool.submit(table.round).result(MOST_SECONDS)

@@ -229,7 +229,7 @@ def test_a_merge_opens_only_files_that_may_have_its_vbuckets(table: Table, tmp_p
 def test_small_files_become_one(table: Table) -> None:
     for key in ("a", "b"):
         table.append(rows(key), {})
-    made = table.optimize({"by": "us"}, 0, whole=False)
+    made = table.optimize({"by": "us"}, 0)
     assert made == {"numFilesRemoved": 2, "numFilesAdded": 1}
     assert table.size().files == 1 and keys_of(table) == ["a", "b"]
     [commit] = history(table, 1)
