@@ -23,7 +23,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import DOCS, ensure_replicas
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.given_rows import given_rows
@@ -141,9 +141,10 @@ class ForkingLog:
         vb.ends = [end for end in vb.ends if end <= seqno]
         kept = [entry for entry in vb.log.entries if entry.seqno <= seqno]
         vb.log = FailoverLog((FailoverEntry(self._uuid(), seqno), *kept))
-        vb.state = vb.state.beginning_epoch(seqno, vb.log.uuid_at(seqno))
+        restart = Restart(RestartReason.ROLLBACK, seqno, vb.log.uuid_at(seqno))
+        vb.state = vb.state.restarted(restart)
         vb.snapshot_end = 0
-        fork = {"epoch": vb.state.epoch, "seqno": seqno}
+        fork = {"epoch": vb.state.epoch, "seqno": seqno, "detail": str(restart.reason)}
         return [self._row(vb, number, "rollback") | fork]
 
     def _stream(self, vb: ForkingVbucket, number: int) -> list[Row]:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
@@ -330,6 +331,17 @@ class ApplySettings(Section):
     )
 
 
+class RollbackPolicy(StrEnum):
+    """The choices of ``policy.rollback``."""
+
+    REWRITE = "rewrite"
+    """Undo exactly the lost rows; stream on from the common history."""
+    RESYNC = "resync"
+    """Stream the vbucket again from its beginning, and replace it when it is complete."""
+    FAIL = "fail"
+    """Leave the vbucket as it is, and report it."""
+
+
 _DROPPED: Final = ("delete", "keep")
 
 
@@ -342,7 +354,7 @@ class PolicySettings(Section):
         "When the cluster lost writes and orders a rollback. rewrite: undo exactly what was lost; "
         "resync: stream the vbucket again and replace it as a whole; fail: leave the vbucket as it "
         "is, end with code 5.",
-        choices=("rewrite", "resync", "fail"),
+        choices=tuple(map(str, RollbackPolicy)),
     )
     dropped: str = key(
         "delete",

@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from dcp.lake.log.epochs import rollback_rows
-from dcp.lake.query.views_sql import RESTREAM
 from dcp.lake.tables.records import Record, read
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
+from dcp.lake.tables.vbucket_state import RestartReason
 
 NEWEST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch(Record):
-    """The beginning of a vbucket's epoch: its fork seqno, its round, and the order behind it."""
+    """The beginning of a vbucket's epoch: with the order that it follows."""
 
     vbucket: int
     epoch: int
@@ -68,14 +68,14 @@ def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
         if row["seqno"] is None:
             orders[vbucket, epoch] = row["rollback"]
             continue
-        order = None if row["detail"] else orders.get((vbucket, epoch - 1))
-        told = order or {}
+        is_ordered = row["detail"] == RestartReason.ROLLBACK
+        told = orders.get((vbucket, epoch - 1), {}) if is_ordered else {}
         epochs.append(
             Epoch(
                 vbucket,
                 epoch,
                 row["round"],
-                row["detail"] or (RESTREAM if order is None else "rollback"),
+                row["detail"],
                 int(row["seqno"]),
                 *(
                     None if told.get(name) is None else int(told[name])

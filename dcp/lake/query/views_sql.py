@@ -24,15 +24,13 @@ from dcp.lake.tables.schema import (
     spark_types,
 )
 from dcp.lake.tables.tables import ReplicaTable
+from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Spark parses no larger text into a VARIANT."""
 
 _LAYERS: Final = int(Datatype.SNAPPY | Datatype.XATTR)
-
-RESTREAM: Final = "stale, streamed whole"
-"""The reason of an epoch without an order: lost rows could not be taken back (`slice_rules`)."""
 
 AS_SENT_SQL: Final = "datatype > 1"
 """True for a value that could not be decoded, and is as it was sent (`dcp.lake.tables.schema`)."""
@@ -242,13 +240,13 @@ FROM (SELECT *, {cleared} AS cleared
 
 
 def epochs_sql(changes_sql: str) -> str:
-    """Return the beginnings of epochs, each with the newest order of its vbucket before it.
+    """Return the beginnings of epochs; one after a rollback has the order that it followed.
 
     History goes on at ``fork_seqno``: rows of earlier epochs above it are dead.
     """
     return f"""
 SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
-  coalesce(f.detail, IF(max(o.round) IS NULL, {string(RESTREAM)}, 'rollback')) AS reason,
+  f.detail AS reason,
   max(o.round) AS ordered_in_round,
   max_by(o.rollback, o.round).from_seqno AS from_seqno,
   max_by(o.rollback, o.round).to_seqno AS to_seqno,
@@ -257,7 +255,7 @@ SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
 FROM {changes_sql} f
 LEFT JOIN {changes_sql} o
   ON o.{is_kind(RowKind.ROLLBACK)} AND o.seqno IS NULL AND o.vbucket = f.vbucket
-    AND o.epoch = f.epoch - 1 AND o.round < f.round AND f.detail IS NULL
+    AND o.epoch = f.epoch - 1 AND o.round < f.round AND f.detail = '{RestartReason.ROLLBACK}'
 WHERE f.{is_kind(RowKind.ROLLBACK)} AND f.seqno IS NOT NULL
 GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 

@@ -279,9 +279,10 @@ class TaskReceiver:
             result.brought_rows = counts["rows"] > 0
             told = result.report(counts)
             self._batches.add_event(RowKind.STATUS, vbucket, detail=told.status())
-            if result.plan.begins_epoch:
-                fork = result.plan.state.position.seqno
-                self._batches.add_event(RowKind.ROLLBACK, vbucket, seqno=fork)
+            if (restart := result.plan.restart) is not None:
+                self._batches.add_event(
+                    RowKind.ROLLBACK, vbucket, seqno=restart.seqno, detail=restart.reason
+                )
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             told = VbucketReport(

@@ -4,25 +4,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from dcp.client.probe import ClusterView
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import RollbackPolicy, Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.epochs import begun_anew, forks_between, live_complete_seqnos
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.rounds.planning import LakePosition
-from dcp.lake.rounds.rollback_plan import (
-    BlockedRollback,
-    RollbackPolicy,
-    plan_rollback,
-    rollback_target,
-)
+from dcp.lake.rounds.rollback_plan import plan_rollback, rollback_target
+from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.tables import LakeTables, cleaned_round
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 
 
 def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakePosition:
-    """Return a lake's position, with the beginnings of vbuckets that must begin anew.
+    """Return a lake's position, with the restarts that its log and its replicas ask for.
 
     ``stale`` are vbuckets that a replica holds as of that round (`stale_vbuckets`).
     """
@@ -30,9 +26,9 @@ def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]
     states = positions_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
     ordered = [state for state in states.values() if state.order is not None]
-    epoch_starts = ordered_epoch_starts(lake, ordered, newest, policy)
-    epoch_starts |= _stale_epoch_starts(lake, states, newest, stale)
-    return LakePosition(lake.identity.lake_id, newest, states, epoch_starts)
+    restarts = ordered_restarts(lake, ordered, newest, policy)
+    restarts |= _stale_restarts(lake, states, newest, stale)
+    return LakePosition(lake.identity.lake_id, newest, states, restarts)
 
 
 def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
@@ -43,27 +39,24 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
     return stale
 
 
-def _stale_epoch_starts(
+def _stale_restarts(
     lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, stale: Mapping[int, int]
-) -> dict[int, VbucketProgress | BlockedRollback]:
-    """Return the beginnings of stale vbuckets that must be streamed from seqno 0, and are not yet.
-
-    A replica could not take them back: neither an old version nor the log has the rows.
-    """
+) -> dict[int, Restart | LeftOut]:
+    """Return the restarts of stale vbuckets that have not begun at seqno 0 yet."""
     if not stale:
         return {}
     forks = forks_between(lake, min(stale.values()), newest, stale.keys())
     begun = begun_anew(stale, forks, cleaned_round(lake))
     return {
-        vbucket: states[vbucket].beginning_epoch(0, 0)
+        vbucket: Restart(RestartReason.STALE)
         for vbucket in stale
         if vbucket in states and vbucket not in begun
     }
 
 
-def ordered_epoch_starts(
+def ordered_restarts(
     lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
-) -> dict[int, VbucketProgress | BlockedRollback]:
+) -> dict[int, Restart | LeftOut]:
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return {
@@ -85,7 +78,7 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
 
 
 def filtered_position(lake: LakeTables, document_filter: DocumentFilter) -> LakePosition:
-    """Return a lake's position without beginnings of vbuckets, for one that may start by a filter.
+    """Return a lake's position without restarts, for one that may start by a filter.
 
     Raises:
         ConfigError: as of `LakePosition.refuse_late_start`.

@@ -20,10 +20,14 @@ from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import ROUND_SECONDS, BackfillPlan, BackfillStream
-from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.lake.tables.vbucket_state import (
+    FIRST_EPOCH,
+    Restart,
+    RestartReason,
+    VbucketProgress,
+)
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -43,8 +47,8 @@ class LakePosition:
     lake_id: str
     latest_round: int
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
-    epoch_starts: Mapping[int, VbucketProgress | BlockedRollback] = field(default_factory=dict)
-    """The first state of a new epoch, or why it cannot begin, for vbuckets that must begin one."""
+    restarts: Mapping[int, Restart | LeftOut] = field(default_factory=dict)
+    """Vbuckets that must begin a new epoch; or the reason why one cannot."""
     backfill: BackfillPlan | None = None
     document_filter: DocumentFilter = EVERYTHING
     waiting: frozenset[int] = frozenset()
@@ -57,16 +61,27 @@ class LakePosition:
         """Return the vbucket's state; seqno 0 if the lake has no position of it yet."""
         return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
 
-    def epoch_start(self, vbucket: int) -> VbucketProgress | BlockedRollback | None:
-        """Return the first state of a new epoch; None if the epoch goes on.
+    def restart(self, vbucket: int) -> Restart | LeftOut | None:
+        """Return a vbucket's restart, or why it stays as it is; None if its epoch goes on."""
+        found = self.restarts.get(vbucket)
+        read = None if self.backfill is None else self.backfill.read(vbucket)
+        if isinstance(found, LeftOut):
+            return found
+        if not self.document_filter.has_read(self.state(vbucket)):
+            return Restart(RestartReason.FILTER)
+        begins = isinstance(read, BackfillStream) and read.begins_epoch
+        if found is None and begins and self.has_started(vbucket):
+            return Restart(RestartReason.BACKFILL)
+        return found
 
-        Rows that another filter let pass are read anew.
-        """
-        ordered, state = self.epoch_starts.get(vbucket), self.state(vbucket)
-        if self.document_filter.has_read(state) or isinstance(ordered, BlockedRollback):
-            return ordered
-        start_seqno = state.start_seqno if self.document_filter.rules.starts_now else None
-        return replace(state.beginning_epoch(0, 0), start_seqno=start_seqno)
+    def restarted(self, vbucket: int, restart: Restart | None) -> VbucketProgress:
+        """Return the state from which a vbucket is streamed; its rows pass the filter."""
+        state, rules = self.state(vbucket), self.document_filter.rules
+        if restart is not None:
+            start_seqno = state.start_seqno if rules.starts_now else None
+            state = replace(state.restarted(restart), start_seqno=start_seqno)
+        # All present rows passed the filter, or there are none.
+        return replace(state, filter_fingerprint=self.document_filter.fingerprint)
 
     def has_started(self, vbucket: int) -> bool:
         """Return False for a vbucket that is to start at its high seqno, and has not yet."""
@@ -116,33 +131,14 @@ def plan_round(
     """
     position.refuse_late_start()
     goals = cluster.high_seqnos if targets is None else targets
-    backfill = position.backfill
     streams: list[StreamPlan] = []
     left_out: list[LeftOut] = []
     for vbucket in range(cluster.map.vbucket_count):
-        state = position.state(vbucket)
-        goal = goals.get(vbucket)
-        restarted = position.epoch_start(vbucket)
-        read = None if backfill is None else backfill.read(vbucket)
-        starts = goal is not None and not position.has_started(vbucket)
-        if starts and not isinstance(restarted, BlockedRollback):
-            planned = _starting_now(restarted or state, cluster, skip or {})
-        elif read is not None:
-            planned = _backfill_stream(vbucket, state, restarted, read)
-        else:
-            if restarted is not None or is_elsewhere(state, cluster):
-                goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
-            elif goal is not None and not is_behind(state, goal):
-                continue
-            planned = _stream_or_reason(vbucket, restarted or state, goal, cluster, skip or {})
-        if isinstance(planned, LeftOut):
-            left_out.append(planned)
-        else:
-            # With the filter in its state: all present rows passed it, or there are none.
-            fingerprint = position.document_filter.fingerprint
-            begun = replace(planned.state, filter_fingerprint=fingerprint)
-            begins_epoch = begun.epoch > state.epoch
-            streams.append(replace(planned, state=begun, begins_epoch=begins_epoch))
+        match _planned(position, cluster, vbucket, goals.get(vbucket), skip or {}):
+            case LeftOut() as left:
+                left_out.append(left)
+            case StreamPlan() as stream:
+                streams.append(stream)
     if all(_may_wait(stream, position, cluster) for stream in streams):
         return Idle(
             position.lake_id,
@@ -163,6 +159,46 @@ def plan_round(
         target_bytes=settings.target_bytes,
         target_seconds=min(settings.target_seconds, most_seconds),
     )
+
+
+def _planned(
+    position: LakePosition,
+    cluster: "ClusterView",
+    vbucket: int,
+    goal: int | None,
+    skip: Mapping[int, LeftOut],
+) -> StreamPlan | LeftOut | None:
+    """Return a vbucket's stream, or why it is left out; None: it lacks nothing up to its goal."""
+    restart, has_started = position.restart(vbucket), position.has_started(vbucket)
+    if isinstance(restart, LeftOut):
+        return skip.get(vbucket, restart)
+    state, high_seqno = position.restarted(vbucket, restart), cluster.high_seqnos.get(vbucket)
+    backfill = position.backfill
+    read = None if backfill is None else backfill.read(vbucket)
+    if not has_started and goal is not None:
+        log = cluster.failover_logs.get(vbucket)
+        goal = None if log is None else high_seqno
+        if log is not None and high_seqno is not None:
+            state = state.starting_at(log, high_seqno)  # which the round records
+    elif has_started and read is not None:
+        if isinstance(read, LeftOut):
+            return read
+        return StreamPlan(state, read.node, read.high_seqno, restart, is_backfill=True)
+    elif restart is not None or is_elsewhere(state, cluster):
+        goal = high_seqno  # what was to be reached may be lost
+    elif goal is not None and not is_behind(state, goal):
+        return None
+    if vbucket in skip:
+        return skip[vbucket]
+    node = cluster.map.owner(vbucket)
+    if node is None:
+        return LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
+    if node in cluster.unreachable:
+        return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
+    if goal is None:
+        detail = f"{node} did not tell its high seqno, or its branch"
+        return LeftOut(vbucket, "no high seqno", detail)
+    return StreamPlan(state, node, goal, restart)
 
 
 def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:
@@ -216,57 +252,9 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
 
 def _may_wait(stream: StreamPlan, position: LakePosition, cluster: "ClusterView") -> bool:
     """Return whether a stream is no reason for a round: only a high seqno asks for it."""
-    asks_more = stream.begins_epoch or stream.is_backfill or is_elsewhere(stream.state, cluster)
+    asks_more = stream.restart or stream.is_backfill or is_elsewhere(stream.state, cluster)
     is_complete = stream.state.position.is_complete
     return stream.vbucket in position.waiting and is_complete and not asks_more
-
-
-def _backfill_stream(
-    vbucket: int,
-    state: VbucketProgress,
-    restarted: VbucketProgress | BlockedRollback | None,
-    read: BackfillStream | LeftOut,
-) -> StreamPlan | LeftOut:
-    if isinstance(read, LeftOut):
-        return read
-    if restarted is None and read.begins_epoch:
-        restarted = state.beginning_epoch(0, 0)
-    if isinstance(restarted, BlockedRollback):
-        return LeftOut(vbucket, restarted.reason, restarted.detail)
-    return StreamPlan(restarted or state, read.node, read.high_seqno, is_backfill=True)
-
-
-def _starting_now(
-    state: VbucketProgress, cluster: "ClusterView", skip: Mapping[int, LeftOut]
-) -> StreamPlan | LeftOut:
-    """Return the stream of a vbucket from the high seqno of its node; the round records that."""
-    seqno, log = cluster.high_seqnos.get(state.vbucket), cluster.failover_logs.get(state.vbucket)
-    if seqno is None or log is None:
-        return _stream_or_reason(state.vbucket, state, None, cluster, skip)
-    started = state.starting_at(log, seqno)
-    return _stream_or_reason(state.vbucket, started, seqno, cluster, skip)
-
-
-def _stream_or_reason(
-    vbucket: int,
-    state: VbucketProgress | BlockedRollback,
-    goal: int | None,
-    cluster: "ClusterView",
-    skip: Mapping[int, LeftOut],
-) -> StreamPlan | LeftOut:
-    if vbucket in skip:
-        return skip[vbucket]
-    if isinstance(state, BlockedRollback):
-        return LeftOut(vbucket, state.reason, state.detail)
-    node = cluster.map.owner(vbucket)
-    if node is None:
-        return LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
-    if node in cluster.unreachable:
-        return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
-    if goal is None:
-        detail = f"{node} did not tell its high seqno, or its branch"
-        return LeftOut(vbucket, "no high seqno", detail)
-    return StreamPlan(state, node, goal)
 
 
 def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:

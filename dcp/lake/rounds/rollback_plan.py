@@ -1,4 +1,4 @@
-"""Decides at which state a vbucket resumes after its producer ordered a rollback. Pure.
+"""Decides where a vbucket restarts after its producer ordered a rollback. Pure.
 
 The new epoch forks at E, the newest complete seqno on the live history at or below the seqno that
 was ordered. The uuid that goes with E is that of the newest entry at or below it in the failover
@@ -17,23 +17,15 @@ its node holds in one round, whatever the budget.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.config.settings import RollbackPolicy
+from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 from dcp.types import FailoverEntry, FailoverLog
 
 FRUITLESS_MOST: Final = 2
 """So many rollbacks in a row to the very request that they refused are no progress."""
-
-
-class RollbackPolicy(StrEnum):
-    REWRITE = "rewrite"
-    """Undo exactly the lost rows; stream on from the common history."""
-    RESYNC = "resync"
-    """Stream the vbucket again from its beginning, and replace it when it is complete."""
-    FAIL = "fail"
-    """Leave the vbucket as it is, and report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +37,10 @@ class RollbackTarget:
     """Tells which branch holds a seqno."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedRollback:
-    """The reason why a rollback order cannot be followed; the vbucket stays as it is."""
-
-    reason: str
-    detail: str
-
-
 def plan_rollback(
     state: VbucketProgress, complete_seqnos: Iterable[int], policy: RollbackPolicy
-) -> VbucketProgress | BlockedRollback:
-    """Return the state in which ``state``, which has an order, begins its next epoch.
+) -> Restart | LeftOut:
+    """Return where a vbucket that has an order restarts, or why it stays as it is.
 
     ``complete_seqnos`` are reached snapshot ends on its live history; too high ones may be among
     them.
@@ -64,7 +48,8 @@ def plan_rollback(
     if (order := state.order) is None:
         raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")
     if policy is RollbackPolicy.FAIL:
-        return BlockedRollback(
+        return LeftOut(
+            state.vbucket,
             "rollback",
             f"{order}; policy.rollback is fail: set it to rewrite or resync, or run "
             f"dcplake resync --vbuckets {state.vbucket} (dcplake plan says how much that is)",
@@ -76,13 +61,14 @@ def plan_rollback(
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
     is_fruitless = is_refused_again or seqno == state.caught_up_seqno == 0
     if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
-        return BlockedRollback(
+        return LeftOut(
+            state.vbucket,
             "rollback without progress",
             f"{order}, again, although nothing was read since the last order; the node does not "
             f"follow the protocol, or lost more than it says: "
             f"dcplake resync --vbuckets {state.vbucket} streams it again from the beginning",
         )
-    return state.beginning_epoch(seqno, vb_uuid, is_fruitless=is_fruitless)
+    return Restart(RestartReason.ROLLBACK, seqno, vb_uuid, is_fruitless)
 
 
 def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackTarget:

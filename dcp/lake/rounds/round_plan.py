@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import WindowPlan
-from dcp.lake.rounds.rollback_plan import RollbackPolicy
+from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.records import Record, plain
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
 
 
@@ -81,8 +81,8 @@ class StreamPlan:
     node: NodeAddress
     target_seqno: int
     """The least seqno to reach. If it was reached, the stream asks for agreement only."""
-    begins_epoch: bool = False
-    """The state is the beginning of a new epoch, which the round records."""
+    restart: Restart | None = None
+    """The state follows it: the beginning of a new epoch, which the round records."""
     is_backfill: bool = False
     """A backfill reads it: the target is its node's high seqno, which may be behind."""
 
@@ -192,7 +192,7 @@ class RoundPlan(Shown):
                             **plain(stream.state.position),
                             "vb_uuid": f"{stream.state.position.vb_uuid:016x}",
                             "target_seqno": stream.target_seqno,
-                            "begins_epoch": stream.begins_epoch,
+                            "restart": plain(stream.restart and stream.restart.reason),
                         }
                         for stream in task.streams
                     ],
@@ -252,10 +252,11 @@ class Idle(Shown):
 def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
     begins: dict[str, list[int]] = {}
     for stream in streams:
-        if stream.begins_epoch:
+        if stream.restart is not None:
             position = stream.state.position
             text = f"epoch {stream.state.epoch} begins at seqno {position.seqno}"
             text += f" (branch {position.vb_uuid:016x})" if position.seqno else ""
+            text += f": {stream.restart.reason}"
             begins.setdefault(text, []).append(stream.vbucket)
     return [f"  vbuckets {number_ranges(each)}: {text}" for text, each in begins.items()]
 

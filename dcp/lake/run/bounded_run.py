@@ -77,7 +77,7 @@ class BoundedRun:
             vbucket = stream.vbucket
             if stream.is_backfill:
                 continue
-            if stream.begins_epoch:
+            if stream.restart is not None:
                 self._begun[vbucket] += 1
             elif stream.target_seqno <= stream.state.complete_seqno:
                 self._agreed[vbucket] += 1

@@ -35,7 +35,6 @@ from dcp.lake.rounds.empty_rounds import EmptyRounds
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, round_progress
 from dcp.lake.rounds.planning import SEQNOS_OF_A_TASK, plan_round
-from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import (
     Idle,
     LeftOut,
@@ -358,9 +357,9 @@ class Driver:
             document_filter=document_filter,
             waiting=self._empty_rounds.waiting(monotonic()),
         )
-        starts = position.epoch_starts.items()
+        restarts = position.restarts.values()
         self._persistence.leave_out(
-            [vbucket for vbucket, start in starts if isinstance(start, BlockedRollback)]
+            [each.vbucket for each in restarts if isinstance(each, LeftOut)]
         )
         plan = plan_round(
             position,

@@ -21,10 +21,9 @@ from dcp.errors import (
     SecretError,
     SourceError,
 )
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import RollbackPolicy, Settings
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import Remembered, SourceAccess, ask_cluster
-from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges

@@ -15,7 +15,7 @@ from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.typed_plan import ContractBook, typed_plan
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.config.settings import ApplySettings, Settings
+from dcp.lake.config.settings import ApplySettings, RollbackPolicy, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
@@ -28,12 +28,11 @@ from dcp.lake.receive.task_consumer import stream_start
 from dcp.lake.rounds.backfill_plan import BackfillEstimate, copy_to_begin_with
 from dcp.lake.rounds.lake_position import (
     lake_position,
-    ordered_epoch_starts,
+    ordered_restarts,
     require_same_bucket,
     stale_vbuckets,
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
-from dcp.lake.rounds.rollback_plan import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
 from dcp.lake.run.backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
@@ -44,7 +43,12 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, find_lake, replicas_in
-from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import (
+    Restart,
+    RestartReason,
+    RollbackOrder,
+    VbucketProgress,
+)
 from dcp.printable import number_ranges
 from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamOpened
 
@@ -71,7 +75,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     starts = [
         replace(stream_start(stream), end_seqno=stream.state.position.seqno)
         for stream in plan.streams
-        if stream.state.position.seqno and not stream.begins_epoch
+        if stream.state.position.seqno and stream.restart is None
     ]
     if not starts:
         return {}
@@ -199,8 +203,8 @@ def _preview_of(
     document_filter = filter_of(lake, settings.filter, cluster.manifest)
     position = replace(lake_position(lake, settings, stale), document_filter=document_filter)
     actions = Control(lake).actions()
-    resynced = {vb: position.state(vb).beginning_epoch(0, 0) for vb in _to_resync(lake, actions)}
-    position = replace(position, epoch_starts={**position.epoch_starts, **resynced})
+    resynced = dict.fromkeys(_to_resync(lake, actions), Restart(RestartReason.RESYNC))
+    position = replace(position, restarts={**position.restarts, **resynced})
     plan = plan_round(position, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}
     outlook = Outlook(
@@ -242,12 +246,8 @@ def _read_again(
     policy = RollbackPolicy(settings.policy.rollback)
     followed = RollbackPolicy.REWRITE if policy is RollbackPolicy.FAIL else policy
     newest = position.latest_round
-    starts = ordered_epoch_starts(lake, ordered, newest, followed).values()
-    again = [
-        start.vbucket
-        for start in starts
-        if isinstance(start, VbucketProgress) and not start.position.seqno
-    ]
+    restarts = ordered_restarts(lake, ordered, newest, followed).items()
+    again = [vb for vb, each in restarts if isinstance(each, Restart) and not each.seqno]
     if not again:
         return None
     held, highs = held_documents(lake, again), cluster.high_seqnos

@@ -22,7 +22,12 @@ from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.lake.tables.vbucket_state import (
+    FIRST_EPOCH,
+    Restart,
+    RestartReason,
+    VbucketProgress,
+)
 
 
 def only_in_log(settings: Settings) -> tuple[str, ...]:
@@ -84,7 +89,7 @@ def commit_resync(
             )
         _empty(lake, replicas, newest, writer_id)
     after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
-    after |= {vb: after[vb].beginning_epoch(0, 0) for vb in chosen}
+    after |= {vb: after[vb].restarted(Restart(RestartReason.RESYNC)) for vb in chosen}
     rows = _rows(after, chosen, number)
     append_round(
         lake,
@@ -141,7 +146,7 @@ def _rows(
             "vbucket": vbucket,
             "kind": RowKind.ROLLBACK,
             "seqno": after[vbucket].position.seqno,
-            "detail": "resync",
+            "detail": RestartReason.RESYNC,
         }
         for vbucket in chosen
     ]

@@ -90,7 +90,7 @@ class LakeIdentity:
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
 
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
 
 CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""

@@ -6,6 +6,7 @@ signed 64-bit integer on the way.
 """
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Annotated, Final
 
 import pyarrow as pa
@@ -47,6 +48,30 @@ class RollbackOrder:
             f"the producer ordered a rollback from seqno {self.from_seqno} "
             f"(branch {self.from_vb_uuid:016x}) to {self.to_seqno}"
         )
+
+
+class RestartReason(StrEnum):
+    """The reason why a vbucket begins a new epoch, as the round and the view ``epochs`` tell it."""
+
+    ROLLBACK = "rollback"
+    STALE = "stale"
+    """A rollback that a replica could not follow: neither an old version nor the log has it."""
+    FILTER = "filter"
+    """Rows that another filter let pass are read anew."""
+    BACKFILL = "backfill"
+    RESYNC = "resync"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Where a vbucket begins its next epoch, which forks at a complete ``seqno``."""
+
+    reason: RestartReason
+    seqno: int = 0
+    vb_uuid: int = 0
+    """Names the branch that holds the seqno."""
+    is_fruitless: bool = False
+    """See `VbucketProgress.fruitless_rollbacks`."""
 
 
 FIRST_EPOCH = 0
@@ -148,24 +173,22 @@ class VbucketProgress:
         """
         return min(self.start_seqno or 0, seqno)
 
-    def beginning_epoch(
-        self, seqno: int, vb_uuid: int, *, is_fruitless: bool = False
-    ) -> "VbucketProgress":
-        """Return the state at the start of the next epoch, which forks at a complete ``seqno``.
+    def restarted(self, restart: Restart) -> "VbucketProgress":
+        """Return the state at the start of the next epoch.
 
-        ``vb_uuid`` names the branch that holds it. The state forgets that it was caught up: the
-        node that proved it may have lost it.
+        It forgets that it was caught up: the node that proved it may have lost it.
         """
+        seqno = restart.seqno
         return replace(
             self,
             epoch=self.epoch + 1,
-            position=Position.complete_at(vb_uuid, seqno),
+            position=Position.complete_at(restart.vb_uuid, seqno),
             caught_up_seqno=seqno,
             first_pending_round=None,
             last_complete_round=self.last_complete_round if seqno else None,
             purge_seqno=None,
             order=None,
-            fruitless_rollbacks=self.fruitless_rollbacks + 1 if is_fruitless else 0,
+            fruitless_rollbacks=self.fruitless_rollbacks + 1 if restart.is_fruitless else 0,
         )
 
     def advanced(

@@ -15,7 +15,7 @@ from dcp.lake.apply.slice_rules import (
 from dcp.lake.log.epochs import CollectionEvent, Fork
 from dcp.lake.store.log_slice import Role, RowRange
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 from dcp.protocol.position import Position
 from tests.lake.forking_log import ForkingLog
 from tests.lake.taken_back import taken_back
@@ -140,7 +140,7 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     while log.lake.round == 0 or log.apply() is None:
         log.commit_round(fork_chance=0)
     states = log.lake.states
-    log.append([], [state.beginning_epoch(0, 0) for state in states.values()])
+    log.append([], [state.restarted(Restart(RestartReason.RESYNC)) for state in states.values()])
     with pytest.raises(LakeError, match=r"vbucket 0 is in epoch 1 .* dcplake resync --vbuckets 0"):
         log.log_slice(log.lake.round)
     log.append([], map(VbucketProgress.beginning, states))

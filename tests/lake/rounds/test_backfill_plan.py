@@ -21,7 +21,7 @@ from dcp.lake.rounds.backfill_plan import (
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan
-from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -175,7 +175,8 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     assert sum(task.backfill.bytes_per_second or 0 for task in reading if task.backfill) == 1e6
     for each in plan.streams:
         if each.is_backfill:
-            assert (each.node, each.target_seqno, each.begins_epoch) == (FIRST, 90, True)
+            assert (each.node, each.target_seqno) == (FIRST, 90)
+            assert each.restart == Restart(RestartReason.BACKFILL)
             assert (each.state.epoch, each.state.position.seqno) == (1, 0)
     assert f"backfill from replicas, at most {1 / len(reading):.3g} MB/s; node:11220" in str(plan)
     assert not [each for task in reading for each in task.carried]

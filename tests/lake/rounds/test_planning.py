@@ -23,10 +23,9 @@ from dcp.lake.rounds.planning import (
     is_elsewhere,
     plan_round,
 )
-from dcp.lake.rounds.rollback_plan import BlockedRollback
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -34,6 +33,7 @@ NODES = tuple(NodeAddress("node", port) for port in (11210, 11220, 11230))
 SETTINGS = RoundSettings()
 FLOW = FlowControlSettings()
 UUID = 0xFEED_FACE_CAFE_BEEF
+RESYNC = Restart(RestartReason.RESYNC)
 STARTS_NOW = DocumentFilter.resolve(FilterSettings(since="now"), None)
 
 
@@ -107,7 +107,7 @@ def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down(
 
 def test_a_start_is_forgotten_with_its_filter_also_where_nothing_was_read_since() -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
-    resynced = VbucketProgress.beginning(0).starting_at(log, 30).beginning_epoch(0, 0)
+    resynced = VbucketProgress.beginning(0).starting_at(log, 30).restarted(RESYNC)
     view = cluster({0: 50}, vbuckets=1)
     kept = replace(resynced, filter_fingerprint=STARTS_NOW.fingerprint)
     plan = planned(replace(lake(kept), document_filter=STARTS_NOW), view)
@@ -211,7 +211,7 @@ def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
     )
     position = replace(
         lake(*waiting.values()),
-        epoch_starts={3: waiting[3].beginning_epoch(2, 7), 5: BlockedRollback("rollback", "p")},
+        restarts={3: Restart(RestartReason.ROLLBACK, 2, 7), 5: LeftOut(5, "rollback", "p")},
     )
     skip, targets = {7: LeftOut(7, "stopped", "hung")}, {0: 5, 1: 9, 3: 9, 6: 5}
     plan = plan_round(position, view, RoundSettings(tasks=2), FLOW, 2, targets=targets, skip=skip)
@@ -394,22 +394,22 @@ def test_a_node_on_another_history_is_asked(
 def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_cannot() -> None:
     order = RollbackOrder(10, 4, 7)
     state = read(10, (7, 0)).ordered(order)
-    position = replace(lake(state), epoch_starts={0: state.beginning_epoch(3, 7)})
+    position = replace(lake(state), restarts={0: Restart(RestartReason.ROLLBACK, 3, 7)})
     plan = planned(position, cluster({0: 12}, vbuckets=1, nodes=1))
     [stream] = plan.streams
-    assert (stream.begins_epoch, stream.state.epoch, stream.target_seqno) == (True, 1, 12)
-    assert "epoch 1 begins at seqno 3" in str(plan)
+    assert (stream.state.epoch, stream.target_seqno) == (1, 12)
+    assert "epoch 1 begins at seqno 3 (branch 0000000000000007): rollback" in str(plan)
     view = cluster({}, vbuckets=1, nodes=1, unreachable={NODES[0]: "gone"})
     idle = plan_round(position, view, SETTINGS, FLOW, 1)
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["node unreachable"]
-    stuck = replace(lake(state), epoch_starts={0: BlockedRollback("rollback", "policy")})
+    stuck = replace(lake(state), restarts={0: LeftOut(0, "rollback", "policy")})
     idle = plan_round(stuck, cluster({0: 12}, vbuckets=1, nodes=1), SETTINGS, FLOW, 1)
     assert idle.left_out == (LeftOut(0, "rollback", "policy"),)
 
 
 def test_what_began_anew_must_prove_that_it_is_empty() -> None:
-    anew = read(10, (7, 0)).beginning_epoch(0, 0)
+    anew = read(10, (7, 0)).restarted(RESYNC)
     assert is_behind(anew, 0)
     proven = anew.advanced(9, anew.position, brought_rows=False, caught_up_seqno=0)
     assert proven.is_whole

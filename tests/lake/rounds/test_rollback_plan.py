@@ -5,21 +5,19 @@ from dataclasses import replace
 import pytest
 
 from dcp.client.addresses import NodeAddress
+from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.rounds.rollback_plan import (
-    BlockedRollback,
-    RollbackPolicy,
     common_history,
     plan_rollback,
     rollback_target,
     start_seqno_on,
 )
-from dcp.lake.rounds.round_plan import StreamPlan
-from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.lake.rounds.round_plan import LeftOut, StreamPlan
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
 A, B, C, D = 0xA, 0xB, 0xC, 0xD
-REWRITE = RollbackPolicy.REWRITE
 
 
 def log(*entries: tuple[int, int]) -> FailoverLog:
@@ -33,6 +31,14 @@ def ordered(
     uuid = ours.uuid_at(seqno)
     state = VbucketProgress(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
     return state.ordered(RollbackOrder(seqno, to, uuid if seqno else 0, theirs))
+
+
+def followed(
+    state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
+) -> VbucketProgress:
+    restart = plan_rollback(state, complete, policy)
+    assert isinstance(restart, Restart) and restart.reason is RestartReason.ROLLBACK
+    return state.restarted(restart)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +94,7 @@ def ordered(
     ],
 )  # fmt: skip
 def test_restart(state: VbucketProgress, complete: list[int], expected: tuple[int, int]) -> None:
-    begun = plan_rollback(state, complete, REWRITE)
-    assert isinstance(begun, VbucketProgress)
+    begun = followed(state, complete)
     position = begun.position
     assert (position.seqno, position.vb_uuid) == expected
     assert position == Position.complete_at(expected[1], expected[0])
@@ -111,8 +116,7 @@ def test_a_vbucket_that_started_at_a_seqno(
     to_seqno: int, theirs: FailoverLog, expected: tuple[int, int], start_seqno: int
 ) -> None:
     state = replace(ordered(130, to_seqno, log((A, 0)), theirs), start_seqno=100)
-    begun = plan_rollback(state, [0, 120], REWRITE)
-    assert isinstance(begun, VbucketProgress)
+    begun = followed(state, [0, 120])
     assert (begun.position.seqno, begun.position.vb_uuid) == expected
     assert start_seqno_on(begun, theirs) == start_seqno
 
@@ -123,19 +127,17 @@ def test_a_position_inside_a_snapshot_goes_back_to_what_is_complete() -> None:
         position=Position(A, 100, 80, 120, 80),
         first_pending_round=4,
     )
-    begun = plan_rollback(state, [50, 80], REWRITE)
-    assert isinstance(begun, VbucketProgress)
+    begun = followed(state, [50, 80])
     assert begun.position == Position.complete_at(A, 80)
 
 
 def test_a_rollback_without_progress_is_tried_once_more_then_reported() -> None:
     state = ordered(80, 80, log((A, 0)), log((A, 0)))
-    again = plan_rollback(state, [80], REWRITE)
-    assert isinstance(again, VbucketProgress)
+    again = followed(state, [80])
     assert (again.position.seqno, again.fruitless_rollbacks) == (80, 1)
     assert state.order is not None
-    reported = plan_rollback(again.ordered(state.order), [80], REWRITE)
-    assert isinstance(reported, BlockedRollback)
+    reported = plan_rollback(again.ordered(state.order), [80], RollbackPolicy.REWRITE)
+    assert isinstance(reported, LeftOut)
     assert reported.reason == "rollback without progress"
     assert "dcplake resync --vbuckets 5" in reported.detail
 
@@ -146,17 +148,15 @@ def test_what_was_never_caught_up_with_is_read_as_a_whole_after_a_rollback_to_0(
 ) -> None:
     """A node that has purged tombstones orders it back from wherever a round ends below them."""
     state = replace(ordered(60, 0, log((A, 0)), log((A, 0))), caught_up_seqno=caught_up_seqno)
-    begun = plan_rollback(state, [0, 20, 50], REWRITE)
-    assert isinstance(begun, VbucketProgress)
+    begun = followed(state, [0, 20, 50])
     assert begun.position.seqno == 0
     node = NodeAddress("node", 11210)
-    assert StreamPlan(begun, node, 90, begins_epoch=True).least_complete_seqno == least
+    assert StreamPlan(begun, node, 90).least_complete_seqno == least
 
 
 def test_progress_forgets_what_was_fruitless() -> None:
     state = replace(ordered(80, 60, log((A, 0)), log((A, 0))), fruitless_rollbacks=1)
-    begun = plan_rollback(state, [60], REWRITE)
-    assert isinstance(begun, VbucketProgress)
+    begun = followed(state, [60])
     assert begun.fruitless_rollbacks == 0
 
 
@@ -172,25 +172,22 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported_in_the_end() -> Non
     """Whatever it answers, each restart lies further back, or it is reported."""
     state = ordered(100, 100, log((C, 90), (B, 50), (A, 0)), log((D, 0)))
     requests = 0
-    while not isinstance(
-        begun := plan_rollback(state, [20, 50, 70, 95, 100], REWRITE), BlockedRollback
-    ):
+    complete = [20, 50, 70, 95, 100]
+    while isinstance(found := plan_rollback(state, complete, RollbackPolicy.REWRITE), Restart):
         requests += 1
         assert requests <= 6
-        position = begun.position
-        order = RollbackOrder(position.seqno, position.seqno, position.vb_uuid, log((D, 0)))
-        state = begun.ordered(order)
-    assert begun.reason == "rollback without progress"
+        order = RollbackOrder(found.seqno, found.seqno, found.vb_uuid, log((D, 0)))
+        state = state.restarted(found).ordered(order)
+    assert found.reason == "rollback without progress"
 
 
 def test_resync_goes_to_the_beginning_and_fail_goes_nowhere() -> None:
     state = ordered(100, 80, log((A, 0)), log((B, 80), (A, 0)))
-    begun = plan_rollback(state, [80], RollbackPolicy.RESYNC)
-    assert isinstance(begun, VbucketProgress)
+    begun = followed(state, [80], RollbackPolicy.RESYNC)
     assert begun.position == Position.beginning()
     assert not begun.is_whole
     stays = plan_rollback(state, [80], RollbackPolicy.FAIL)
-    assert isinstance(stays, BlockedRollback)
+    assert isinstance(stays, LeftOut)
     assert "from seqno 100" in stays.detail
     assert "policy.rollback" in stays.detail
 
@@ -215,7 +212,7 @@ def test_common_history(
 
 def test_target_needs_an_accepted_log() -> None:
     state = replace(ordered(100, 80, log((A, 0)), log((B, 80), (A, 0))), failover_log=None)
-    assert rollback_target(state, REWRITE).seqno == 0
+    assert rollback_target(state, RollbackPolicy.REWRITE).seqno == 0
 
 
 def test_an_order_that_leads_forward_cannot_be_made() -> None:

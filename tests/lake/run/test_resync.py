@@ -19,6 +19,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import CHANGES_TABLE, DOCS
+from dcp.lake.tables.vbucket_state import Restart, RestartReason
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -55,7 +56,7 @@ def test_plan_sees_what_was_asked_of_the_driver(tmp_path: Path) -> None:
         plan = preview(settings)
         assert isinstance(plan, RoundPlan)
         assert {each.vbucket for each in plan.streams} == {1, 2}
-        assert all(each.begins_epoch for each in plan.streams)
+        assert {each.restart for each in plan.streams} == {Restart(RestartReason.RESYNC)}
         ask(settings, PAUSE)
         assert "the lake is paused by " in str(preview(settings))
         ask(settings, RESUME)
