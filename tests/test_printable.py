@@ -11,8 +11,8 @@ from prometheus_client.samples import Sample
 from dcp.cli.terminal.logs import OneLineFormatter
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.table import table
-from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.printable import printable, printable_lines, printable_name
+from dcp.prometheus import exposition_of
 from dcp.server.model.connection_name import display_name
 
 HOSTILE = "e\x1b[2J\nv\rl\x85\u202e\u2028\0"

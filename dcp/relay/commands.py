@@ -6,18 +6,19 @@ DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what t
 failover logs, OBSERVE_SEQNO     ETMPFAIL while it is not known which branches there are
 DCP_OPEN                         EINVAL for a name with a ``#gtag=`` that is none
 DCP_CONTROL receiver_group_tag   the group that the client belongs to (``receivers.py``)
-STAT relay                       how far everything is (``relay_statistics.py``)
+STAT relay                       the relay's figures, as JSON (``relay_figures.py``)
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
 from dcp.relay.receivers import TAG_CONTROL, named_tag
 from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import CommandHandler, Handler, Session
-from dcp.server.commands.stat_request import Statistic, text_of
 from dcp.server.model.resume_rules import ResumeRequest
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -41,7 +42,7 @@ class ConsumerRegistry(Protocol):
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Let a consumer belong to the group with a tag; EINVAL for what is none."""
 
-    def statistics(self) -> Iterator[Statistic]:
+    def figures(self) -> RelayFigures:
         """Return what STAT ``relay`` answers."""
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
@@ -116,11 +117,8 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         if group != GROUP:
             COMMANDS[frame.opcode].handler(session, frame, body, now)
             return
-        found = [
-            m.StatAnswer(name.encode(), text_of(value).encode())
-            for name, value in audience.statistics()
-        ]
-        session.reply_with_many(frame, [*found, m.StatAnswer()])
+        told = json.dumps(audience.figures().to_json()).encode()
+        session.reply_with_many(frame, [m.StatAnswer(GROUP, told), m.StatAnswer()])
 
     changed: dict[int, Handler] = {
         **dict.fromkeys(_WRITES, _refuse_write),

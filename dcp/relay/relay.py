@@ -1,6 +1,6 @@
 """Runs a relay in a thread of its own: its bucket, its links upstream, and its node.
 
-``start``, ``stop`` and ``snapshot`` may be called from any thread; what ``feeding`` has is the
+``start``, ``stop`` and ``figures`` may be called from any thread; what ``feeding`` has is the
 loop's, with the bucket's lock held. Clients can connect when it is known of every vbucket
 which branches there are, or when that has taken too long: what is not known is answered ETMPFAIL.
 """
@@ -13,8 +13,8 @@ from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.relay.commands import relay_commands
 from dcp.relay.probe import BucketFacts, ask_cluster
 from dcp.relay.relay_bucket import NODE, RelayBucket
+from dcp.relay.relay_figures import RelayFigures
 from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_statistics import RelaySnapshot
 from dcp.relay.relay_tasks import RelayTasks
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.serving import Serving
@@ -46,12 +46,12 @@ class Relay(Serving):
             relay_commands(bucket, feeding),
             _SAME_HOST if bucket.settings.host in _ALL_ADDRESSES else None,
         )
+        bucket.tell_figures = feeding.figures
         feeding.regulator.follow(lambda: nodes.at(NODE).clients)
         super().__init__(nodes, feeding)
 
-    def snapshot(self) -> RelaySnapshot:
-        """Return the relay's statistics."""
-        return self.feeding.snapshot()
+    def figures(self) -> RelayFigures:
+        return self.feeding.figures()
 
 
 def _facts_of(settings: RelaySettings) -> BucketFacts:

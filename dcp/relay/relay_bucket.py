@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import ConfigError
+from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.copy_table import Copies, Place
 from dcp.server.model.cluster_map import ServedClusterMap
@@ -84,6 +85,7 @@ class RelayBucket(Bucket):
             SourceError: another process uses it.
         """
         self.origin = UpstreamOrigin()
+        self.tell_figures: Callable[[], RelayFigures] = RelayFigures
         super().__init__(settings, self.origin)
         found = self.map.bucket_uuid
         if settings.bucket_uuid and found != settings.bucket_uuid:
@@ -92,6 +94,9 @@ class RelayBucket(Bucket):
                 f"data folder {settings.data_folder}: bucket uuid: found {found!r}, expected "
                 f"{settings.bucket_uuid!r}: it was filled from another bucket of that name"
             )
+
+    def process_figures(self) -> RelayFigures:
+        return self.tell_figures()
 
     @property
     def all_copies(self) -> Mapping[int, ReplicaCopy]:

@@ -5,17 +5,16 @@ Logs the relay's statistics now and then.
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.relay_figures import RelayFigures
 from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_statistics import RelaySnapshot, snapshot_of
+from dcp.relay.relay_statistics import relay_figures
 from dcp.relay.upstream import Upstream
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.commands.stat_request import Statistic
 from dcp.server.replication.background import keep_running
 from dcp.wire.vocabulary import Status
 
@@ -75,7 +74,7 @@ class RelayTasks:
             await asyncio.sleep(_TELL_SECONDS)
 
     def _tell(self) -> None:
-        found = self.snapshot()
+        found = self.figures()
         _LOG.info(
             "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",
             found.consumers,
@@ -87,7 +86,7 @@ class RelayTasks:
         if found.disk_trouble:
             text = "%s; %d bytes wait for the disk"
             _LOG.warning(text, found.disk_trouble, found.disk_waiting_bytes)
-        for link in found.links:
+        for link in found.upstream:
             if link.waits_for:
                 _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)
         for group in found.groups:
@@ -108,11 +107,6 @@ class RelayTasks:
         """Let a consumer belong to the group with a tag; EINVAL for what is none."""
         return self.regulator.set_tag(consumer, value)
 
-    def statistics(self) -> Iterator[Statistic]:
-        """Return what STAT ``relay`` answers."""
-        return self.snapshot().statistics()
-
-    def snapshot(self) -> RelaySnapshot:
-        """Return the relay's statistics."""
+    def figures(self) -> RelayFigures:
         with self._bucket.lock:
-            return snapshot_of(self._bucket, self.regulator, self.upstream, self._settings)
+            return relay_figures(self._bucket, self.regulator, self.upstream, self._settings)

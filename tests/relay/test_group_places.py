@@ -30,12 +30,12 @@ def _request_at_the_end(client: RawClient, cluster: ProducerCluster) -> Frame:
 
 
 def _groups(relay: Relay) -> list[str]:
-    return [str(each) for each in relay.snapshot().groups]
+    return [str(each) for each in relay.figures().groups]
 
 
 def _wait_for_members(relay: Relay, count: int) -> None:
     def is_so() -> bool:
-        return [each.members for each in relay.snapshot().groups] == [count]
+        return [each.members for each in relay.figures().groups] == [count]
 
     wait_for(f"{count} members", is_so, PATIENCE_SECONDS)
 
@@ -91,7 +91,7 @@ def test_who_begins_again_far_behind_holds_nobody(
         fill(cluster, 200, 1_000, prefix="later")
         level.run_to(cluster)
         _wait_for_members(relay, 1)
-        assert relay.snapshot().newcomers_refused == 1
+        assert relay.figures().newcomers_refused == 1
 
 
 def test_who_changes_its_tag_has_left_and_is_not_stuck(
@@ -109,7 +109,7 @@ def test_who_changes_its_tag_has_left_and_is_not_stuck(
         fill(cluster, 20)
         wait_until_level(cluster, relay)
         sleep(1.5)
-        found = relay.snapshot()
+        found = relay.figures()
     assert (found.ejections, found.streams_ejected) == (0, 0)
     assert "is stuck" not in caplog.text
 

@@ -28,7 +28,7 @@ def test_a_lake_with_the_tag_is_of_the_group(
     ):
         member.run_to(cluster)
         other.run_to(cluster)
-        assert str(relay.snapshot().groups[0]) == "vbuckets 0-1: 1 of 1 receivers"
+        assert str(relay.figures().groups[0]) == "vbuckets 0-1: 1 of 1 receivers"
 
 
 def test_who_is_no_relay_refuses_it(make_cluster: Callable[..., ProducerCluster]) -> None:
@@ -59,4 +59,4 @@ def test_a_held_vbucket_promises_what_the_cluster_has(
         member.run_to(cluster)
     fill(cluster, 20, prefix="later")
     wait_for("it is told", lambda: told() == {v: cluster.high_seqno(v) for v in range(2)})
-    assert not relay.snapshot().links[0].streams
+    assert not relay.figures().upstream[0].streams

@@ -42,7 +42,7 @@ def test_what_nothing_happens_to_costs_nothing(
         return not looked
 
     def groups() -> list[str]:
-        return [str(each) for each in relay.snapshot().groups]
+        return [str(each) for each in relay.figures().groups]
 
     with closing(Lake(relay.seeds[0], VBUCKETS, "stays")) as stays:
         with closing(Lake(relay.seeds[0], VBUCKETS, "goes")) as goes:

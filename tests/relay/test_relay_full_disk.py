@@ -5,6 +5,7 @@ in its middle. Where each write is to fail by chance it fails in this process.
 """
 
 import errno
+import json
 import os
 import resource
 from collections.abc import Callable, Iterable
@@ -17,7 +18,9 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.records import read
 from dcp.relay.relay import Relay
+from dcp.relay.relay_figures import RelayFigures
 from dcp.server.storage.disk_file import Data, OsFile
 from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
@@ -49,10 +52,11 @@ def _write_much(cluster: ProducerCluster, prefix: str = "much", count: int = COU
             cluster.set(f"{prefix}-{number}".encode(), random.randbytes(DOCUMENT_BYTES))
 
 
-def _told(relay: Relaying) -> dict[str, str]:
+def _told(relay: Relaying) -> RelayFigures:
     ((user, password),) = USERS.items()
     with RawClient(relay.seed, PATIENCE_SECONDS) as client:
-        return client.log_in(PLAIN_FEATURES, user, password).statistics("relay")
+        told = client.log_in(PLAIN_FEATURES, user, password).statistics("relay")
+    return read(RelayFigures, json.loads(told["relay"]))
 
 
 def _outstanding(cluster: ProducerCluster) -> int:
@@ -69,11 +73,7 @@ def _wait_until_held(cluster: ProducerCluster, relay: Relaying) -> int:
         """Whether nothing came in half a second: what was acknowledged before is over then."""
         nonlocal sent
         before, sent = sent, sum(cluster.counters().items_sent.values())
-        if (
-            sent == before
-            and _told(relay)["relay:waits_for_disk"] == "true"
-            and _outstanding(cluster) >= WINDOW_BYTES
-        ):
+        if sent == before and _told(relay).waits_for_disk and _outstanding(cluster) >= WINDOW_BYTES:
             return True
         sleep(0.5)
         return False
@@ -97,15 +97,15 @@ def test_a_full_disk(
         lake.run_to(cluster)
         _let_files_grow(relay, FULL_BYTES)
         _write_much(cluster)
-        lake.run(lambda _: _told(relay)["relay:waits_for_disk"] == "true")
+        lake.run(lambda _: _told(relay).waits_for_disk)
         sent = _wait_until_held(cluster, relay)
         assert sent < 20 + COUNT
         on_disk = 20 + FULL_BYTES * 2 // DOCUMENT_BYTES  # more than the disk ever got
         lake.run(lambda _: sum(len(rows) for rows in lake.rows.values()) > on_disk)
         told = _told(relay)
-        assert int(told["relay:disk_waiting_bytes"]) >= QUOTA_BYTES // 4
-        assert "cannot write: [Errno 27] File too large" in told["relay:disk_trouble"]
-        assert "vb_" in told["relay:disk_trouble"]
+        assert told.disk_waiting_bytes >= QUOTA_BYTES // 4
+        assert "cannot write: [Errno 27] File too large" in told.disk_trouble
+        assert "vb_" in told.disk_trouble
         if is_killed:
             relay.kill()
             lake.close()
@@ -126,10 +126,7 @@ def test_a_full_disk(
 
 def _is_well(relay: Relaying) -> bool:
     told = _told(relay)
-    return told["relay:disk_waiting_bytes"] == "0" and (
-        told["relay:waits_for_disk"],
-        told["relay:disk_trouble"],
-    ) == ("false", "")
+    return not (told.disk_waiting_bytes or told.waits_for_disk or told.disk_trouble)
 
 
 class BadDisk:
@@ -223,16 +220,20 @@ def test_what_streams_brought_that_are_over_is_held_until_it_is_on_disk(
         _write_much(cluster, f"part{part}", COUNT // PARTS)
         sleep(0.15)
         end(cluster)
-    wait_for("it waits", lambda: relay.snapshot().waits_for_disk, PATIENCE_SECONDS)
+    wait_for("it waits", lambda: relay.figures().waits_for_disk, PATIENCE_SECONDS)
     for _ in range(5):
         end(cluster)
         sleep(0.3)
-    found = relay.snapshot()
+    found = relay.figures()
     assert found.waits_for_disk
     assert 0 <= found.disk_waiting_bytes - QUOTA_BYTES // 4 <= 2 * WINDOW_BYTES
     disk.is_bad = False
     wait_until_level(cluster, relay)
     with closing(Lake(relay.seeds[0], 2)) as lake:
         lake.run_to(cluster)
-    wait_for("nothing is held", lambda: not relay.snapshot().links[0].held_bytes, PATIENCE_SECONDS)
-    assert not relay.snapshot().waits_for_disk
+
+    def is_free() -> bool:
+        return not relay.figures().upstream[0].held_bytes
+
+    wait_for("nothing is held", is_free, PATIENCE_SECONDS)
+    assert not relay.figures().waits_for_disk

@@ -11,6 +11,7 @@ oracle is what was written: who reads in the end has every document, as it was w
 Who stalls goes on later, and has everything too.
 """
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
+from dcp.records import read
+from dcp.relay.relay_figures import RelayFigures
 from tests.cli.own_process import port_kept
 from tests.cli.serving import Serving
 from tests.client.drained import USERS, fill, wait_for
@@ -61,9 +64,10 @@ class Scene:
     def write_much(self, prefix: str) -> None:
         fill(self.cluster, MUCH, DOCUMENT_BYTES, prefix)
 
-    def told(self) -> dict[str, str]:
+    def told(self) -> RelayFigures:
         with RawClient(self.relay.seed, PATIENCE_SECONDS) as client:
-            return client.log_in(PLAIN_FEATURES, USER, PASSWORD).statistics("relay")
+            told = client.log_in(PLAIN_FEATURES, USER, PASSWORD).statistics("relay")
+        return read(RelayFigures, json.loads(told["relay"]))
 
     def is_held_up(self) -> bool:
         with self.cluster.bucket.lock:
@@ -118,7 +122,7 @@ def test_a_stalled_consumer_is_waited_for(make_scene: MakeScene, fc: str) -> Non
 
 
 def _waits_for(scene: Scene) -> str:
-    return scene.told()[f"relay:upstream:{scene.cluster.seeds[0]}:waits_for"]
+    return scene.told().upstream[0].waits_for
 
 
 @pytest.mark.parametrize("fc", [*EJECTS, *GOES_ON])
@@ -127,7 +131,7 @@ def test_the_others_go_on_without_a_stalled_consumer(make_scene: MakeScene, fc: 
     going, _ = scene.lakes
     scene.write_much("more")
     going.run_to(scene.cluster)
-    ejections = int(scene.told()["relay:ejections"])
+    ejections = scene.told().ejections
     assert (ejections > 0) is (fc in EJECTS)
     scene.write_much("most")
     going.run_to(scene.cluster)
@@ -143,7 +147,7 @@ def test_a_consumer_that_is_cut_is_waited_for_no_more(make_scene: MakeScene, fc:
     going.run(lambda _: scene.is_held_up())
     gone.close()
     going.run_to(scene.cluster)
-    assert scene.told()["relay:ejections"] == "0"
+    assert scene.told().ejections == 0
     gone.connect(scene.relay.seed)
     scene.all_have_all()
 
@@ -190,7 +194,7 @@ def test_the_relay_is_stalled(make_scene: MakeScene, fc: str) -> None:
     scene.all_have_all()
     scene.write_much("after")
     scene.all_have_all()
-    assert scene.told()["relay:ejections"] == "0"
+    assert scene.told().ejections == 0
 
 
 def _connections(cluster: ProducerCluster) -> int:

@@ -16,6 +16,7 @@ from dcp.lake.config.settings_load import load_settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
+from dcp.relay.relay_figures import GroupFigures, RelayFigures
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
 from tests.client.drained import USERS, fill, wait_for
@@ -45,7 +46,7 @@ def test_it_says_which_group_lacks_somebody(
     relay = make_relay(cluster, flow_spec=parse_flow_spec("min,g:/2,t:60s"))
     report = ask_source(source(relay.seeds[0]))
     assert (report.node, report.trouble) == (relay.seeds[0], "")
-    assert report.relay["relay:group:0:members"] == "0"
+    assert report.relay is not None and report.relay.groups[0].members == 0
     head, group, *_ = report.lines()
     assert head.startswith(f"relay {relay.seeds[0]}: consumers 0, streams 0; RSS ")
     assert group == "  vbuckets 0-3: 0 of 2 receivers, no stream until they are there"
@@ -72,9 +73,9 @@ def test_it_says_who_gates_and_what_the_cluster_waits_for(
 
 
 def test_names_of_consumers_move_no_cursor() -> None:
-    told = {"relay:group:0:vbuckets": "0-1", "relay:group:0:waits_for": "a\x1b[2J\n\u00e9"}
+    told = RelayFigures(groups=(GroupFigures("0-1", waits_for="a\x1b[2J\n\u00e9"),))
     assert SourceReport("node:1", told).lines() == [
-        "relay node:1: consumers ?, streams ?; RSS not known",
+        "relay node:1: consumers 0, streams 0; RSS not known",
         "  vbuckets 0-1: 0 B wait for consumer a\\x1b[2J\\n\u00e9",
     ]
 
@@ -177,7 +178,7 @@ def test_the_command_shows_it(
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["round"] == 0 and told["connections"] == []
-    assert told["source"]["relay"]["relay:group:0:required"] == "2"
+    assert told["source"]["relay"]["groups"][0]["required"] == 2
     assert (told["source"]["node"], told["source"]["trouble"]) == (relay.seeds[0], "")
     relay.stop()
     assert main(words) == 0

@@ -1,5 +1,6 @@
 """Consumers that slow the cluster down, and those that do not: all strategies, real sockets."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -67,7 +68,7 @@ def _stays_level(cluster: ProducerCluster, relay: Relay) -> None:
 
 
 def _waits_for(relay: Relay) -> str:
-    return relay.snapshot().links[0].waits_for
+    return relay.figures().upstream[0].waits_for
 
 
 def _settle(cluster: ProducerCluster, *lakes: Lake) -> None:
@@ -99,7 +100,7 @@ def test_one_that_is_stuck_is_waited_for_no_more(
 ) -> None:
     cluster, relay, stuck, other = _one_is_stuck(make_cluster, make_relay, make_lake, 400)
     wait_until_level(cluster, relay)
-    assert relay.snapshot().ejections == 1
+    assert relay.figures().ejections == 1
     # Its vbuckets may have been given up one long after the other: then the first one is told.
     told = re.compile(r"consumer stuck\S* is stuck: (1 vbucket waits|2 vbuckets wait) for it")
     wait_for("it is told", lambda: told.search(caplog.text) is not None)
@@ -108,8 +109,8 @@ def test_one_that_is_stuck_is_waited_for_no_more(
         sleep(1.2)
         fill(cluster, 4, DOCUMENT_BYTES, prefix=f"drop-{number}-")
         other.run_to(cluster)
-        wait_for("nothing is held", lambda: relay.snapshot().held_bytes == 0)
-    assert relay.snapshot().ejections == 1
+        wait_for("nothing is held", lambda: relay.figures().held_bytes == 0)
+    assert relay.figures().ejections == 1
     _stays_level(cluster, relay)
     stuck.run_to(cluster)  # nothing is lost for it
     other.run_to(cluster)
@@ -138,7 +139,7 @@ def test_who_was_stuck_counts_again_though_nothing_more_comes(
 
 def _members(relay: Relay) -> list[int]:
     """Return how many are in the vbuckets' groups: once each number."""
-    return [each.members for each in relay.snapshot().groups]
+    return [each.members for each in relay.figures().groups]
 
 
 def test_one_that_takes_a_little_is_not_stuck(
@@ -154,7 +155,7 @@ def test_one_that_takes_a_little_is_not_stuck(
         slow.take_one(2)
         sleep(1)
     slow.run_to(cluster)
-    assert relay.snapshot().ejections == 0
+    assert relay.figures().ejections == 0
 
 
 def test_a_group_is_waited_for(
@@ -184,11 +185,11 @@ def test_a_group_is_waited_for(
 
 
 def _groups(relay: Relay) -> str:
-    return "; ".join(map(str, relay.snapshot().groups))
+    return "; ".join(map(str, relay.figures().groups))
 
 
 def _has_streams(relay: Relay) -> bool:
-    return any(link.streams for link in relay.snapshot().links)
+    return any(link.streams for link in relay.figures().upstream)
 
 
 def test_a_short_absence_closes_nothing(
@@ -201,7 +202,7 @@ def test_a_short_absence_closes_nothing(
     lake.run_to(cluster)
     opened = dict(cluster.counters().streams_opened)
     lake.close()
-    wait_for("it is gone", lambda: relay.snapshot().groups[0].members == 0)
+    wait_for("it is gone", lambda: relay.figures().groups[0].members == 0)
     fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
     wait_for("the window is full", lambda: _is_blocked(cluster))
     lake.connect(relay.seeds[0])
@@ -239,11 +240,11 @@ def test_tags_by_control(make_cluster: MakeCluster, make_relay: MakeRelay) -> No
             refused = client.call(m.DcpControl(b"receiver_group_tag", value), Opcode.DCP_CONTROL)
             assert refused.status == Status.EINVAL
         assert client.request_stream(0).status == Status.SUCCESS
-        wait_for("the group is complete", lambda: relay.snapshot().groups[0].members == 1)
-        told = client.statistics("relay")
-        assert told["relay:strategy"] == "tagged,g:-9/1,t:60s,rrwm:4"
-        assert told["relay:group:0"] == "vbuckets 0: 1 of 1 receivers"
-        assert told["relay:streams"] == "1"
+        wait_for("the group is complete", lambda: relay.figures().groups[0].members == 1)
+        told = json.loads(client.statistics("relay")["relay"])
+        assert told["strategy"] == "tagged,g:-9/1,t:60s,rrwm:4"
+        assert [each["vbuckets"] for each in told["groups"]] == ["0"]
+        assert told["streams"] == 1
     with RawClient(cluster.seeds[0]) as client:
         client.log_in().open_dcp()
         refused = client.call(m.DcpControl(b"receiver_group_tag", b"7"), Opcode.DCP_CONTROL)

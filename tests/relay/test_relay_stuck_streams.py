@@ -114,7 +114,7 @@ class Scene:
 
     @property
     def is_held_up(self) -> bool:
-        waits_for = self.relay.snapshot().links[0].waits_for
+        waits_for = self.relay.figures().upstream[0].waits_for
         with self.cluster.bucket.lock:
             flows = self.cluster.bucket.counters.flows.values()
             is_full = any(flow.outstanding_bytes >= WINDOW_BYTES for flow in flows)
@@ -156,7 +156,7 @@ def test_it_is_waited_for(make_scene: MakeScene, fc: str, tag: int | None) -> No
     scene.picky.acknowledged.add(HELD)
     scene.run_fast(lambda: scene.picky.has_all_of(scene.cluster))
     scene.fast.run_to(scene.cluster)
-    assert scene.relay.snapshot().ejections == 0
+    assert scene.relay.figures().ejections == 0
 
 
 @pytest.mark.parametrize(("fc", "tag"), [("min,t:5s", None), ("tagged,g:7,t:5s", 7)])
@@ -169,7 +169,7 @@ def test_it_is_ejected(
     scene.write_much()
     with caplog.at_level(logging.WARNING):
         scene.run_fast(lambda: scene.fast.has_all_of(scene.cluster))
-    found = scene.relay.snapshot()
+    found = scene.relay.figures()
     assert found.ejections == 1
     told = f"consumer {_name(tag)} is stuck: 1 vbucket waits for it no more"
     wait_for("it is told", lambda: told in caplog.text)
@@ -180,7 +180,7 @@ def test_it_is_ejected(
     wait_for("it has all", lambda: scene.picky.has_all_of(scene.cluster))
     scene.fast.assert_same(scene.cluster)
     both = [f"vbuckets {HELD}-{FREE}: 2 of 0 receivers"]
-    wait_for("it counts again", lambda: [str(g) for g in scene.relay.snapshot().groups] == both)
+    wait_for("it counts again", lambda: [str(g) for g in scene.relay.figures().groups] == both)
 
 
 def _name(tag: int | None) -> str:
@@ -197,7 +197,7 @@ def test_it_does_not_count(make_scene: MakeScene, fc: str, tag: int | None) -> N
     scene.write_much()
     scene.fast.run_to(scene.cluster)
     wait_until_level(scene.cluster, scene.relay)
-    assert scene.relay.snapshot().ejections == 0
+    assert scene.relay.figures().ejections == 0
     assert len(scene.picky.keys[HELD]) * DOCUMENT_BYTES < 2 * STREAM_WINDOW_BYTES
     scene.picky.acknowledged.add(HELD)
     wait_for("it has all", lambda: scene.picky.has_all_of(scene.cluster))
@@ -214,7 +214,7 @@ def test_one_that_acknowledges_crumbs_is_slow_and_not_stuck(make_scene: MakeScen
     while monotonic() < until:
         scene.picky.pump()
         scene.fast.take_one(0.2)
-    assert scene.relay.snapshot().ejections == 0
+    assert scene.relay.figures().ejections == 0
     assert scene.is_held_up
     scene.picky.acknowledged.add(HELD)
     scene.run_fast(lambda: scene.picky.has_all_of(scene.cluster))

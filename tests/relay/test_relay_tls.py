@@ -40,7 +40,7 @@ def test_nodes_come_and_go(make_cluster: MakeCluster, make_relay: Callable[..., 
     seed = NodeAddress.parse(cluster.tls_seeds[1])
     relay = make_relay(cluster, upstream=(seed,), tls=TRUST, listen_tls=TLS_FILES)
     wait_until_level(cluster, relay)
-    assert {link.node for link in relay.snapshot().links} == set(cluster.tls_seeds)
+    assert {link.node for link in relay.figures().upstream} == set(cluster.tls_seeds)
     with closing(Lake(relay.tls_seeds[0], 6, tls=TRUST)) as lake:
         lake.run_to(cluster)
         for vbucket in range(6):
@@ -72,7 +72,7 @@ def test_authorities_rotate_under_a_relay(
     wait_until_level(cluster, relay)
     shown.show(new.issue(["127.0.0.1"]))
     cluster.drop_connections()
-    wait_for("a refusal", lambda: "verify failed" in relay.snapshot().links[0].trouble)
+    wait_for("a refusal", lambda: "verify failed" in relay.figures().upstream[0].trouble)
     trusted.write_bytes(Path(new.ca_file).read_bytes())
     fill(cluster, 60)
     wait_until_level(cluster, relay)
@@ -98,8 +98,7 @@ def test_the_command_and_what_top_shows_of_it(
             told = json.loads(capsys.readouterr().out)
             (shown,) = told["connections"]
             assert shown["name"].startswith("shown")
-            links = {name for name in told["relay"] if name.endswith(":window_bytes")}
-            assert links == {f"relay:upstream:{each}:window_bytes" for each in cluster.tls_seeds}
+            assert {each["node"] for each in told["relay"]["upstream"]} == set(cluster.tls_seeds)
             for node in cluster.tls_seeds:
                 assert main([*words, "--producer", node]) == 0
                 (ours,) = json.loads(capsys.readouterr().out)["connections"]

@@ -47,7 +47,7 @@ def test_connections_share_windows_as_nodes_come_and_go(
         has_all(6, FULL_WINDOWS * WINDOW_BYTES // 6)
         cluster.rebalance(remove=5)
         has_all(5, FULL_WINDOWS * WINDOW_BYTES // 5)
-    told = relay.snapshot().links
+    told = relay.figures().upstream
     assert {link.window_bytes for link in told} == {FULL_WINDOWS * WINDOW_BYTES // 5}
     with cluster.bucket.lock:
         assert sum(each.over_acked_bytes for each in cluster.bucket.counters.flows.values()) == 0

@@ -64,9 +64,9 @@ def _is_told(lake: RoundsInProcess, cluster: ProducerCluster) -> bool:
 
 
 def _is_held(relay: Relay) -> bool:
-    found = relay.snapshot()
+    found = relay.figures()
     return all(group.is_held for group in found.groups) and not any(
-        link.streams for link in found.links
+        link.streams for link in found.upstream
     )
 
 

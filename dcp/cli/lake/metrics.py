@@ -28,7 +28,7 @@ def run(
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.figures import FiguresReader
     from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
-    from dcp.lake.task_monitor.prometheus import exposition_of
+    from dcp.prometheus import exposition_of
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:

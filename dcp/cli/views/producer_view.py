@@ -5,21 +5,23 @@ connection has been paused is what we saw ourselves, where it is not told.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import monotonic, time
 from typing import Any, Final
 
-from dcp.cli.terminal.quantities import bar, count_text, size_text
+from dcp.cli.terminal.quantities import bar, count_text, memory_text, size_text
 from dcp.cli.terminal.table import table
-from dcp.cli.views.producer_connections import ProducerConnection, connections_in
-from dcp.cli.views.producer_metrics import producer_exposition
-from dcp.cli.views.server_statistics import group_of_ours, stat_memory
+from dcp.cli.views.producer_connections import connections_in
+from dcp.cli.views.server_statistics import figures_of_ours
 from dcp.client.settings import TlsSettings
 from dcp.errors import SourceError
 from dcp.printable import printable
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
+from dcp.records import plain
+from dcp.relay.relay_figures import RelayFigures
 from dcp.seeds import parse_seed
+from dcp.server.bucket.node_figures import ConnectionFigures, ProducerFigures, node_exposition
 
 _WITHOUT_STREAMS: Final = b'{"stream_format":"skip"}'
 _TIMEOUT_SECONDS: Final = 5.0
@@ -60,9 +62,9 @@ class ProducerView:
             self._connection.close()
             raise
         self._paused: dict[str, tuple[str, int, float]] = {}
-        self.connections: list[ProducerConnection] = []
-        self.relay: dict[str, str] = {}
-        self.producer: dict[str, str] = {}
+        self.connections: list[ConnectionFigures] = []
+        self.relay: RelayFigures | None = None
+        self.producer: ProducerFigures | None = None
 
     def close(self) -> None:
         """Close the connection."""
@@ -77,56 +79,61 @@ class ProducerView:
         """
         told = self._connection.statistics("dcp", _WITHOUT_STREAMS)
         self._take(connections_in(told), monotonic())
-        self.relay = group_of_ours(self._connection, "relay")
-        if self._is_relay and not self.relay:
+        self.relay = figures_of_ours(self._connection, "relay", RelayFigures)
+        if self._is_relay and self.relay is None:
             raise SourceError(
                 f"{self.address}: found a producer (it has no statistics of a relay), expected a "
                 "relay; --producer shows it"
             )
-        self.producer = {} if self.relay else group_of_ours(self._connection, "producer")
+        if self.relay is None:
+            self.producer = figures_of_ours(self._connection, "producer", ProducerFigures)
 
-    def _take(self, found: Sequence[ProducerConnection], now: float) -> None:
+    def _take(self, found: Sequence[ConnectionFigures], now: float) -> None:
         """Take over the connections that there are; what was known of others is forgotten."""
         names = {each.name for each in found}
         self._paused = {name: since for name, since in self._paused.items() if name in names}
         self.connections = [self._since(each, now) for each in found]
 
-    def _since(self, each: ProducerConnection, now: float) -> ProducerConnection:
+    def _since(self, each: ConnectionFigures, now: float) -> ConnectionFigures:
         reason, sent_bytes, since = self._paused.get(each.name, ("", 0, now))
         if reason != each.paused or sent_bytes != each.sent_bytes:
             since = now
         self._paused[each.name] = each.paused, each.sent_bytes, since
         if not each.paused:
             return each
-        values = asdict(each) | {"paused_seconds": now - since}
-        return ProducerConnection(**values)
+        return replace(each, paused_seconds=now - since)
 
     def to_json(self) -> dict[str, Any]:
         """Return the last look as a JSON object."""
         connections = [asdict(each) for each in self.connections]
-        ours = {"relay": self.relay, "producer": self.producer}
+        ours = {"relay": plain(self.relay), "producer": plain(self.producer)}
         return {"at": time(), "node": self.address, "connections": connections, **ours}
 
     def metrics(self) -> str:
         """Return the last look as Prometheus reads it."""
-        return producer_exposition(self.connections, self.relay, self.producer)
+        return node_exposition(self.connections, self.relay or self.producer)
 
     def text(self) -> str:
         """Return the last look as text."""
         parts = [f"{self.address}: {count_text(len(self.connections), 'DCP connection')}"]
-        if self.producer:
-            parts.append(f"producer: {stat_memory(self.producer, 'producer')}")
+        if self.producer is not None:
+            parts.append(f"producer: {process_memory_text(self.producer)}")
         if self.connections:
             parts.append(_table(self.connections))
         if any(each.over_acked_bytes for each in self.connections):
             parts.append("\n".join(_over_acks(self.connections)))
-        if self.relay:
-            parts.append(f"relay: {stat_memory(self.relay, 'relay')}")
-            parts.append(table(["relay", "value"], sorted(self.relay.items())))
+        if self.relay is not None:
+            parts.append(f"relay: {process_memory_text(self.relay)}")
+            parts.append(table(["relay", "value"], self.relay.rows()))
         return "\n\n".join(parts)
 
 
-def _over_acks(connections: Sequence[ProducerConnection]) -> Iterator[str]:
+def process_memory_text(figures: ProducerFigures | RelayFigures) -> str:
+    """Return the memory that a process has, beside its bound if there is one."""
+    return memory_text(figures.resident_bytes or None, figures.memory_bound_bytes)
+
+
+def _over_acks(connections: Sequence[ConnectionFigures]) -> Iterator[str]:
     """Say who acknowledges what it was not sent, or twice: its window bounds nothing then."""
     for each in connections:
         if each.over_acked_bytes:
@@ -134,12 +141,12 @@ def _over_acks(connections: Sequence[ProducerConnection]) -> Iterator[str]:
             yield f"{printable(each.name)}: acknowledged {size} more than was outstanding"
 
 
-def _table(connections: Sequence[ProducerConnection]) -> str:
+def _table(connections: Sequence[ConnectionFigures]) -> str:
     heads = ["connection", "window", "outstanding", "sent", "items", "streams", "paused"]
     return table(heads, [_row(each) for each in connections])
 
 
-def _row(each: ProducerConnection) -> Sequence[object]:
+def _row(each: ConnectionFigures) -> Sequence[object]:
     window = "off"
     if each.window_bytes:
         filled = bar(each.outstanding_bytes, each.window_bytes)

@@ -5,15 +5,15 @@ are asked at once, in threads that nobody waits for beyond a deadline: the statu
 fails, nor takes long, for what its source does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from threading import Thread
 from time import monotonic
 from typing import Any, Final
 
 from dcp.cli.terminal.quantities import size_text
-from dcp.cli.views.producer_metrics import group_stats, upstream_stats
-from dcp.cli.views.server_statistics import group_of_ours, signed_in, stat_count, stat_memory
+from dcp.cli.views.producer_view import process_memory_text
+from dcp.cli.views.server_statistics import figures_of_ours, signed_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError
@@ -21,6 +21,8 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
+from dcp.records import plain
+from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
 
 _DEADLINE_SECONDS: Final = 3.0
 _MOST_SEEDS: Final = 8
@@ -34,20 +36,20 @@ class SourceReport:
     """
 
     node: str = ""
-    relay: Mapping[str, str] = field(default_factory=dict)
+    relay: RelayFigures | None = None
     trouble: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object; ``relay`` as ``dcplake top --json`` has it."""
-        return {"node": self.node, "relay": dict(self.relay), "trouble": self.trouble}
+        return {"node": self.node, "relay": plain(self.relay), "trouble": self.trouble}
 
     def lines(self) -> list[str]:
         """Return it for a person: none where there is nothing to say."""
         if self.trouble:
             return [f"source: not known what it waits for: {printable(self.trouble)}"]
-        return (
-            [printable(line) for line in _relay_lines(self.node, self.relay)] if self.relay else []
-        )
+        if self.relay is None:
+            return []
+        return [printable(line) for line in _relay_lines(self.node, self.relay)]
 
 
 def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) -> SourceReport:
@@ -106,44 +108,39 @@ class _Question(Thread):
         except (DcplakeError, OSError, ValueError) as error:  # names that cannot be looked up, too
             self.report = SourceReport(trouble=str(error))
 
-    def _ask(self) -> dict[str, str]:
+    def _ask(self) -> RelayFigures | None:
         with signed_in(
             self.seed, self._settings, self._credentials, self._timeout_seconds
         ) as connection:
-            return group_of_ours(connection, "relay")
+            return figures_of_ours(connection, "relay", RelayFigures)
 
 
-def _relay_lines(node: str, told: Mapping[str, str]) -> Iterator[str]:
+def _relay_lines(node: str, relay: RelayFigures) -> Iterator[str]:
     """Say who is there, and then only what holds something up."""
-    consumers, streams = told.get("relay:consumers", "?"), told.get("relay:streams", "?")
-    yield f"relay {node}: consumers {consumers}, streams {streams}; {stat_memory(told, 'relay')}"
-    if told.get("relay:waits_for_disk") == "true":
+    there = f"consumers {relay.consumers}, streams {relay.streams}"
+    yield f"relay {node}: {there}; {process_memory_text(relay)}"
+    if relay.waits_for_disk:
         yield "  the cluster waits for the relay's disk"
-    if trouble := told.get("relay:disk_trouble"):
-        yield f"  {trouble}"
-    for group in group_stats(told).values():
+    if relay.disk_trouble:
+        yield f"  {relay.disk_trouble}"
+    for group in relay.groups:
         yield from _group_lines(group)
-    for upstream, link in upstream_stats(told).items():
-        yield f"  {_upstream(upstream, link)}"
+    for link in relay.upstream:
+        yield f"  {_upstream(link)}"
 
 
-def _group_lines(group: Mapping[str, str]) -> Iterator[str]:
-    is_held = group.get("is_held") == "true"
-    is_short = stat_count(group, "members") < stat_count(group, "required")
-    if is_held or is_short:
-        held = ", no stream until they are there" if is_held else ""
-        members, required = group.get("members", "?"), group.get("required", "?")
-        vbuckets = group.get("vbuckets", "?")
-        yield f"  vbuckets {vbuckets}: {members} of {required} receivers{held}"
-    if gating := group.get("waits_for"):
-        held_bytes = size_text(stat_count(group, "held_bytes"))
-        yield f"  vbuckets {group.get('vbuckets', '?')}: {held_bytes} wait for consumer {gating}"
+def _group_lines(group: GroupFigures) -> Iterator[str]:
+    if group.is_held or group.members < group.required:
+        held = ", no stream until they are there" if group.is_held else ""
+        yield f"  vbuckets {group.vbuckets}: {group.members} of {group.required} receivers{held}"
+    if group.waits_for:
+        held_bytes = size_text(group.held_bytes)
+        yield f"  vbuckets {group.vbuckets}: {held_bytes} wait for consumer {group.waits_for}"
 
 
-def _upstream(node: str, link: Mapping[str, str]) -> str:
-    if link.get("is_ready") != "true":
-        return f"upstream {node}: no connection: {link.get('trouble') or 'it is being set up'}"
-    unacked, window = stat_count(link, "unacked_bytes"), stat_count(link, "window_bytes")
-    text = f"upstream {node}: {size_text(unacked)} of {size_text(window)} in use"
-    gating = link.get("waits_for")
-    return f"{text}, waits for consumer {gating}" if gating else text
+def _upstream(link: UpstreamFigures) -> str:
+    if not link.is_ready:
+        return f"upstream {link.node}: no connection: {link.trouble or 'it is being set up'}"
+    unacked, window = size_text(link.unacked_bytes), size_text(link.window_bytes)
+    text = f"upstream {link.node}: {unacked} of {window} in use"
+    return f"{text}, waits for consumer {link.waits_for}" if link.waits_for else text

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from typing import TypeVar
 
-from dcp.cli.terminal.quantities import memory_text
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import NodeUnavailableError, SourceError
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
+from dcp.records import read
 from dcp.seeds import parse_seed
+from dcp.wire.json_tree import json_tree
+
+_Figures = TypeVar("_Figures")
 
 
 @contextmanager
@@ -42,18 +46,19 @@ def signed_in(
         yield connection
 
 
-def group_of_ours(connection: KvConnection, group: str) -> dict[str, str]:
-    """Return a group that only our relays, or producers, have; empty where it is refused.
+def figures_of_ours(connection: KvConnection, group: str, kind: type[_Figures]) -> _Figures | None:
+    """Return the figures of a group that only our relays, or producers, have; None: it has none.
 
     Raises:
         NodeUnavailableError: the node is lost.
     """
     try:
-        return connection.statistics(group)
+        told = connection.statistics(group).get(group)
+        return None if told is None else read(kind, json_tree(told))
     except NodeUnavailableError:
         raise
-    except SourceError:
-        return {}
+    except (SourceError, AttributeError, TypeError, ValueError):  # refused, or of another version
+        return None
 
 
 def stat_number(told: Mapping[str, str], name: str) -> int | None:
@@ -65,9 +70,3 @@ def stat_number(told: Mapping[str, str], name: str) -> int | None:
 def stat_count(told: Mapping[str, str], name: str) -> int:
     """Return a number; 0 where it is not told, or is none."""
     return stat_number(told, name) or 0
-
-
-def stat_memory(told: Mapping[str, str], what: str) -> str:
-    """Return the memory of a ``relay`` or ``producer``, beside its bound where there is one."""
-    resident_bytes = stat_number(told, f"{what}:resident_bytes")  # -1 is none
-    return memory_text(resident_bytes or None, stat_count(told, f"{what}:memory_bound_bytes"))

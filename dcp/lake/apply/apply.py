@@ -26,9 +26,9 @@ from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.typed_columns import DOC
+from dcp.records import plain
 
 _ATTEMPTS: Final = 5
 """A MERGE is tried so often while maintenance rewrites the table under it."""

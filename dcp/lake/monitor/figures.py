@@ -20,10 +20,10 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import WINDOW, TableCommit, history
-from dcp.lake.tables.records import SPREAD, UNSTORED, plain
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.records import SPREAD, UNSTORED, plain
 
 ROUNDS_SHOWN: Final = 30
 """The newest rounds whose figures are told one by one."""

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client.samples import Sample
 
 from dcp.lake.monitor.figures import LakeFigures
-from dcp.lake.task_monitor.prometheus import Metrics
+from dcp.prometheus import Metrics
 
 LAKE_METRICS: Final[Metrics] = {
     "dcplake_lag_seqnos": (

@@ -22,7 +22,7 @@ from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.tables import open_lake
-from dcp.lake.task_monitor.prometheus import exposition_of
+from dcp.prometheus import exposition_of
 from dcp.types import U16_MAX
 
 _KEPT_SECONDS: Final = 1.0

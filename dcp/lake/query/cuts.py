@@ -29,10 +29,10 @@ from dcp.lake.store.sql import quoted
 from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creation
-from dcp.lake.tables.records import Record
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.printable import Shown, number_ranges
+from dcp.records import Record
 
 _CURE: Final = "`dcplake run --once` brings every table to the newest round"
 _READ: Final = pa.schema([CHANGES.field("vbucket")])

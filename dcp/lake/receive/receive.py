@@ -35,7 +35,6 @@ from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import RollbackOrder
@@ -51,6 +50,7 @@ from dcp.protocol.events import (
     StreamOpened,
     SystemEventReceived,
 )
+from dcp.records import plain
 from dcp.types import FailoverLog
 
 

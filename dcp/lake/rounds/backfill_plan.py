@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, left_out_lines
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.records import plain
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView, VbucketHolder

@@ -12,9 +12,9 @@ from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.records import Record, plain
 from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
+from dcp.records import Record, plain
 
 
 @dataclass(frozen=True, slots=True)

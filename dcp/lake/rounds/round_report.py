@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
 from dcp.lake.task_monitor.task_stats import SLOWEST
 from dcp.printable import Shown, number_ranges
+from dcp.records import plain
 
 _WORTH_A_LINE: Final = 0.05
 

@@ -13,9 +13,9 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_names, common_names
 from dcp.client.set_up import TCP, TLS, SetUpStep
 from dcp.errors import DcplakeError
-from dcp.lake.tables.records import SPREAD, plain
 from dcp.protocol import bootstrap
 from dcp.protocol.negotiation import refused_features
+from dcp.records import SPREAD, plain
 from dcp.wire.vocabulary import HelloFeature
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 import pyarrow as pa
 
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Undo
-from dcp.lake.tables.records import UNSTORED
 from dcp.lake.tables.vbucket_state import Round, Vbucket
 from dcp.printable import number_ranges
+from dcp.records import UNSTORED
 
 Version = Annotated[int, pa.int64()]
 Count = Annotated[int, UNSTORED]

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
-from dcp.lake.tables.records import Record, plain, read
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.records import Record, plain, read
 
 UNDECODABLE: Final = (
     "values cannot be decoded and are as they were sent: datatype is above 1 there, "

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from dcp.lake.store.sql import quoted, string_list
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.records import SPREAD, bare, marked, stored_fields
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.records import SPREAD, bare, marked, stored_fields
 
 
 class RowKind(StrEnum):

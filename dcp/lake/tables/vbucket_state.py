@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import pyarrow as pa
 
-from dcp.lake.tables.records import SPREAD
 from dcp.protocol.position import Position
+from dcp.records import SPREAD
 from dcp.types import U16_MAX, FailoverLog, require_unsigned
 
 

@@ -10,8 +10,8 @@ from typing import Final
 from prometheus_client.samples import Sample
 
 from dcp.client.stats import StageStats
-from dcp.lake.task_monitor.prometheus import Metrics, exposition_of
 from dcp.lake.task_monitor.task_stats import Connection, TaskStats
+from dcp.prometheus import Metrics, exposition_of
 
 _METRICS: Final[Metrics] = {
     "dcp_window_bytes": "Window of the connection: what the node may have outstanding.",

@@ -25,7 +25,7 @@ from typing import Final
 
 from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.lake.config.flow_control_settings import WindowPlan
-from dcp.lake.tables.records import Record, read
+from dcp.records import Record, read
 
 FORMAT: Final = 2
 READING_SECONDS: Final = 1.0

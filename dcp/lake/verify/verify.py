@@ -29,7 +29,6 @@ from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
-from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
 from dcp.lake.verify.verify_frames import (
     Pin,
@@ -44,6 +43,7 @@ from dcp.lake.verify.verify_report import DEFAULT_KEYS, TableCompared, VerifyRep
 from dcp.lake.verify.verify_source import SourceReader, VerifyObserver
 from dcp.lake.verify.verify_stream import StreamEnding, metadata_access
 from dcp.printable import number_ranges
+from dcp.records import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.sql import integer_list
-from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.verify.verify_frames import (
     IN_REPLICA_ONLY,
@@ -27,6 +26,7 @@ from dcp.lake.verify.verify_frames import (
 from dcp.lake.verify.verify_report import Difference, KeyState
 from dcp.lake.verify.verify_source import SourceReader
 from dcp.lake.verify.verify_stream import StreamEnding
+from dcp.records import read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
 from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
-from dcp.lake.tables.records import Record, plain
 from dcp.printable import Shown, number_ranges
+from dcp.records import Record, plain
 
 DEFAULT_KEYS: Final = 20
 """So many differing keys are listed."""

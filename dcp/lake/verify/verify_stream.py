@@ -23,9 +23,9 @@ from dcp.lake.rounds.observer import RoundProgress
 from dcp.lake.rounds.round_plan import TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
+from dcp.records import plain
 
 _NO_ROUND: Final = 0
 

@@ -25,6 +25,7 @@ from dcp.server.bucket.copy_table import Copies
 from dcp.server.bucket.dcp_connection import SharedByConnections
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.flusher import Flusher
+from dcp.server.bucket.node_figures import ProcessFigures
 from dcp.server.bucket.persistence_waits import PersistenceWaits
 from dcp.server.bucket.replicas import Replicas
 from dcp.server.bucket.sync_write_board import SyncWriteBoard
@@ -131,6 +132,10 @@ class Bucket:
     def is_closed(self) -> bool:
         """True if its data folder was closed."""
         return self._storage is not None and not self._storage.is_open
+
+    def process_figures(self) -> ProcessFigures | None:
+        """Return the figures of a relay; None: the process is a producer's."""
+        return None
 
     def now(self) -> float:
         """Seconds since 1970 by the settings' clock."""

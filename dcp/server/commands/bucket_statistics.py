@@ -5,12 +5,15 @@ Names are kv_engine's: ``statistics/stat_definitions.json``, in ``engines/ep/src
 Operations by collection are not counted here.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import psutil
 
+from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.node_figures import ProducerFigures
 from dcp.server.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.server.commands.memory import Load, keys_of, producer_bytes
 from dcp.server.commands.stat_request import Statistic, StatisticsRefusedError, StatisticsRequest
@@ -58,20 +61,20 @@ def memory(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def process(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return what the process takes, and the most that it takes now (``producer``; ours).
-
-    0: there is no formula, as there are several nodes or copies.
-    """
-    yield "producer:resident_bytes", psutil.Process().memory_info().rss
-    yield "producer:memory_bound_bytes", _bound_bytes(question)
+    """Return the figures of the process as JSON (``producer``; ours)."""
+    yield "producer", json.dumps(producer_figures(question.bucket, question.node).to_json())
 
 
-def _bound_bytes(question: StatisticsRequest) -> int:
+def producer_figures(bucket: Bucket, node: int) -> ProducerFigures:
+    return ProducerFigures(psutil.Process().memory_info().rss, _bound_bytes(bucket, node))
+
+
+def _bound_bytes(bucket: Bucket, node: int) -> int:
     """Return the bound of docs/memory.md for the present load."""
-    bucket, settings = question.bucket, question.bucket.settings
+    settings = bucket.settings
     if bucket.map.node_count > 1 or settings.record_branches:
         return 0
-    held = question.vbuckets()
+    held = bucket.table.of_node(node)
     connections = bucket.dcp_connections.values()
     log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in held)
     unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in held)

@@ -13,6 +13,7 @@ from typing import Final
 
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.bucket.node_figures import ConnectionFigures
 from dcp.server.commands.stat_request import (
     Statistic,
     StatisticsRefusedError,
@@ -85,6 +86,23 @@ def connections(question: StatisticsRequest) -> Iterator[Statistic]:
 
 def _connections_at(bucket: Bucket, node: int) -> list[DcpConnection]:
     return [each for (at, _), each in bucket.dcp_connections.items() if at == node]
+
+
+def connection_figures(bucket: Bucket, node: int) -> list[ConnectionFigures]:
+    return [
+        ConnectionFigures(
+            name=each.client.display_name.removeprefix("eq_dcpq:"),
+            window_bytes=each.flow.window_bytes,
+            outstanding_bytes=each.flow.outstanding_bytes,
+            acked_bytes=each.flow.acked_bytes,
+            sent_bytes=each.bytes_sent,
+            items_sent=each.items_sent,
+            streams=len(each.streams),
+            paused=each.paused_reason or "",
+            over_acked_bytes=each.over_acked_bytes,
+        )
+        for each in _connections_at(bucket, node)
+    ]
 
 
 def _connections(

@@ -2,8 +2,9 @@
 
 gocbcore reads the cluster map from ``/pools/default/bs/<bucket>``, one response that never ends and
 in which a document follows at every change (four newlines between them); what stands on gocbcore
-asks for the others too. dcplake asks for one document, from ``/pools/default/b/<bucket>``. All need
-a user (Basic, or a certificate); as in Couchbase, one who is not known learns nothing about what
+asks for the others too. dcplake asks for one document, from ``/pools/default/b/<bucket>``.
+Prometheus reads ``/metrics``, as on a Couchbase node; ``/figures.json`` has the same. All need a
+user (Basic, or a certificate); as in Couchbase, one who is not known learns nothing about what
 exists.
 """
 
@@ -14,8 +15,12 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
+from dcp.records import plain
 from dcp.server.bucket.auth import Accepted, UserStore
 from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.node_figures import ProcessFigures, ProducerFigures, node_exposition
+from dcp.server.commands.bucket_statistics import producer_figures
+from dcp.server.commands.dcp_statistics import connection_figures
 from dcp.server.node.http_messages import HttpRequest, HttpResponse
 
 MAP_SEPARATOR: Final = b"\n\n\n\n"
@@ -107,6 +112,23 @@ def _terse_map(bucket: Bucket, node: int, _user: str) -> HttpResponse:
     return HttpResponse(HTTPStatus.OK, bucket.map.as_json(node), _JSON_FIELDS)
 
 
+def _metrics(bucket: Bucket, node: int, _user: str) -> HttpResponse:
+    text = node_exposition(connection_figures(bucket, node), _process(bucket, node))
+    fields = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+    return HttpResponse(HTTPStatus.OK, text.encode(), fields)
+
+
+def _figures(bucket: Bucket, node: int, _user: str) -> HttpResponse:
+    found = _process(bucket, node)
+    kind = "producer" if isinstance(found, ProducerFigures) else "relay"
+    connections = plain(connection_figures(bucket, node))
+    return _json({"connections": connections, kind: found.to_json()})
+
+
+def _process(bucket: Bucket, node: int) -> ProcessFigures:
+    return bucket.process_figures() or producer_figures(bucket, node)
+
+
 def _map_stream(_bucket: Bucket, _node: int, _user: str) -> HttpResponse:
     return HttpResponse(HTTPStatus.OK, fields=_JSON_FIELDS, streams_map=True)
 
@@ -115,6 +137,8 @@ _JSON_FIELDS: Final = {"Content-Type": "application/json"}
 _Endpoint = Callable[[Bucket, int, str], HttpResponse]
 _ENDPOINTS: Final[dict[tuple[str | None, ...], _Endpoint]] = {
     ("whoami",): _whoami,
+    ("metrics",): _metrics,
+    ("figures.json",): _figures,
     ("pools",): _pools,
     ("pools", "default", "buckets", _NAME): _bucket,
     ("pools", "default", "b", _NAME): _terse_map,

@@ -20,7 +20,6 @@ from dcp.cli.main import main
 from dcp.cli.terminal.quantities import bar, memory_text, size_text
 from dcp.cli.views.board_view import board_text, connection_lines
 from dcp.cli.views.producer_connections import connections_in
-from dcp.cli.views.producer_metrics import producer_exposition
 from dcp.cli.views.producer_view import ProducerView
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
@@ -30,7 +29,9 @@ from dcp.lake.task_monitor.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
+from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.auth import Outcome, SaslConversation
+from dcp.server.bucket.node_figures import node_exposition
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -160,7 +161,7 @@ def test_a_server_that_does_not_count_has_no_such_metric() -> None:
     told = {"eq_dcpq:a:type": "producer", "eq_dcpq:a:total_acked_bytes": "5"}
     (found,) = connections_in(told)
     assert found.over_acked_bytes is None
-    assert "dcp_producer_over_acked_bytes_total{" not in producer_exposition([found], {})
+    assert "dcp_producer_over_acked_bytes_total{" not in node_exposition([found], None)
 
 
 HOSTILE_NAME = b"e\x1b[2J\nvil\r\\"
@@ -189,12 +190,12 @@ def test_the_name_of_a_consumer_moves_no_cursor(
 def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:
     name = HOSTILE_NAME.decode()
     view = ProducerView.__new__(ProducerView)
-    view.address, view.producer = "node:1", {}
+    view.address, view.producer = "node:1", None
     view.connections = connections_in({f"eq_dcpq:{name}:type": "producer"})
-    view.relay = {"relay:group:0:waits_for": f"{name}\nrelay:ejections  0"}
+    view.relay = RelayFigures(disk_trouble=f"{name}\nejections  0")
     lines = view.text().split("\n")
     assert all(line.isprintable() for line in lines)
-    assert not [line for line in lines if line.startswith(("vil", "relay:ejections"))]
+    assert not [line for line in lines if line.startswith(("vil", "ejections  0"))]
 
 
 def test_what_a_server_refuses_with_moves_no_cursor() -> None:

@@ -33,10 +33,10 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import locked
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
+from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.object_store import BUCKET, ObjectStore, kind_of

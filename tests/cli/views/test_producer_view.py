@@ -1,8 +1,10 @@
 """The view of a producer or a relay, from scripted answers."""
 
+import json
+from typing import Any
+
 import pytest
 
-from dcp.cli.views.producer_metrics import producer_exposition
 from dcp.cli.views.producer_view import ProducerView
 from dcp.errors import NodeUnavailableError, SourceError
 
@@ -45,7 +47,7 @@ def test_a_node_that_is_lost_between_two_questions_is_no_node_without_a_relay(
     script = Scripted({}, SourceError("refused with status 0x0001"))
     view = view_of(script, monkeypatch)
     view.refresh()
-    assert view.relay == {}
+    assert view.relay is None
     script.answers["relay"] = NodeUnavailableError("closed the connection")
     with pytest.raises(NodeUnavailableError, match="closed the connection"):
         view.refresh()
@@ -63,16 +65,11 @@ def test_connections_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch
     assert stays.paused_seconds and not fresh.paused_seconds
 
 
-RELAY = {
-    "relay:consumers": "2",
-    "relay:streams": "4",
-    "relay:group:0": "vbuckets 0-1: 2 of 1 receivers",
-    "relay:group:0:vbuckets": "0-1",
-    "relay:group:0:members": "2",
-    "relay:group:0:is_held": "false",
-    "relay:group:0:waits_for": "lake",
-    "relay:upstream:node:1:is_ready": "true",
-    "relay:upstream:node:1:full_seconds": "1.5",
+RELAY: dict[str, Any] = {
+    "consumers": 2,
+    "streams": 4,
+    "groups": [{"vbuckets": "0-1", "members": 2, "required": 1, "waits_for": "lake"}],
+    "upstream": [{"node": "node:1", "is_ready": True, "full_seconds": 1.5}],
 }
 SAMPLES = """\
 relay_consumers 2.0
@@ -86,23 +83,36 @@ relay_upstream_full_seconds_total{node="node:1"} 1.5
 """
 
 
-def samples(told: dict[str, str]) -> list[str]:
-    lines = producer_exposition([], told).splitlines()
-    return [line for line in lines if not line.startswith("#")]
+def samples(told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    view = view_of(Scripted({}, {"relay": json.dumps(told)}), monkeypatch)
+    view.refresh()
+    return [line for line in view.metrics().splitlines() if not line.startswith("#")]
 
 
-def test_groups_are_numbers_whose_vbuckets_are_told_once() -> None:
-    assert samples(RELAY) == SAMPLES.splitlines()
-    others = samples(RELAY | {"relay:group:0:vbuckets": "1"})
-    assert set(others) ^ set(SAMPLES.splitlines()) == {
+def test_groups_are_numbers_whose_vbuckets_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = samples(RELAY, monkeypatch)
+    assert set(SAMPLES.splitlines()) <= set(found)
+    others = samples(RELAY | {"groups": [RELAY["groups"][0] | {"vbuckets": "1"}]}, monkeypatch)
+    assert set(others) ^ set(found) == {
         'relay_group_info{group="0",vbuckets="0-1"} 1.0',
         'relay_group_info{group="0",vbuckets="1"} 1.0',
     }, "the series of a group go on when its vbuckets change"
 
 
 @pytest.mark.parametrize("missing", list(RELAY))
-@pytest.mark.parametrize("text", [None, "", "n/a", "nan", "1_0"])
-def test_what_a_relay_does_not_tell_costs_no_other_metric(missing: str, text: str | None) -> None:
-    told = {name: value for name, value in RELAY.items() if name != missing}
-    told |= {} if text is None else {missing: text}
-    assert len(set(SAMPLES.splitlines()) - set(samples(told))) <= 1
+def test_what_a_relay_of_another_version_does_not_tell_costs_no_other_metric(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {name: value for name, value in RELAY.items() if name != missing} | {"newer": [1]}
+    singular = missing.removesuffix("s")
+    lost = [line for line in SAMPLES.splitlines() if singular not in line]
+    assert set(lost) <= set(samples(told, monkeypatch))
+
+
+@pytest.mark.parametrize("told", ["", "n/a", "[]", '{"groups": 3}', '{"groups": [{}]}'])
+def test_figures_of_something_else_are_those_of_no_relay(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = view_of(Scripted({}, {"relay": told}), monkeypatch)
+    view.refresh()
+    assert view.relay is None

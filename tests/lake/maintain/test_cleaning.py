@@ -17,10 +17,10 @@ from dcp.lake.maintain.cleaning import (
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
+from dcp.records import plain
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = ReplicaTable("docs__shop__orders__8", 8)

@@ -26,8 +26,8 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import open_lake
-from dcp.lake.task_monitor.prometheus import exposition_of
 from dcp.producer.cluster import ProducerCluster
+from dcp.prometheus import exposition_of
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 

@@ -17,11 +17,11 @@ from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.run import run
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.records import plain
 from dcp.lake.tables.tables import CHANGES_TABLE, DOCS
 from dcp.lake.tables.vbucket_state import Restart, RestartReason
 from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
+from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for

@@ -15,7 +15,6 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.tables.applied_version import BEGINNING
-from dcp.lake.tables.records import read
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digests, differing_vbuckets
 from dcp.lake.verify.verify_frames import (
@@ -29,6 +28,7 @@ from dcp.lake.verify.verify_keys import undecidable
 from dcp.lake.verify.verify_report import Difference, KeyState, TableCompared, VerifyReport
 from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
+from dcp.records import read
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.types import U64_MAX
 from tests.lake.receiving import SMALL_FLOW, settings_for

@@ -18,13 +18,13 @@ from dcp.lake.store.log_slice import LogSlice, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.history import HEARTBEAT, METADATA_KEY, TableCommit, metadata_json
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.records import bare, marked, plain, read, stored_fields
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import columns_of
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.lake.task_monitor.task_stats import TaskStats
 from dcp.lake.verify.verify_stream import StreamEnding
 from dcp.protocol.position import Position
+from dcp.records import bare, marked, plain, read, stored_fields
 from dcp.types import FailoverEntry, FailoverLog
 
 U64 = st.integers(0, 2**64 - 1)

@@ -1,0 +1,94 @@
+"""Figures of a node for its operator: its DCP connections and its process's memory, as metrics.
+
+Labels are bounded by the connections that there are. Counters begin anew with the process.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final, Protocol
+
+from prometheus_client.samples import Sample
+
+from dcp.prometheus import Metrics, exposition_of
+from dcp.records import Record
+
+CONNECTION_METRICS: Final[Metrics] = {
+    "dcp_producer_window_bytes": "Window of the connection; 0: no flow control.",
+    "dcp_producer_outstanding_bytes": "Bytes sent and not acknowledged.",
+    "dcp_producer_acked_bytes_total": "Bytes that the consumer acknowledged.",
+    "dcp_producer_over_acked_bytes_total": (
+        "Bytes acknowledged beyond what was outstanding: a consumer's mistake."
+    ),
+    "dcp_producer_sent_bytes_total": "Bytes sent.",
+    "dcp_producer_items_total": "Items sent.",
+    "dcp_producer_streams": "Streams of the connection.",
+    "dcp_producer_paused": "1 while nothing is sent, by reason.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFigures:
+    """One DCP connection as its producer counts it."""
+
+    name: str
+    window_bytes: int = 0
+    outstanding_bytes: int = 0
+    acked_bytes: int = 0
+    sent_bytes: int = 0
+    items_sent: int = 0
+    streams: int = 0
+    paused: str = ""
+    """The reason why nothing is sent; empty while it sends."""
+    paused_seconds: float | None = None
+    over_acked_bytes: int | None = None
+    """None: not told. Couchbase's servers do not tell it."""
+
+    def samples(self) -> Iterator[Sample]:
+        labels = {"connection": self.name}
+        yield Sample("dcp_producer_window_bytes", labels, self.window_bytes)
+        yield Sample("dcp_producer_outstanding_bytes", labels, self.outstanding_bytes)
+        yield Sample("dcp_producer_acked_bytes_total", labels, self.acked_bytes)
+        if self.over_acked_bytes is not None:
+            yield Sample("dcp_producer_over_acked_bytes_total", labels, self.over_acked_bytes)
+        yield Sample("dcp_producer_sent_bytes_total", labels, self.sent_bytes)
+        yield Sample("dcp_producer_items_total", labels, self.items_sent)
+        yield Sample("dcp_producer_streams", labels, self.streams)
+        if self.paused:
+            yield Sample("dcp_producer_paused", labels | {"reason": self.paused}, 1)
+
+
+class ProcessFigures(Protocol):
+    """The figures of a node beside its connections; a producer and a relay have others."""
+
+    metrics: ClassVar[Metrics]
+
+    def samples(self) -> Iterator[Sample]: ...
+
+    def to_json(self) -> dict[str, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFigures(Record):
+    metrics: ClassVar[Metrics] = {
+        "dcp_producer_resident_bytes": "Resident memory of the producer.",
+        "dcp_producer_memory_bound_bytes": "The most that it takes now; 0: no formula.",
+    }
+
+    resident_bytes: int = 0
+    memory_bound_bytes: int = 0
+    """The most that it takes with its present load; 0: several nodes or copies have no formula."""
+
+    def samples(self) -> Iterator[Sample]:
+        yield Sample("dcp_producer_resident_bytes", {}, self.resident_bytes)
+        yield Sample("dcp_producer_memory_bound_bytes", {}, self.memory_bound_bytes)
+
+
+def node_exposition(
+    connections: Iterable[ConnectionFigures], process: ProcessFigures | None
+) -> str:
+    """Return the metrics of a node; ``process`` is None if the node does not tell its own."""
+    samples = [sample for each in connections for sample in each.samples()]
+    if process is None:
+        return exposition_of(samples, CONNECTION_METRICS)
+    samples += process.samples()
+    return exposition_of(samples, {**CONNECTION_METRICS, **process.metrics})
