@@ -1,10 +1,12 @@
 """Consumers that slow the cluster down, and those that do not: all strategies, real sockets."""
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from time import monotonic, sleep
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -285,6 +287,12 @@ def test_metrics_say_who_gates(
     most_bytes = relay_bytes(relay.relay_settings, load)
     bound_bytes = told["relay_memory_bound_bytes"]
     assert most_bytes - longest * len(keys) < bound_bytes <= most_bytes
+    scraped, figures = (_scraped(relay, path, user) for path in ("metrics", "figures.json"))
+    assert f'relay_group_gating{{consumer="{name}",group="0"}} 1.0' in scraped.splitlines()
+    assert f'dcp_producer_streams{{connection="{name}"}} 2.0' in scraped.splitlines()
+    assert json.loads(figures)["relay"]["groups"][0]["waits_for"] == name
+    names = [each["name"] for each in json.loads(figures)["connections"]]
+    assert len(names) == 2 and name in names
     assert main(["top", "--relay", relay.seeds[0], "--user", user, "--once"]) == 0
     assert re.search(
         rf"^relay: RSS [\d,]+ of at most {bound_bytes / 2**20:,.0f} MiB$",
@@ -295,3 +303,11 @@ def test_metrics_say_who_gates(
     assert told[f'relay_upstream_window_bytes{{node="{node}"}}'] == WINDOW_BYTES
     assert told[f'relay_upstream_unacked_bytes{{node="{node}"}}'] >= WINDOW_BYTES
     assert told[f'dcp_producer_outstanding_bytes{{connection="{name}"}}'] >= 10_000
+
+
+def _scraped(relay: Relay, path: str, user: str) -> str:
+    credentials = base64.b64encode(f"{user}:{USERS[user]}".encode()).decode()
+    url = f"http://{relay.http_seeds[0]}/{path}"
+    asked = Request(url, headers={"Authorization": f"Basic {credentials}"})
+    with urlopen(asked, timeout=PATIENCE_SECONDS) as answer:
+        return str(answer.read().decode())

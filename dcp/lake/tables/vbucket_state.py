@@ -64,7 +64,7 @@ class RestartReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Where a vbucket begins its next epoch, which forks at a complete ``seqno``."""
+    """The beginning of a vbucket's next epoch, which forks at a complete ``seqno``."""
 
     reason: RestartReason
     seqno: int = 0

@@ -41,6 +41,20 @@ def test_who_am_i(bucket: Bucket) -> None:
     assert told(bucket, "/whoami")["id"] == "ada"
 
 
+def test_a_node_tells_its_figures(bucket: Bucket) -> None:
+    tree = told(bucket, "/figures.json")
+    assert tree["connections"] == []
+    producer = tree["producer"]
+    assert isinstance(producer, dict) and producer["resident_bytes"] > 20 * 2**20
+    assert producer["memory_bound_bytes"] == 0, "several nodes have no formula"
+    answer = ask(bucket, "/metrics")
+    assert answer.fields["Content-Type"].startswith("text/plain; version=0.0.4")
+    lines = answer.body.decode().splitlines()
+    assert "# TYPE dcp_producer_acked_bytes_total counter" in lines
+    assert "dcp_producer_memory_bound_bytes 0.0" in lines
+    assert ask(bucket, "/metrics", authorization="").status == HTTPStatus.UNAUTHORIZED
+
+
 def test_the_version_is_one_that_clients_can_compare(bucket: Bucket) -> None:
     tree = told(bucket, "/pools")
     assert str(tree["implementationVersion"]).startswith("8.0.0-")
