@@ -6,6 +6,7 @@ says (``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for those two.
 
 import configparser
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -64,6 +65,9 @@ _WAY: Final = (
 
 _NO_ROLE: Final = ("role_arn", "sso_session", "sso_start_url", "credential_process")
 """Keys of a profile that has no credentials of its own."""
+
+_ADDRESS: Final = re.compile(r"(?:[^.]+\.)?\d+\.\d+\.\d+\.\d+|.*:.*")
+"""A host that is an IP address, perhaps with a bucket's name before it."""
 
 _REGION_ELSEWHERE: Final = "us-east-1"
 """Only Amazon's stores have a region, but signatures need one; delta-rs takes the same."""
@@ -301,6 +305,13 @@ def _require_plain_endpoint(options: Mapping[str, str]) -> None:
         raise ConfigError(
             f"storage_options: found the endpoint {place.hostname} with a user or a password, "
             f"expected credentials where docs/object-stores.md names them ({_PLACES})"
+        )
+    is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
+    if is_by_host and _ADDRESS.fullmatch(place.hostname):
+        raise ConfigError(
+            f"storage_options: found the endpoint {place.hostname} with "
+            "virtual_hosted_style_request, expected the name of a host, before which the bucket's "
+            f"name can stand ({_PLACES})"
         )
     if place.query or place.fragment:
         raise ConfigError(

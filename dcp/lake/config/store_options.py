@@ -23,7 +23,7 @@ PATIENCE: Final = MappingProxyType(
 Each retry waits up to twice as long as the last one. Waits are drawn at random: with the defaults a
 request gives up after 5 to 30 seconds. A run outlasts a longer outage (`dcp.lake.run.outages`).
 """
-_NUMBERS: Final = (r"\d{1,4}s", r"\d{1,2}")
+_NUMBERS: Final = (r"[1-9]\d{0,3}s", r"\d{1,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,8 @@ class StoreOptions:
             )
         if name in self.switches and value.lower() not in ("true", "false"):
             raise ConfigError(f'storage_options: found {name} neither "true" nor "false"')
+        if not value:
+            raise ConfigError(f"storage_options: found {name} empty, expected a value")
         files = tuple(f"{each}_file" for each in self.in_files)
         path = Path(value).expanduser() if name in files else Path(value)
         if name in (*files, *self.paths) and not path.is_absolute():

@@ -22,6 +22,7 @@ from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import BucketError, DcplakeError, LakeError, NodeUnavailableError, SourceError
 from dcp.lake.adapters.opening import NeedsSparkError, opened_store, store_without_spark
+from dcp.lake.adapters.spark_table import no_table
 from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
@@ -40,7 +41,7 @@ from dcp.lake.run.store_check import try_store
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.tables import CHANGES_TABLE, find_lake
+from dcp.lake.tables.tables import CHANGES_TABLE, DOCS, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol import events as e
 from dcp.protocol.credentials import Credentials
@@ -375,6 +376,19 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
             _look_at_lake(store, settings, cluster, finding)
 
 
+def _refuse_remains(store: LakeStore) -> None:
+    """Refuse files of tables where no lake is, as a run does that would make one there."""
+    changes, docs = (store.table(name) for name in (CHANGES_TABLE, DOCS.name))
+    place = store.location.place(CHANGES_TABLE)
+    if place is not None and place.has_data():
+        raise no_table(changes.where, may_have_data=True)
+    if docs.exists():
+        raise LakeError(
+            f"{docs.where}: found a Delta table, expected none where no lake is: it is left alone; "
+            "set lake.root to another place, or delete the table"
+        )
+
+
 def _look_at_lake(
     store: LakeStore, settings: Settings, cluster: ClusterView, finding: Finding
 ) -> None:
@@ -383,6 +397,7 @@ def _look_at_lake(
         lake = find_lake(store)
         if lake is None:
             location.refuse_place_in_table()
+            _refuse_remains(store)
             refuse_unknown_names(settings, cluster, None)
             DocumentFilter.resolve(settings.filter, cluster.manifest)
             finding.say(f"{location}: none yet, the first run makes it")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _OF_CLIENT: Final = ("allow_http", "connect_timeout", "timeout")
 """Options of the HTTP client, which obstore takes apart from those of the store."""
 
+_CONDITIONS: Final = {"conditional_put": "etag", "copy_if_not_exists": "multipart"}
+"""Without them variables such as AWS_CONDITIONAL_PUT decide, for delta-rs, too."""
+
 _MOST_OPEN: Final = 64
 """Keeps so many stores open, with their connections; a lake has one."""
 
@@ -30,11 +33,12 @@ class _Bucket:
         self._url = url
         self._way = way
         self._last: dict[str, str] = {}
+        self._fixed = _CONDITIONS if url.startswith("s3://") else {}
 
     def options(self) -> dict[str, str]:
         # A file that is replaced may be empty, or gone, for a moment: of options, or of a profile.
         try:
-            found = with_secrets(self._url, self._way)
+            found = {**self._fixed, **with_secrets(self._url, self._way)}
         except SecretError:
             if not self._last:
                 raise

@@ -141,10 +141,23 @@ CAUSES: Final = (
     ),
     Cause(
         re.compile(
+            r"PKIX path building failed|SSLPeerUnverifiedException|CertificateException"
+            rf"|{_BY_OBSTORE} [\s\S]*(?:invalid peer certificate|InvalidCertificate)"
+        ),
+        SetupError,
+        "the certificate of the object store's endpoint is not trusted",
+        "name its authority to this process in SSL_CERT_FILE, and to Spark's Java in a trust store "
+        "(docs/object-stores.md, A certificate of your own)",
+    ),
+    Cause(
+        re.compile(
             r"SdkClientException: (Unable to execute HTTP request: [^\n]*?)(?: \(SDK |\n|$)"
             r"|\(Service: S3, (Status Code: (?:5\d\d|40[89]|429))\b"
             rf"|{_BY_OBSTORE} [^\n]*"
-            r"(?:[Ss]tatus code: ((?:5\d\d|408|425|429)\b[^:\n]*)|HTTP error: [^\n]*"
+            r"(?:[Ss]tatus code: ((?:5\d\d|408|425|429)\b[^:\n]*)"
+            # delta-rs names the cause behind colons, obstore in its structs.
+            r"|HTTP error: [\w ]+(?:: client error \(Connect\): ([^\n]+)"
+            r'|[\s\S]*?\b(?:message|error): "([^"\n]+)"|)'
             rf"|status code: 40[09]\b{_ITS_CODE}"
             r"(ConditionalRequestConflict|OperationAborted|RequestTimeout)\b)"
         ),

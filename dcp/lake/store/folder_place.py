@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, OF_LOG, CommitFile, TablePlace, commit_name
 
 _LOG = logging.getLogger(__name__)
 _commit_locks: Final[dict[str, Lock]] = {}
@@ -35,9 +35,7 @@ class FolderPlace(TablePlace):
     def has_log(self) -> bool:
         """A log with hidden files alone does not count: its driver makes the table, or died."""
         log = self.path / LOG
-        return log.is_dir() and any(
-            each.is_file() and not each.name.startswith(".") for each in log.iterdir()
-        )
+        return log.is_dir() and any(OF_LOG.fullmatch(each.name) for each in log.iterdir())
 
     def has_data(self) -> bool:
         return any(self.path.rglob("*.parquet"))

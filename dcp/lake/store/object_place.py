@@ -17,7 +17,7 @@ from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PARTS
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.bucket_store import bucket_options, bucket_store
 from dcp.lake.store.failures import NO_BUCKET
-from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, OF_LOG, CommitFile, TablePlace, commit_name
 from dcp.lake.store.trial import StoreTrial, put_if_absent, require_conditional_writes
 
 if TYPE_CHECKING:
@@ -129,10 +129,10 @@ class ObjectPlace(TablePlace):
         return self._path(LOG, commit_name(version))
 
     def has_log(self) -> bool:
-        """Two do not count: the empty object of a folder, and a dotted one that tries the store."""
-        log = self._path(LOG)
+        """Objects of folders, and dotted ones that try the store, do not count."""
+        log = self._path(LOG, "")
         below = (path.removeprefix(log) for path, _ in self._below(log))
-        return any(name and not name.startswith("/.") for name in below)
+        return any(map(OF_LOG.fullmatch, below))
 
     def has_data(self) -> bool:
         return any(path.endswith(".parquet") for path, _ in self._below(self._path()))

@@ -4,6 +4,7 @@ Tasks write files there, the driver commits them, and delta-rs reads the table, 
 holds no secrets, so it may travel to tasks: whoever opens the store looks for them where it runs.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from dcp.lake.store.trial import StoreTrial
 
 LOG: Final = "_delta_log"
+
+OF_LOG: Final = re.compile(r"\d{20}\..*|_last_checkpoint")
+"""Names of files that make a folder a Delta log; hidden and foreign ones do not."""
 
 LEFT_OVER_SECONDS: Final = 24 * 3600.0
 """An older temporary file of a log belongs to a killed process."""

@@ -9,7 +9,9 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from dcp.cli.main import main
 from dcp.client.addresses import NodeAddress
@@ -438,3 +440,36 @@ def test_a_lake_with_a_damaged_log_is_not_well(
     assert code == LakeError.exit_code
     assert steps[-1]["state"] == "failed"
     assert "found a Delta log that delta-rs cannot read; dcplake status starts Spark" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (f"{CHANGES_TABLE}/x.parquet", "its Delta log is gone"),
+        (f"docs/_delta_log/{0:020}.json", "found a Delta log that delta-rs cannot read"),
+        (f"{CHANGES_TABLE}/_delta_log/note.txt", ""),
+    ],
+)
+def test_foreign_files_where_no_lake_is_are_told_as_a_run_tells_them(
+    cluster: ProducerCluster,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    file: str,
+    said: str,
+) -> None:
+    path = tmp_path / "lake" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("hello")
+    code, steps, told = doctor([*options(cluster.seeds), "--lake", str(tmp_path / "lake")], capsys)
+    assert code == (LakeError.exit_code if said else 0)
+    assert (steps[-1]["state"], said in told) == ("failed" if said else "ok", True)
+
+
+def test_a_foreign_table_where_no_lake_is_is_not_well(
+    cluster: ProducerCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = tmp_path / "lake" / "docs"
+    write_deltalake(str(table), pa.table({"a": [1]}))
+    code, _, said = doctor([*options(cluster.seeds), "--lake", str(tmp_path / "lake")], capsys)
+    assert code == LakeError.exit_code
+    assert "table docs: found a Delta table, expected none where no lake is" in said

@@ -263,6 +263,19 @@ def test_secrets_are_read_from_files(tmp_path: Path) -> None:
         ({"allow_http": SECRET}, "found allow_http neither"),
         ({"endpoint": "h:9000"}, "found an endpoint that is no URL"),
         ({"endpoint": "http://h"}, "found the endpoint h with http"),
+        ({"access_key_id": ""}, "found access_key_id empty"),
+        ({"timeout": "0s"}, "found timeout '0s', expected a number of seconds"),
+        *(
+            (
+                {"endpoint": f"https://{host}:9", "virtual_hosted_style_request": "True"},
+                f"found the endpoint {name} with virtual_hosted_style_request, expected the name",
+            )
+            for host, name in (
+                ("10.0.0.1", "10.0.0.1"),
+                ("bucket.10.0.0.1", "bucket.10.0.0.1"),
+                ("[::1]", "::1"),
+            )
+        ),
         ({"endpoint": f"https://h/?k={SECRET}"}, "found the endpoint h with '?' or '#'"),
         ({"endpoint": f"https://h/#{SECRET}"}, "found the endpoint h with '?' or '#'"),
         ({"endpoint": f"https://u:{SECRET[:6]}@h"}, "found the endpoint h with a user or a pass"),

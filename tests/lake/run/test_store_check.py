@@ -1,17 +1,27 @@
 """The doctor's trials of an object store, and what a command that commits says of a bad one."""
 
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
-from dcp.errors import DcplakeError, LakeError, SetupError
+from dcp.errors import DcplakeError, LakeError, SetupError, StoreUnavailableError
+from dcp.lake.adapters.opening import lake_location
+from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.run.store_check import try_store
+from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.tables.tables import find_lake
 from tests.lake.object_store import BUCKET, ConflictAtFirst, Failure, ObjectStore, Request
+from tests.producer.tls import CERTIFICATE, KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,3 +152,58 @@ def test_a_machine_without_credentials_says_so_soon(
         del store.options[name]
     with pytest.raises(SetupError, match="found no credentials for the object store; give them"):
         tried(store.place("any"))
+
+
+@contextmanager
+def endpoint_with_our_certificate() -> Iterator[str]:
+    """Give the URL of a server whose authority nobody trusts; it answers no request."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, KEY)
+
+    def shake_hands(server: socket.socket) -> None:
+        with suppress(OSError):  # the client refuses, and the server is closed in the end
+            while True:
+                with suppress(ssl.SSLError):
+                    context.wrap_socket(server.accept()[0], server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=shake_hands, args=(server,), daemon=True).start()
+        yield f"https://localhost:{server.getsockname()[1]}"
+
+
+def test_an_endpoint_that_cannot_be_used_is_told_with_its_cause(store: ObjectStore) -> None:
+    with endpoint_with_our_certificate() as endpoint:
+        store.options["endpoint"] = endpoint
+        with pytest.raises(SetupError, match=r"certificate .* is not trusted; name its authority"):
+            tried(store.place("x"))
+        lake = SparkStore(never, location_on(store, uuid4().hex))
+        with pytest.raises(SetupError, match=r"certificate .* is not trusted; name its authority"):
+            find_lake(lake)
+    for host, cause in (
+        ("127.0.0.1:9", "Connection refused"),
+        ("nobody.invalid:9", "failed to lo"),
+    ):
+        store.options["endpoint"] = f"http://{host}"
+        with pytest.raises(
+            StoreUnavailableError, match=f"{cause}.*: the object store does not ans"
+        ):
+            tried(store.place("x"))
+
+
+@pytest.mark.parametrize("variable", ["AWS_CONDITIONAL_PUT", "AWS_COPY_IF_NOT_EXISTS"])
+@pytest.mark.parametrize("value", ["disabled", "rubbish"])
+def test_variables_do_not_take_conditional_writes_away(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert {each.state for each in tried(store.place(uuid4().hex))} == {"ok"}
+    assert find_lake(SparkStore(never, location_on(store, uuid4().hex))) is None
+
+
+def location_on(store: ObjectStore, prefix: str) -> LakeLocation:
+    settings = Settings(
+        lake=LakeSettings(
+            root=f"s3://{BUCKET}/{prefix}", storage_options=MappingProxyType(store.options)
+        )
+    )
+    return lake_location(settings)

@@ -168,6 +168,13 @@ CASES = [
         "the object store does not answer, or says that it cannot; see that the endpoint in lake",
     ),
     (
+        "software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request: "
+        "PKIX path building failed: sun.security.provider.certpath.SunCertPathBuilderException: "
+        "unable to find valid certification path to requested target (SDK Attempt Count: 6)",
+        SetupError,
+        "the certificate of the object store's endpoint is not trusted; name its authority to",
+    ),
+    (
         "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
         "503, Request ID: null) (SDK Attempt Count: 6)",
         StoreUnavailableError,
