@@ -18,7 +18,7 @@ from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import COUNTED_READS, FEW_VBUCKETS, MIB, session, settings_for
 from benchmarks.rounds import Case, Meter
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.history import history
 

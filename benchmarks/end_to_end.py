@@ -29,12 +29,12 @@ import pyarrow as pa
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import StepTimes, line, session, settings_for
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.receive import TaskReceiver, receive_function
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.receive.task_receiver import TaskReceiver, receive_function
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 
 if TYPE_CHECKING:

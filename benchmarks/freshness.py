@@ -39,8 +39,8 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.sql import string_list
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_tables import LakeTables, open_lake
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.tables import LakeTables, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

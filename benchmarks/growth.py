@@ -32,7 +32,7 @@ from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_a
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
+from dcp.lake.run.replicate import open_or_create
 
 STEPS: Final = ("plan", "round", "apply", "idle")
 _WARM_UP: Final = 10

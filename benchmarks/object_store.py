@@ -32,7 +32,7 @@ from benchmarks._commands import adopt_orphans, cost_of
 from benchmarks._producer import PASSWORD, USER, BenchProducer, producer
 from dcp.lake.adapters.opening import spark_of
 from dcp.lake.config.settings_load import load_settings
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from tests.interop.store_servers import versitygw
 from tests.lake.object_store import BUCKET, ObjectStore, Request, kind_of
 

@@ -42,18 +42,18 @@ from benchmarks._runs import (
 )
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import Settings
-from dcp.lake.quality.quality import check_replica
-from dcp.lake.quality.quality_report import write_results
+from dcp.lake.quality.check import check_replica
+from dcp.lake.quality.report import write_results
 from dcp.lake.rounds.observer import RoundProgress
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.sql import integer_list, string_list
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
+from dcp.lake.tables.lake_tables import open_lake
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, spark_ddl
-from dcp.lake.tables.tables import open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

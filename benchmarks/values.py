@@ -32,9 +32,9 @@ from benchmarks._runs import settings_for
 from benchmarks.end_to_end import plan_for
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batches import BatchBuilder, BranchLookup
-from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.receive.stop_policy import UNLIMITED
+from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m

@@ -19,13 +19,14 @@ from dcp.installation import how_to_install
 from dcp.lake.adapters.opening import opened_lake, store_without_spark
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.query.answers import answer, errors_on_one_line
 from dcp.lake.query.cuts import Cut, find_cut
-from dcp.lake.query.query import answer, errors_on_one_line, show_for_queries, show_to_user
+from dcp.lake.query.plain_names import show_for_queries, show_to_user
 from dcp.lake.query.status import LakeStatus, lake_status
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.run.driver import RunReport
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.spark.session import (
     active_session_kept,
     end_session,
@@ -33,14 +34,14 @@ from dcp.lake.spark.session import (
     started_session,
 )
 from dcp.lake.store.sql import quoted
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     CHANGES_TABLE,
     LEDGERS,
     LakeTables,
     replicas_in,
 )
-from dcp.lake.verify.verify import verify
-from dcp.lake.verify.verify_report import DEFAULT_KEYS, VerifyReport
+from dcp.lake.verify.compare import verify
+from dcp.lake.verify.report import DEFAULT_KEYS, VerifyReport
 
 if TYPE_CHECKING:
     import polars as pl

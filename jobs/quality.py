@@ -17,10 +17,10 @@ from dcp.cli.main import new_application, parsed, with_exit_code
 from dcp.errors import QualityError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings_load import load_settings
-from dcp.lake.quality.quality import check_replica
-from dcp.lake.quality.quality_engine import write_data_docs
-from dcp.lake.quality.quality_report import write_results
-from dcp.lake.quality.quality_suite import load_suite
+from dcp.lake.quality.check import check_replica
+from dcp.lake.quality.engine import write_data_docs
+from dcp.lake.quality.report import write_results
+from dcp.lake.quality.suite import load_suite
 
 
 def main(argv: Sequence[str] | None = None) -> int:

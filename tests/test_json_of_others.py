@@ -12,7 +12,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import ConfigError, RemoteProtocolError
-from dcp.lake.quality.quality_suite import load_suite
+from dcp.lake.quality.suite import load_suite
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.history import parse_metadata
 from dcp.relay.upstream_manifest import parse_manifest

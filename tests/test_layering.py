@@ -229,7 +229,7 @@ STORES_LAKES = ("dcp/lake/store/", "dcp/lake/adapters/")
 MAY_NAME_DELTA: dict[str, str] = {
     "dcp/lake/tables/history.py": "reads the operations in a history, which Delta names",
     "dcp/lake/tables/horizon.py": "how long versions stay is in Delta's properties",
-    "dcp/lake/tables/tables.py": "makes tables with properties of Delta",
+    "dcp/lake/tables/lake_tables.py": "makes tables with properties of Delta",
     "dcp/lake/spark/session.py": "registers the typed errors of Delta",
     "dcp/lake/spark/session_settings.py": "settings of a session are Delta's, too",
     "dcp/lake/spark/hadoop.py": "tells users the setting of a log store",
@@ -238,7 +238,7 @@ MAY_NAME_DELTA: dict[str, str] = {
     "dcp/lake/spark/jars.py": "downloads jars, which are no files of a lake",
     "dcp/lake/spark/failures.py": "messages of Spark name files of the log",
     "dcp/lake/config/settings_load.py": "tells a folder with a lake, which nobody has opened yet",
-    "dcp/lake/query/query.py": "tells users how they name a table in SQL",
+    "dcp/lake/query/answers.py": "tells users how they name a table in SQL",
     "dcp/cli/lake/sql.py": "tells users how they name a table in SQL",
     "dcp/cli/demo/demo.py": "shows what users ask in SQL",
     "dcp/cli/demo/demo_rollback.py": "shows what users ask in SQL",
@@ -713,8 +713,11 @@ def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message:
         ("dcp/lake/adapters/a.py", "import deltalake\nf(f'VACUUM {t}')"),
         ("dcp/lake/spark/session.py", "session.sparkContext.setLogLevel('ERROR')"),
         ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import cluster"),
-        ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run.run import run\n__all__ = ["run"]'),
-        ("jobs/replicate.py", "import argparse\nfrom dcp.lake.run.run import run"),
+        (
+            "dcp/lake/__init__.py",
+            '"""Doc."""\nfrom dcp.lake.run.replicate import run\n__all__ = ["run"]',
+        ),
+        ("jobs/replicate.py", "import argparse\nfrom dcp.lake.run.replicate import run"),
         ("airflow/dags/d.py", "from airflow.sdk import DAG"),
     ],
 )

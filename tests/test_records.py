@@ -22,7 +22,7 @@ from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import columns_of
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.lake.task_monitor.task_stats import TaskStats
-from dcp.lake.verify.verify_stream import StreamEnding
+from dcp.lake.verify.stream import StreamEnding
 from dcp.protocol.position import Position
 from dcp.records import bare, marked, plain, read, stored_fields
 from dcp.types import FailoverEntry, FailoverLog

@@ -14,7 +14,7 @@ from typing import Final
 
 from dcp.cli.terminal.output import say
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.spark.jvm_options import class_archive_path
 from dcp.lake.spark.session_settings import JAVA_OPTIONS
 from dcp.producer.cluster import ProducerCluster

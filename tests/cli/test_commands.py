@@ -13,7 +13,7 @@ import pytest
 
 from dcp.cli.main import COMMANDS, main
 from dcp.errors import ConfigError
-from dcp.lake.query.query import answer, first_rows
+from dcp.lake.query.answers import answer, first_rows
 from dcp.lake.store.lock import locked
 from tests.cli.conftest import World, world_in
 from tests.lake.versions import table_at

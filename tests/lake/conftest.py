@@ -11,7 +11,7 @@ import pytest
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     DOCS,
     LakeIdentity,
     LakeTables,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dcp.lake.config.settings import SparkSettings
 from dcp.lake.query.views import register_views
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.spark.session import end_session, started_session
 from dcp.lake.spark.session_settings import jars_settings, static_settings
 from dcp.producer.cluster import ProducerCluster

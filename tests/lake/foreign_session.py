@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.spark.session_settings import jars_settings, static_settings
-from dcp.lake.verify.verify import verify
+from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for

@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply import run_apply
 from dcp.lake.apply.audit import write_audit
+from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.apply.readable_slice import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
@@ -20,9 +20,9 @@ from dcp.lake.log.applied import applied_to_batch, replica_status, unindexed_app
 from dcp.lake.log.changes import append_round
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.lake_tables import DOCS, ensure_replicas
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.tables import DOCS, ensure_replicas
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog

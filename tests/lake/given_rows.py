@@ -9,8 +9,8 @@ from dcp.lake.store.data_file import DataFileWriter, FileContents
 from dcp.lake.store.file_commit import Operation
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.place import TablePlace
+from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeTables
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables
 
 
 def given_rows(lake: LakeTables, rows: pa.Table) -> NewRows:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.maintain.maintain import run_steps, work_on
-from dcp.lake.run.run import run
+from dcp.lake.maintain.steps import run_steps, work_on
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.aging import age
 from tests.lake.receiving import lake_of, overrides_of, settings_for

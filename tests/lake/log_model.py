@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
+from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.plan import ROW_BUDGET, RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.apply.readable_slice import LARGE_DOCUMENT_BYTES
 from dcp.lake.log.applied import applied_to_batch
@@ -21,9 +21,9 @@ from dcp.lake.log.changes import append_round
 from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import TableCommit
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog

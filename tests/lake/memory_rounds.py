@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.config.settings import Settings
-from dcp.lake.receive.receive import receive_function
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
+from dcp.lake.receive.task_receiver import receive_function
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.run.driver import Driver

@@ -19,7 +19,7 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeIdentity, LakeTables, create_lake
+from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeIdentity, LakeTables, create_lake
 from tests.lake.memory_table import MemoryTable, MemoryVersion, MemoryVersions
 
 if TYPE_CHECKING:

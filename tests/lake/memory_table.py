@@ -24,8 +24,8 @@ from dcp.lake.store.table import (
     sized_columns,
 )
 from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.lake_tables import CHANGES_TABLE
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.tables import CHANGES_TABLE
 from tests.lake.memory_merge import log_rows, with_made
 
 if TYPE_CHECKING:

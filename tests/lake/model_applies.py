@@ -2,12 +2,12 @@
 
 import pytest
 
-from dcp.lake.apply.apply_plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
+from dcp.lake.apply.plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import applied_of, unindexed_applied
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
 from tests.lake.replicas import asked
 from tests.lake.versions import version_in

@@ -18,16 +18,16 @@ from dcp.lake.config.settings import (
     Settings,
     SourceSettings,
 )
-from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.lake_tables import LakeTables, open_lake
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
 from tests.quick_spark import QUICK_CONF, spark_conf_toml

@@ -13,7 +13,7 @@ from dcp.lake.query.views import lake_views
 from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.store.sql import quoted
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.versions import version_in

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from tests.lake.memory_store import MemoryStore
 
 

@@ -12,8 +12,8 @@ from dcp.lake.log.applied import applied_of
 from dcp.lake.store.log_slice import Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import TableCommit, history
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables
 from dcp.lake.tables.round_record import states_from_rows
-from dcp.lake.tables.tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 from tests.lake.memory_table import MemoryTable, MemoryVersion

@@ -7,10 +7,10 @@ from typing import Final
 from unittest.mock import patch
 
 import dcp.lake.quality.gate
-from dcp.lake.apply.apply_plan import ApplyPlan
-from dcp.lake.quality.quality_report import CheckScope, ExpectationResult, QualityReport
-from dcp.lake.quality.quality_suite import QualitySuite
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.apply.plan import ApplyPlan
+from dcp.lake.quality.report import CheckScope, ExpectationResult, QualityReport
+from dcp.lake.quality.suite import QualitySuite
+from dcp.lake.tables.lake_tables import LakeTables
 from tests.lake.memory_store import MemoryStore
 
 BAD: Final = b'{"bad":true}'

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pyarrow as pa
 
 import dcp.lake.apply.applier
-import dcp.lake.apply.apply
 import dcp.lake.apply.audit
+import dcp.lake.apply.commit
 import dcp.lake.log.changes
 import dcp.lake.run.driver
 from dcp.errors import (
@@ -59,7 +59,7 @@ def steps_told(reached: Callable[[str], None]) -> Iterator[None]:
     """Let the product's steps (`dcp.lake.log.stop_points`) call ``reached`` meanwhile."""
     modules = (
         dcp.lake.apply.applier,
-        dcp.lake.apply.apply,
+        dcp.lake.apply.commit,
         dcp.lake.apply.audit,
         dcp.lake.log.changes,
         dcp.lake.run.driver,

@@ -8,7 +8,7 @@ from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.rounds.backfill_plan import SOURCES
 from dcp.lake.run.backfills import backfill_options
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options

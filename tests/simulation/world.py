@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import dcp.lake.apply.applier
 from dcp.errors import DcplakeError
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.plan import RowBudget
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import (
@@ -30,12 +30,12 @@ from dcp.lake.config.settings import (
     SourceSettings,
 )
 from dcp.lake.maintain.cleaning import clean
-from dcp.lake.maintain.maintenance_work import MaintenanceWork
+from dcp.lake.maintain.work import MaintenanceWork
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon, version_at
-from dcp.lake.tables.tables import replicas_in
+from dcp.lake.tables.lake_tables import replicas_in
 from tests.lake.watched_lake import WatchedLake, WrongCommitError
 from tests.simulation.checked import rows_checked
 from tests.simulation.client_shell import SteppedReader

@@ -27,7 +27,7 @@ from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings
-    from dcp.lake.tables.tables import LakeTables
+    from dcp.lake.tables.lake_tables import LakeTables
     from dcp.producer.kv_client import KvClient
 
 _MARKER: Final = ".dcplake-demo"
@@ -51,7 +51,7 @@ def run(
     """Show it."""
     from dcp.lake.adapters.opening import opened_lake, session
     from dcp.lake.config.settings import Settings, SparkSettings
-    from dcp.lake.query.query import show_for_queries
+    from dcp.lake.query.plain_names import show_for_queries
     from dcp.lake.spark.jars import delta_jars
     from dcp.lake.spark.java import find_java_home
     from dcp.producer.kv_client import KvClient
@@ -153,14 +153,14 @@ def _ask(lake: "LakeTables", before: int, after: int) -> None:
 
 
 def _by_country(lake: "LakeTables", title: str, source: str) -> str:
-    from dcp.lake.query.query import answer
+    from dcp.lake.query.answers import answer
 
     found = answer(lake.spark, _QUESTION.format(source=source))
     return f"{title}\n{table(found.columns, [tuple(row) for row in found.collect()])}"
 
 
 def _versions(lake: "LakeTables") -> str:
-    from dcp.lake.query.query import answer
+    from dcp.lake.query.answers import answer
 
     history = answer(lake.spark, "DESCRIBE HISTORY docs").orderBy("version")
     shown = history.selectExpr(

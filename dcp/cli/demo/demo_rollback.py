@@ -17,7 +17,7 @@ from dcp.types import vbucket_of
 
 if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings
-    from dcp.lake.tables.tables import LakeTables
+    from dcp.lake.tables.lake_tables import LakeTables
 
 _LOST_NODE: Final = 2
 _DIFFERENCES: Final = """\
@@ -123,7 +123,7 @@ def _audit(lake: "LakeTables") -> str:
 
 
 def _verified(settings: "Settings") -> str:
-    from dcp.lake.verify.verify import verify
+    from dcp.lake.verify.compare import verify
 
     report = verify(settings)
     if (error := report.error()) is not None:

@@ -20,7 +20,7 @@ def run(
     json: Annotated[bool, Option("--json", help="one JSON object per new version")] = False,
 ) -> int:
     """Apply, and tell of each new version."""
-    from dcp.lake.run.run import apply_pending
+    from dcp.lake.run.replicate import apply_pending
 
     settings = settings_from(config, lake, overrides)
     made = apply_pending(settings, observer=JsonObserver() if json else PlainObserver())

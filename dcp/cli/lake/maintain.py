@@ -6,7 +6,7 @@ from typer import BadParameter, Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
-from dcp.lake.maintain.maintain import STEPS, maintain
+from dcp.lake.maintain.steps import STEPS, maintain
 from dcp.suggestions import did_you_mean
 
 _MOST_HOURS: Final = 876_000.0

@@ -31,7 +31,7 @@ def run(
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,
 ) -> int:
     """Replicate."""
-    from dcp.lake.run.run import run as replicate
+    from dcp.lake.run.replicate import run as replicate
 
     settings = settings_from(config, lake, overrides)
     observer = JsonObserver() if json else PlainObserver()

@@ -78,7 +78,8 @@ def _ask(
     settings: "Settings", question: str, limit: int, *, as_json: bool, may_write: bool
 ) -> None:
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.query.query import answer, first_rows, refuse_writing, show_for_queries
+    from dcp.lake.query.answers import answer, first_rows, refuse_writing
+    from dcp.lake.query.plain_names import show_for_queries
 
     # A request may be written while a driver holds the lock.
     takes_lock = may_write and not _REQUEST.match(question)

@@ -10,8 +10,8 @@ from dcp.cli.options.values import vbucket_ranges
 from dcp.cli.terminal.output import say, say_json
 from dcp.cli.terminal.progress import ProgressDisplay
 from dcp.cli.views.seqno_progress import seqno_display
-from dcp.lake.verify.verify_report import DEFAULT_KEYS
-from dcp.lake.verify.verify_source import VerifyObserver
+from dcp.lake.verify.report import DEFAULT_KEYS
+from dcp.lake.verify.source import VerifyObserver
 
 if TYPE_CHECKING:
     from dcp.lake.rounds.observer import RoundProgress
@@ -40,7 +40,7 @@ def run(
     json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
 ) -> int:
     """Compare, print, and raise what the result is."""
-    from dcp.lake.verify.verify import verify
+    from dcp.lake.verify.compare import verify
 
     report = verify(
         settings_from(config, lake, overrides),

@@ -88,7 +88,7 @@ class PlainObserver(Observer):
 
 def replicate_aloud(title: str, settings: "Settings") -> "RunReport":
     """Replicate once, telling a person of each step under a title."""
-    from dcp.lake.run.run import run
+    from dcp.lake.run.replicate import run
 
     say()
     say(f"{title}:")

@@ -27,7 +27,7 @@ from dcp.lake.spark.session import build_session, jvm_of
 from dcp.lake.spark.session_settings import JAVA_OPTIONS
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import locked
-from dcp.lake.tables.tables import CHANGES_TABLE, LakeTables, open_lake
+from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeTables, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
-from dcp.lake.apply.apply_thread import in_thread
 from dcp.lake.apply.audit import write_audit
+from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.plan import ROW_BUDGET, ApplyPlan, RowBudget
 from dcp.lake.apply.planning import EMPTY_ROUNDS, plan_apply
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.apply.readable_slice import slice_to_publish
+from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
@@ -33,7 +33,7 @@ from dcp.lake.rounds.lake_position import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 
 _NO_AGE: Final = float("inf")
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_plan import ROW_BUDGET
+from dcp.lake.apply.plan import ROW_BUDGET
 from dcp.lake.log.applied import ReplicaStatus
 from dcp.lake.log.round_records import states_left
 from dcp.lake.log.stop_points import reached
@@ -24,8 +24,8 @@ from dcp.lake.store.log_slice import REPLACED
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
 from dcp.lake.store.table import CommitConflictError, MissingVersionError, Statement, Table
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA, RowKind, is_kind
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, ApplyPlan, RowBudget
+from dcp.lake.apply.plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, ApplyPlan, RowBudget
 from dcp.lake.apply.readable_slice import (
     LARGE_DOCUMENT_BYTES,
     ReadableSlice,
@@ -29,7 +29,7 @@ from dcp.lake.log.slice_rows import SOURCE, Keys, vbuckets_without_repeats, winn
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds without rows for a table, an apply without rows moves it on."""

@@ -10,7 +10,7 @@ from typing import Final
 from dcp.lake.log.epochs import changed_collections
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 
 ASKED_AT_ONCE: Final = 50
 """One look asks so many tables whether somebody else changed them: a request each."""

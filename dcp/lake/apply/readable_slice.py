@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.plan import RowBudget
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import ReplicaStatus, applied_at
@@ -24,9 +24,9 @@ from dcp.lake.store.sql import one_of, quoted
 from dcp.lake.store.table import MissingVersionError, Table
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 LARGE_DOCUMENT_BYTES: Final = MEBIBYTE

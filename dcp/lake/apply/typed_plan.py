@@ -13,8 +13,8 @@ from dcp.errors import ConfigError
 from dcp.lake.apply.seen_values import Seen, grown
 from dcp.lake.config.contracts import Contract, load_contracts
 from dcp.lake.store.table import Table
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.schema import spark_type
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.typed_columns import (
     DOC,
     TypedColumns,

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 from dcp.records import plain, read
 

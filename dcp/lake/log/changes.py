@@ -24,7 +24,7 @@ from dcp.lake.tables.history import (
     reaches_creation,
     refuse_other_writer,
 )
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 
 _ATTEMPTS: Final = 5
 """An append is tried so often while maintenance changes the log under it."""

@@ -19,8 +19,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from dcp.errors import LakeError
+from dcp.lake.tables.lake_tables import CONTROL_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.schema import CONTROL
-from dcp.lake.tables.tables import CONTROL_TABLE, LakeTables, ensure_ledger
 
 BACKFILL: Final = "backfill"
 CANCEL: Final = "cancel"

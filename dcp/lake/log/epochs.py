@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.lake.store.sql import integer_list, u64
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 from dcp.types import U64_MAX
 from dcp.wire.json_tree import json_tree

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.store.sql import integer_list
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.round_record import (
     BEFORE_THE_FIRST,
     RoundRecord,
@@ -16,7 +17,6 @@ from dcp.lake.tables.round_record import (
     states_from_rows,
 )
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 _Found = TypeVar("_Found")

@@ -19,14 +19,14 @@ from datetime import datetime
 
 from dcp.lake.log.applied import applied_at, indexed_applied
 from dcp.lake.log.round_records import count_changes, round_records, rounds_left
-from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport, unless_driver_writes
+from dcp.lake.maintain.work import MaintenanceWork, StepReport, unless_driver_writes
 from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.horizon import version_at
+from dcp.lake.tables.lake_tables import ReplicaTable, record_cleaned_round
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.tables import ReplicaTable, record_cleaned_round
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.maintain.horizon_guard import wrong_properties
-from dcp.lake.maintain.maintenance_work import (
+from dcp.lake.maintain.work import (
     MaintenanceWork,
     StepReport,
     maintenance_metadata,
@@ -20,7 +20,7 @@ from dcp.lake.maintain.maintenance_work import (
 )
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
-from dcp.lake.tables.tables import LEDGERS, LakeTables
+from dcp.lake.tables.lake_tables import LEDGERS, LakeTables
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import FEW, HEARTBEAT, history
 from dcp.lake.tables.horizon import RECORDED, Horizon
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     CHANGES_TABLE,
     DEFAULT_HORIZON_HOURS,
     LakeTables,

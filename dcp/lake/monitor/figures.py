@@ -20,8 +20,8 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import WINDOW, TableCommit, history
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.records import SPREAD, UNSTORED, plain
 

@@ -21,7 +21,7 @@ from dcp.lake.monitor.figures import FiguresReader, LakeFigures, figures_json, p
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.store.lake_store import LakeStore
-from dcp.lake.tables.tables import open_lake
+from dcp.lake.tables.lake_tables import open_lake
 from dcp.prometheus import exposition_of
 from dcp.types import U16_MAX
 

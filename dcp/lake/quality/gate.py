@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dcp.errors import QualityError
 from dcp.lake.adapters.merge_rows import written_rows
-from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.plan import ApplyPlan
 from dcp.lake.config.settings import INSTALLED_SUITE
-from dcp.lake.quality.quality_report import CheckScope, QualityReport, write_results
-from dcp.lake.quality.quality_suite import QualitySuite, load_suite
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.quality.report import CheckScope, QualityReport, write_results
+from dcp.lake.quality.suite import QualitySuite, load_suite
+from dcp.lake.tables.lake_tables import LakeTables
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class QualityGate:
 
 def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
-    from dcp.lake.quality.quality import RowsToCheck, check_version, complete_positions
+    from dcp.lake.quality.check import RowsToCheck, check_version, complete_positions
 
     held = plan.held.after(plan.log_slice)
     row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)

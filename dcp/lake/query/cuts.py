@@ -29,8 +29,8 @@ from dcp.lake.store.sql import quoted
 from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import WHOLE, TableCommit, history, reaches_creation
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.printable import Shown, number_ranges
 from dcp.records import Record
 

@@ -15,8 +15,8 @@ from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_p
 from dcp.lake.query.views_sql import AS_SENT_SQL
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
 from dcp.records import plain

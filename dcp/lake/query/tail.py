@@ -9,7 +9,7 @@ from typing import Any
 
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import newest_item_counts, take_items
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 
 _SHOWN_BYTES = 4096
 _ORDER = attrgetter("round", "seqno", "vbucket")

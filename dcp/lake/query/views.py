@@ -38,8 +38,8 @@ from dcp.lake.query.views_sql import (
 from dcp.lake.store.sql import dotted, quoted
 from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.typed_columns import VIOLATIONS
 
 
@@ -49,7 +49,7 @@ def register_views(
     """Make or renew all views and the function ``vbucket_of(key)``; return the views' names.
 
     With ``temporary``, the views of a lake in a catalog schema are temporary views of the session.
-    The replica tables must exist (`dcp.lake.tables.tables.ensure_replicas`).
+    The replica tables must exist (`dcp.lake.tables.lake_tables.ensure_replicas`).
     """
     views = lake_views(lake, replicas)
     for name, query in views.items():

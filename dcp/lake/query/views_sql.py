@@ -13,6 +13,7 @@ from dcp.lake.log.epochs import dead_by_sql
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.store.sql import integer_list, quoted, string
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.lake_tables import ReplicaTable
 from dcp.lake.tables.schema import (
     AUDIT,
     ITEM_KINDS,
@@ -23,7 +24,6 @@ from dcp.lake.tables.schema import (
     is_kind,
     spark_types,
 )
-from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
 

@@ -10,7 +10,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.lake.store.lake_store import LakeStore
-from dcp.lake.tables.tables import LakeIdentity, LakeTables, find_lake
+from dcp.lake.tables.lake_tables import LakeIdentity, LakeTables, find_lake
 from dcp.seeds import AUTO_NETWORK, ConnectionString
 
 

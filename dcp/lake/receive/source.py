@@ -8,7 +8,7 @@ Options are the keys of the configuration's ``source`` section, and any other se
 in the environment or the file that ``password_env`` or ``password_file`` names.
 
 Each vbucket is read to a snapshot end, so its documents are a state that existed. Nothing is kept:
-a lake is filled by rounds (`dcp.lake.run.run`). Unlike a round this read is all or nothing: a
+a lake is filled by rounds (`dcp.lake.run.replicate`). Unlike a round this read is all or nothing: a
 vbucket that cannot be read to its end fails it.
 
 PySpark finds the format by itself, in ``pyspark_dcp``. It looks with the Python of
@@ -30,9 +30,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
-from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.stop_policy import UNLIMITED
+from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, TaskPlan, left_out_lines
 from dcp.lake.tables.document_filter import DocumentFilter

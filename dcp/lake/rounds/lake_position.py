@@ -13,7 +13,7 @@ from dcp.lake.rounds.rollback_plan import plan_rollback, rollback_target
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.tables import LakeTables, cleaned_round
+from dcp.lake.tables.lake_tables import LakeTables, cleaned_round
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 
 

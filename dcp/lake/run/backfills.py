@@ -33,7 +33,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, numbers_of
 

@@ -41,7 +41,7 @@ from dcp.lake.run.store_check import try_store
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.tables import CHANGES_TABLE, DOCS, find_lake
+from dcp.lake.tables.lake_tables import CHANGES_TABLE, DOCS, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol import events as e
 from dcp.protocol.credentials import Credentials

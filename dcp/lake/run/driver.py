@@ -19,7 +19,7 @@ from dcp.errors import (
     StoppedError,
 )
 from dcp.lake.apply.applier import Applier
-from dcp.lake.apply.apply_thread import ApplyThread
+from dcp.lake.apply.thread import ApplyThread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import unindexed_applied
 from dcp.lake.log.changes import append_round, latest_round
@@ -28,9 +28,9 @@ from dcp.lake.log.round_records import positions_at, round_record
 from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
-from dcp.lake.receive.receive import receive_function
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
+from dcp.lake.receive.task_receiver import receive_function
 from dcp.lake.rounds.empty_rounds import EmptyRounds
 from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, round_progress
@@ -60,8 +60,7 @@ from dcp.lake.tables.collections import (
 )
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     DOCS,
     LakeTables,
     ReplicaTable,
@@ -70,6 +69,7 @@ from dcp.lake.tables.tables import (
     remember_nodes,
     replicas_in,
 )
+from dcp.lake.tables.round_record import Outcome
 from dcp.printable import Shown
 
 

@@ -24,7 +24,7 @@ from dcp.errors import (
 from dcp.lake.config.settings import RollbackPolicy, Settings
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import Remembered, SourceAccess, ask_cluster
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
 

@@ -34,7 +34,7 @@ from dcp.lake.rounds.lake_position import (
 )
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
-from dcp.lake.run.backfill import BackfillWish
+from dcp.lake.run.ask_backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
 from dcp.lake.run.control_requests import RESYNC, pause_of, paused_by, vbuckets_of
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
@@ -42,7 +42,7 @@ from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, find_lake, replicas_in
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import (
     Restart,
     RestartReason,

@@ -19,9 +19,9 @@ from dcp.lake.log.changes import REQUEST, append_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
 from dcp.lake.tables.vbucket_state import (
     FIRST_EPOCH,
     Restart,

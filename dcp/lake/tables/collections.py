@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import RemoteProtocolError
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, known_replicas, replica_of
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, known_replicas, replica_of
 from dcp.wire.json_tree import json_tree
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.tables.collections import Collections, collections_in, collections_of
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.suggestions import did_you_mean
 from dcp.wire.xattr import TRANSACTION_NAME

@@ -80,7 +80,7 @@ class Lineage:
         """Return the version of the newest apply or RESTORE; -1 before the first.
 
         None if no commit here tells. It grows with every commit that changes rows, and maintenance
-        keeps it. So it fences an apply (`dcp.lake.apply.apply`), also after a RESTORE to an older
+        keeps it. So it fences an apply (`dcp.lake.apply.commit`), also after a RESTORE to an older
         apply.
         """
         for commit in self.commits:

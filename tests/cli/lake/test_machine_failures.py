@@ -22,7 +22,7 @@ import pytest
 
 from dcp.errors import DcplakeError, SetupError
 from dcp.lake.log.stop_points import VARIABLE
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for

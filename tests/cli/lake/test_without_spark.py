@@ -25,7 +25,7 @@ from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.maintain import compaction
 from dcp.lake.monitor.figures import FiguresReader, LakeFigures
 from dcp.lake.rounds.observer import NEXT_ROUND
-from dcp.lake.run import run as lake_run
+from dcp.lake.run import replicate as lake_run
 from dcp.lake.run.preview import preview
 from dcp.lake.store.data_file import DataFileWriter, FileContents
 from dcp.lake.store.file_commit import Operation, commit_files
@@ -33,8 +33,8 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import locked
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import LakeError
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.plan import RowBudget
 from dcp.lake.config.settings import ApplySettings, Settings
-from dcp.lake.maintain.maintain import maintain
-from dcp.lake.run.run import run
+from dcp.lake.maintain.steps import maintain
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_table import MemoryTable

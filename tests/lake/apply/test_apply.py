@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.plan import RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
 from dcp.lake.log.slice_rows import Keys
-from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
 from tests.lake.model_applies import assert_every_version_exact, name_keys

@@ -8,10 +8,10 @@ import pytest
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
-from dcp.lake.tables.tables import DOCS, open_lake
+from dcp.lake.tables.lake_tables import DOCS, open_lake
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel
 from tests.lake.model_applies import applies, assert_every_version_exact, next_plan
@@ -61,7 +61,7 @@ def test_a_commit_that_reported_failure_through_the_bridge_is_read_back(
         if name.endswith(".committed"):
             raise RuntimeError(f"no PySparkException at {name}")
 
-    monkeypatch.setattr("dcp.lake.apply.apply.reached", fail_after)
+    monkeypatch.setattr("dcp.lake.apply.commit.reached", fail_after)
     monkeypatch.setattr("dcp.lake.log.changes.reached", fail_after)
     assert model.commit(model.next_round()).round == 1
     [made] = applies(lake, model, 1)

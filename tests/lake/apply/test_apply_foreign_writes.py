@@ -12,11 +12,11 @@ import pytest
 
 from dcp.errors import ForeignWriteError
 from dcp.lake.adapters.apply_sql import merge_sql
-from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ensure_replicas
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.tables import DOCS, LakeTables, ensure_replicas
 from tests.lake.commits_by_hand import put_rows
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of

@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.adapters.apply_sql import source_sql
-from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.apply_plan import RowBudget
 from dcp.lake.apply.audit import write_audit
+from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.plan import RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.contracts import Contract, ContractMode, document_type
 from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
-from dcp.lake.tables.tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
 from tests.lake.log_model import commit_rows, status_row

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.apply.apply_thread import ApplyThread
+from dcp.lake.apply.thread import ApplyThread
 from tests.client.drained import wait_for
 
 

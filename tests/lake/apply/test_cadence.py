@@ -6,11 +6,11 @@ import pytest
 
 from dcp.lake.apply import applier
 from dcp.lake.apply.applier import Pending, pending_of
-from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log import changes
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import DOCS, ensure_replicas
+from dcp.lake.tables.lake_tables import DOCS, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import lake_in_memory
 

@@ -15,10 +15,10 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.run.control_requests import RESYNC, ask
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import apply_pending, run
-from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
-from dcp.lake.verify.verify import verify
-from dcp.lake.verify.verify_report import VerifyReport
+from dcp.lake.run.replicate import apply_pending, run
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in
+from dcp.lake.verify.compare import verify
+from dcp.lake.verify.report import VerifyReport
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.query.test_cookbook import RECIPES

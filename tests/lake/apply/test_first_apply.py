@@ -9,13 +9,13 @@ import pytest
 from dcp.errors import FencedError, ForeignWriteError, LakeError
 from dcp.lake.adapters import task_files
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.plan import ApplyPlan, RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.store.file_commit import commit_files
 from dcp.lake.tables.history import history
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.tables import DOCS, LakeTables, open_lake
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel
 from tests.lake.model_applies import assert_every_version_exact, next_plan

@@ -19,7 +19,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
-from dcp.lake.tables.tables import ReplicaTable
+from dcp.lake.tables.lake_tables import ReplicaTable
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore, lake_in_memory

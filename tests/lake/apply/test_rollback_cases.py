@@ -16,8 +16,8 @@ from dcp.lake.log.epochs import forks_between
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.store.log_slice import REPLACED
+from dcp.lake.tables.lake_tables import DOCS, record_cleaned_round
 from dcp.lake.tables.round_record import VbucketReport
-from dcp.lake.tables.tables import DOCS, record_cleaned_round
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import Status

@@ -30,12 +30,12 @@ from dcp.lake.maintain.horizon_guard import (
     recorded_horizon,
     wrong_properties,
 )
-from dcp.lake.maintain.maintain import run_steps, work_on
+from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.query.status import lake_status
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     CHANGES_TABLE,
     DOCS,
     LakeTables,

@@ -19,16 +19,16 @@ from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
-from dcp.lake.maintain.maintain import run_steps, work_on
+from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
+from dcp.lake.run.replicate import open_or_create
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import DOCS, cleaned_round
+from dcp.lake.tables.lake_tables import DOCS, cleaned_round
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.log_model import apply_pending

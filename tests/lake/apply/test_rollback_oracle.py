@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dcp.lake.maintain.cleaning import clean
-from dcp.lake.maintain.maintenance_work import MaintenanceWork
+from dcp.lake.maintain.work import MaintenanceWork
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import DOCS
+from dcp.lake.tables.lake_tables import DOCS
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_rounds import MemoryRounds

@@ -18,7 +18,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
+from dcp.lake.run.replicate import open_or_create
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
 from tests.lake.rollback_history import Chances, History

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.errors import ConfigError, FencedError
-from dcp.lake.apply.apply import run_apply
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.plan import RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
@@ -23,10 +23,10 @@ from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.infer import propose_contract
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.apply.known_documents import KNOWN

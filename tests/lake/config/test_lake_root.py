@@ -12,7 +12,7 @@ from dcp.lake.config.settings import LakeSettings
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.tables.tables import LakeIdentity, create_lake
+from dcp.lake.tables.lake_tables import LakeIdentity, create_lake
 from tests.lake.rounds_in_store import commit_file, make_table, write_file
 from tests.lake.tables_at import no_spark, place_of
 

@@ -11,8 +11,8 @@ from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.log.control import Action, ActionState, Control, actions_of
 from dcp.lake.tables.history import history
+from dcp.lake.tables.lake_tables import CONTROL_TABLE
 from dcp.lake.tables.schema import CONTROL, spark_ddl
-from dcp.lake.tables.tables import CONTROL_TABLE
 from tests.lake.conftest import NewLake
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

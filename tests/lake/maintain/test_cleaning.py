@@ -16,8 +16,8 @@ from dcp.lake.maintain.cleaning import (
 )
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import TableCommit
+from dcp.lake.tables.lake_tables import DOCS, ReplicaTable
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.records import plain

@@ -6,7 +6,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.errors import FencedError
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.store.table import CommitConflictError
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
-from dcp.lake.maintain.maintain import run_steps, work_on
-from dcp.lake.run.run import run
+from dcp.lake.maintain.steps import run_steps, work_on
+from dcp.lake.run.replicate import run
 from dcp.lake.store.log_slice import EMPTY_TABLE
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, cleaned_round
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore

@@ -13,12 +13,12 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.control import Action, ActionState, Control
 from dcp.lake.maintain import compaction
-from dcp.lake.maintain.maintain import run_steps, work_on
+from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
+from dcp.lake.run.replicate import open_or_create
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon

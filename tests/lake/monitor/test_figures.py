@@ -23,9 +23,9 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
+from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.history import history
-from dcp.lake.tables.tables import open_lake
+from dcp.lake.tables.lake_tables import open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.prometheus import exposition_of
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -12,9 +12,9 @@ from dcp.lake.config.settings import QualitySettings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.quality.gate import QualityGate
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.spark.beside import session_beside
-from dcp.lake.tables.tables import DOCS, QUALITY_TABLE
+from dcp.lake.tables.lake_tables import DOCS, QUALITY_TABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore

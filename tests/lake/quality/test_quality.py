@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, LakeError, QualityError
-from dcp.lake.quality.quality import (
+from dcp.lake.quality.check import (
     RowsToCheck,
     check_replica,
     check_version,
@@ -23,14 +23,14 @@ from dcp.lake.quality.quality import (
     complete_positions,
     unchanged_seqnos,
 )
-from dcp.lake.quality.quality_report import PassedCheck
-from dcp.lake.quality.quality_suite import QualitySuite, Subject, load_suite
-from dcp.lake.query.query import name_tables
+from dcp.lake.quality.report import PassedCheck
+from dcp.lake.quality.suite import QualitySuite, Subject, load_suite
+from dcp.lake.query.plain_names import name_tables
 from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
-from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import vbucket_of

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.quality.quality_report import (
+from dcp.lake.quality.report import (
     CheckScope,
     ExpectationResult,
     QualityReport,
     results_table,
 )
-from dcp.lake.quality.quality_suite import Severity, load_suite, parse_suite
+from dcp.lake.quality.suite import Severity, load_suite, parse_suite
 
 EXPECTATION = {
     "type": "expect_column_values_to_not_be_null",

@@ -13,13 +13,13 @@ from deltalake import DeltaTable
 
 from dcp.cli.main import main
 from dcp.lake.adapters.opening import lake_location, opened_lake
-from dcp.lake.apply.apply import run_apply
+from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.query.query import show_for_queries
-from dcp.lake.run.run import run
-from dcp.lake.tables.tables import ReplicaTable
+from dcp.lake.query.plain_names import show_for_queries
+from dcp.lake.run.replicate import run
+from dcp.lake.tables.lake_tables import ReplicaTable
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.commits_by_hand import write_to_disk

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.query.views_sql import dropped_collections_sql
+from dcp.lake.tables.lake_tables import ReplicaTable
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.tables import ReplicaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

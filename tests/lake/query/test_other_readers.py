@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from dcp.errors import ConfigError
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD, USER, settings_for

@@ -14,8 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from dcp.cli.main import main
 from dcp.errors import ConfigError, DcplakeError, FencedError
-from dcp.lake.query import query
-from dcp.lake.tables.tables import DOCS
+from dcp.lake.query import answers as query
+from dcp.lake.query import plain_names
+from dcp.lake.tables.lake_tables import DOCS
 from tests.lake.conftest import NewLake
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def somebody(spark: "SparkSession") -> "Iterator[SparkSession]":
 def test_other_tables_of_these_names_stay(somebody: "SparkSession", new_lake: NewLake) -> None:
     first, second = new_lake(1), new_lake(2)
     for lake in (first, second, first):
-        query.name_tables(lake, [DOCS])
+        plain_names.name_tables(lake, [DOCS])
         assert "key" in somebody.sql("SELECT * FROM docs VERSION AS OF 0").columns
         found = somebody.sql("DESCRIBE DETAIL changes").collect()[0]["location"]
         assert found.endswith(lake.location.path("changes"))
@@ -74,7 +75,7 @@ def test_no_folder_stays(
     folder = tmp_path / "with spaces and 100%"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    query.name_tables(new_lake(1), [DOCS])
+    plain_names.name_tables(new_lake(1), [DOCS])
     assert "key" in somebody.sql("SELECT * FROM docs VERSION AS OF 0").columns
     assert list(tmp_path.rglob("*dcplake_*")) == []
 
@@ -85,7 +86,7 @@ def test_nothing_is_made_in_a_catalog_that_stays(
     lake = new_lake(1)
     monkeypatch.setattr(query, "catalog_ends_with_session", lambda _: False)
     databases = somebody.sql("SHOW DATABASES").collect()
-    query.name_tables(lake, [DOCS])
+    plain_names.name_tables(lake, [DOCS])
     assert somebody.sql("SHOW DATABASES").collect() == databases
     assert somebody.sql("SELECT theirs FROM default.docs").collect()[0][0] == 42
     assert "key" in somebody.sql("SELECT * FROM docs").columns
@@ -145,7 +146,7 @@ def test_naming_the_tables_leaves_no_folder(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    query.name_tables(new_lake(1), [DOCS])
+    plain_names.name_tables(new_lake(1), [DOCS])
     assert "key" in spark.sql("SELECT * FROM docs VERSION AS OF 0").columns
     assert list(temporary.iterdir()) == []
     spark.sql("USE spark_catalog.default")

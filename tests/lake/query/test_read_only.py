@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.query.query import refuse_writing
+from dcp.lake.query.answers import refuse_writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

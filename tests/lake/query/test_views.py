@@ -8,7 +8,7 @@ import pytest
 
 from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.query.views import register_views, rounds
-from dcp.lake.tables.tables import DOCS, LakeTables
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending
 from tests.lake.replicas import asked

@@ -31,13 +31,13 @@ from dcp.lake.config.memory import (
 )
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
 from dcp.lake.query.views import register_views
-from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.tables.tables import open_lake
+from dcp.lake.tables.lake_tables import open_lake
 from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER
 from tests.lake.process_memory import MemorySampler

@@ -21,9 +21,9 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
+from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.task_monitor.live_board import read_board

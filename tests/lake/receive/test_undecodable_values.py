@@ -16,9 +16,9 @@ from dcp.cli.views.run_output import JsonObserver
 from dcp.client.consumer_events import StopReason
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.tables import LakeTables
 from dcp.lake.task_monitor.live_board import read_board
 from dcp.lake.task_monitor.live_metrics import exposition
 from dcp.lake.task_monitor.live_place import LivePlace

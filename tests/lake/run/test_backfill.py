@@ -19,13 +19,13 @@ from dcp.lake.log.changes import latest_round
 from dcp.lake.log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.backfill import BackfillWish, backfill, cancel_backfill
+from dcp.lake.run.ask_backfill import BackfillWish, backfill, cancel_backfill
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask
 from dcp.lake.run.preview import preview_backfill
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
+from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS
 from dcp.lake.tables.schema import CONTROL
-from dcp.lake.tables.tables import CONTROL_TABLE, DOCS
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from dcp.lake.apply.apply_thread import in_thread
+from dcp.lake.apply.thread import in_thread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.round_records import positions_at
@@ -27,11 +27,11 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.driver import RunReport
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.lake_tables import replicas_in
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.tables import replicas_in
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.vbucket.documents import DocumentError

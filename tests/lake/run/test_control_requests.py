@@ -7,7 +7,7 @@ import pytest
 from dcp.errors import FencedError
 from dcp.lake.log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, Requests, pause_of
-from dcp.lake.tables.tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
+from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 

@@ -25,9 +25,9 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stop_points import VARIABLE
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost

@@ -45,8 +45,8 @@ from dcp.lake.run.control_requests import PAUSE
 from dcp.lake.run.driver import Driver
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.lake_tables import LakeIdentity, LakeTables
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.tables import LakeIdentity, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.position import Position

@@ -17,9 +17,9 @@ import pyarrow.fs as pafs
 import pytest
 
 from dcp.errors import FencedError, StoppedError
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.tables import DOCS
+from dcp.lake.tables.lake_tables import DOCS
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.object_store import BUCKET, ObjectStore

@@ -21,8 +21,8 @@ from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import RESYNC, Requests
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.lake_tables import DOCS, ensure_replicas, replicas_in
 from dcp.lake.tables.round_record import states_to_batch
-from dcp.lake.tables.tables import DOCS, ensure_replicas, replicas_in
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_rounds import MemoryRounds

@@ -21,8 +21,8 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
-from dcp.lake.tables.tables import DOCS, LakeTables
+from dcp.lake.run.replicate import open_or_create
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.vbucket.documents import DocumentError

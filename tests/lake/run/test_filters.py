@@ -11,9 +11,9 @@ from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import run
-from dcp.lake.tables.tables import LakeTables, replicas_in
-from dcp.lake.verify.verify import verify
+from dcp.lake.run.replicate import run
+from dcp.lake.tables.lake_tables import LakeTables, replicas_in
+from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for

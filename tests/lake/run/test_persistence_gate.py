@@ -13,8 +13,8 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.run import persistence_gate
 from dcp.lake.run.persistence_gate import NO_DISKS
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import apply_pending, run
-from dcp.lake.tables.tables import AUDIT_TABLE
+from dcp.lake.run.replicate import apply_pending, run
+from dcp.lake.tables.lake_tables import AUDIT_TABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings

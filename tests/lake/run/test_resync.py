@@ -15,11 +15,11 @@ from dcp.lake.query.status import lake_status
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.tables import CHANGES_TABLE, DOCS
+from dcp.lake.tables.lake_tables import CHANGES_TABLE, DOCS
 from dcp.lake.tables.vbucket_state import Restart, RestartReason
-from dcp.lake.verify.verify import verify
+from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from dcp.lake.config.settings import Settings
     from dcp.lake.tables.applied_version import AppliedVersion
-    from dcp.lake.tables.tables import LakeTables
+    from dcp.lake.tables.lake_tables import LakeTables
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -109,7 +109,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
             docs.append(pa.Table.from_pylist([row | {"key": "another"}], docs.columns()), {})
 
         with monkeypatch.context() as patched:
-            patched.setattr("dcp.lake.apply.apply.first_rows", add_first)
+            patched.setattr("dcp.lake.apply.commit.first_rows", add_first)
             with pytest.raises(LakeError, match=r"found other rows since, at version"):
                 run(settings, once=True)
         assert b"another" in table_rows(lake, None)[0]

@@ -31,10 +31,10 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.check_up import check_source
 from dcp.lake.run.driver import Driver, run_round
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import open_or_create, run
+from dcp.lake.run.replicate import open_or_create, run
 from dcp.lake.run.set_up_check import CheckedStep
-from dcp.lake.tables.tables import LakeTables, find_lake
-from dcp.lake.verify.verify import verify
+from dcp.lake.tables.lake_tables import LakeTables, find_lake
+from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.vbucket.documents import MAX_VALUE_BYTES, DocumentError

@@ -16,14 +16,14 @@ from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.config.settings import Settings
-from dcp.lake.quality.quality import check_replica
-from dcp.lake.quality.quality_report import CheckScope, write_results
+from dcp.lake.quality.check import check_replica
+from dcp.lake.quality.report import CheckScope, write_results
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
+from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.history import history
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -19,7 +19,7 @@ from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.tables.tables import find_lake
+from dcp.lake.tables.lake_tables import find_lake
 from tests.lake.object_store import BUCKET, ConflictAtFirst, Failure, ObjectStore, Request
 from tests.producer.tls import CERTIFICATE, KEY
 

@@ -27,7 +27,7 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import open_or_create
+from dcp.lake.run.replicate import open_or_create
 from dcp.lake.store import bucket_store
 from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.file_commit import commit_files

@@ -12,7 +12,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.preview import preview
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.bucket.auth import UserStore
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -20,12 +20,12 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from dcp.lake.log.stop_points import VARIABLE
-from dcp.lake.receive.receive import receive_function
 from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.receive.task_receiver import receive_function
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.spark.java import find_java_home
-from dcp.lake.verify.verify_stream import metadata_access, read_function
+from dcp.lake.verify.stream import metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.outsider import (

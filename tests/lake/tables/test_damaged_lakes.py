@@ -20,8 +20,8 @@ from dcp.cli.main import main
 from dcp.errors import REREAD_COMMAND, LakeError, SetupError
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.run.run import run
-from dcp.lake.tables.tables import open_lake
+from dcp.lake.run.replicate import run
+from dcp.lake.tables.lake_tables import open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD_FILE, USER, lake_of, settings_for

@@ -8,7 +8,7 @@ import pytest
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.tables import DOCS, ReplicaTable
+from dcp.lake.tables.lake_tables import DOCS, ReplicaTable
 
 DEFAULT, C, D, E = 0, 8, 0x1A, 9
 MANIFEST = {

@@ -19,8 +19,8 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import history
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
-from dcp.lake.tables.tables import LakeTables
 from tests.lake import tables_at
 from tests.lake.conftest import NewLake
 from tests.lake.rounds_in_store import make_table

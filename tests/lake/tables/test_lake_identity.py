@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dcp.errors import LakeError
-from dcp.lake.tables.tables import LakeIdentity
+from dcp.lake.tables.lake_tables import LakeIdentity
 
 OURS = LakeIdentity("lake-1", "travel", "uuid-1", 1024, "cluster-1")
 

@@ -21,8 +21,7 @@ from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.place import CommitFile
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     CHANGES_TABLE,
     DOCS,
     LakeIdentity,
@@ -31,6 +30,7 @@ from dcp.lake.tables.tables import (
     ensure_replicas,
     open_lake,
 )
+from dcp.lake.tables.schema import REPLICA
 from tests.lake.tables_at import by_spark, files_of, table_at
 
 if TYPE_CHECKING:

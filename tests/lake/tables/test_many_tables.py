@@ -13,7 +13,7 @@ import pytest
 
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     DOCS,
     LakeIdentity,
     LakeTables,

@@ -16,8 +16,8 @@ from dcp.errors import FencedError, LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.log.changes import latest_round
-from dcp.lake.run.run import run
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.run.replicate import run
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost

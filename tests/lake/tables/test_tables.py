@@ -30,8 +30,7 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.sql import string
 from dcp.lake.tables.collections import collections_in
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
-from dcp.lake.tables.tables import (
+from dcp.lake.tables.lake_tables import (
     DOCS,
     FORMAT_VERSION,
     LakeIdentity,
@@ -43,6 +42,7 @@ from dcp.lake.tables.tables import (
     replica_of,
     replicas_in,
 )
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from tests.lake.conftest import NewLake
 from tests.lake.given_rows import given_rows
 from tests.lake.log_model import LogModel, apply_pending, read_documents

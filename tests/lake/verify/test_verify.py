@@ -19,13 +19,13 @@ from dcp.cli.main import main
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.observer import RoundProgress
-from dcp.lake.run.run import run
+from dcp.lake.run.replicate import run
 from dcp.lake.spark.beside import session_beside
 from dcp.lake.tables.applied_version import BEGINNING
+from dcp.lake.tables.lake_tables import DOCS, ReplicaTable, ensure_replicas
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.tables import DOCS, ReplicaTable, ensure_replicas
-from dcp.lake.verify.verify import verify
-from dcp.lake.verify.verify_frames import (
+from dcp.lake.verify.compare import verify
+from dcp.lake.verify.frames import (
     DIFFERS,
     IN_REPLICA_ONLY,
     IN_SOURCE_ONLY,
@@ -33,9 +33,9 @@ from dcp.lake.verify.verify_frames import (
     Pin,
     differences,
 )
-from dcp.lake.verify.verify_report import VerifyReport
-from dcp.lake.verify.verify_source import VerifyObserver
-from dcp.lake.verify.verify_stream import SOURCE_ROWS
+from dcp.lake.verify.report import VerifyReport
+from dcp.lake.verify.source import VerifyObserver
+from dcp.lake.verify.stream import SOURCE_ROWS
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.snappy import deflate

@@ -15,18 +15,18 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.tables.applied_version import BEGINNING
-from dcp.lake.tables.tables import DOCS, ReplicaTable
-from dcp.lake.verify.verify import Digests, differing_vbuckets
-from dcp.lake.verify.verify_frames import (
+from dcp.lake.tables.lake_tables import DOCS, ReplicaTable
+from dcp.lake.verify.compare import Digests, differing_vbuckets
+from dcp.lake.verify.frames import (
     DIFFERS,
     IN_REPLICA_ONLY,
     Pin,
     pins_table,
     unpinned_vbuckets,
 )
-from dcp.lake.verify.verify_keys import undecidable
-from dcp.lake.verify.verify_report import Difference, KeyState, TableCompared, VerifyReport
-from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
+from dcp.lake.verify.keys import undecidable
+from dcp.lake.verify.report import Difference, KeyState, TableCompared, VerifyReport
+from dcp.lake.verify.stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import read
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -1,10 +1,10 @@
 """Streams keys, seqnos and CAS of whole vbuckets on the executors, without values.
 
-Runs inside ``mapInArrow`` as a round does, with a round's streams (`dcp.lake.receive.receive`):
-each starts at seqno 0 and ends at the end of the snapshot that holds its target. Rows leave as they
-come, so memory is bounded by the flow control window; the last row of a vbucket says how its stream
-ended. A row without a key tells that a collection began, was flushed or was dropped: what the
-stream told of it at lower seqnos is gone.
+Runs inside ``mapInArrow`` as a round does, with a round's streams
+(`dcp.lake.receive.task_receiver`): each starts at seqno 0 and ends at the end of the snapshot that
+holds its target. Rows leave as they come, so memory is bounded by the flow control window; the last
+row of a vbucket says how its stream ended. A row without a key tells that a collection began, was
+flushed or was dropped: what the stream told of it at lower seqnos is gone.
 """
 
 import json
@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.lake.receive.dropped_policies import DroppedPolicies
-from dcp.lake.receive.receive import TaskReceiver, task_function
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import UNLIMITED
+from dcp.lake.receive.task_receiver import TaskReceiver, task_function
 from dcp.lake.rounds.observer import RoundProgress
 from dcp.lake.rounds.round_plan import TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 
 import pyarrow as pa
 
-from dcp.lake.quality.quality_suite import QualitySuite, Severity
+from dcp.lake.quality.suite import QualitySuite, Severity
+from dcp.lake.tables.lake_tables import QUALITY_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.schema import QUALITY
-from dcp.lake.tables.tables import QUALITY_TABLE, LakeTables, ensure_ledger
 from dcp.records import UNSTORED, plain
 
 

@@ -22,10 +22,10 @@ from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
 from dcp.lake.run.backfills import backfill_options, progress_of, request_of
-from dcp.lake.run.run import driving, stopping
+from dcp.lake.run.replicate import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lock import LakeLockedError
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.printable import number_ranges
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
-from dcp.lake.tables.tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
-from dcp.lake.verify.verify_frames import (
+from dcp.lake.tables.lake_tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
+from dcp.lake.verify.frames import (
     Pin,
     pin_replicas,
     replica_digests,
@@ -38,10 +38,10 @@ from dcp.lake.verify.verify_frames import (
     source_digests,
     unpinned_vbuckets,
 )
-from dcp.lake.verify.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
-from dcp.lake.verify.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
-from dcp.lake.verify.verify_source import SourceReader, VerifyObserver
-from dcp.lake.verify.verify_stream import StreamEnding, metadata_access
+from dcp.lake.verify.keys import ALL_EQUAL, KeyComparison, KeysCompared
+from dcp.lake.verify.report import DEFAULT_KEYS, TableCompared, VerifyReport
+from dcp.lake.verify.source import SourceReader, VerifyObserver
+from dcp.lake.verify.stream import StreamEnding, metadata_access
 from dcp.printable import number_ranges
 from dcp.records import read
 

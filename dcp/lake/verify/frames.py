@@ -20,14 +20,14 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.lake.verify.verify_stream import SOURCE_ROWS
+from dcp.lake.verify.stream import SOURCE_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dcp.lake.tables.tables import LakeTables
+    from dcp.lake.tables.lake_tables import LakeTables
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ CONTROL_TABLE: Final = "control"
 """Requests to the lake's driver, and its answers (`dcp.lake.log.control`)."""
 
 QUALITY_TABLE: Final = "quality"
-"""The results of checks of data quality (`dcp.lake.quality.quality_report`)."""
+"""The results of checks of data quality (`dcp.lake.quality.report`)."""
 
 _LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
     AUDIT_TABLE: (AUDIT, REPLICA_CLUSTERING),

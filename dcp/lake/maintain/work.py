@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import WHOLE, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.tables import LEDGERS, LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import LEDGERS, LakeTables, ReplicaTable
 from dcp.records import SPREAD, UNSTORED, Record
 
 

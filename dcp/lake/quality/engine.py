@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from dcp.errors import SetupError
-from dcp.lake.quality.quality_report import ExpectationResult, QualityReport
-from dcp.lake.quality.quality_suite import ExpectationSpec, QualitySuite, Severity, Subject
+from dcp.lake.quality.report import ExpectationResult, QualityReport
+from dcp.lake.quality.suite import ExpectationSpec, QualitySuite, Severity, Subject
 from dcp.lake.store.sql import quoted
 
 IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")

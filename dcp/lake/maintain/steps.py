@@ -23,10 +23,10 @@ from dcp.lake.maintain.horizon_guard import (
     recorded_horizon,
     wrong_properties,
 )
-from dcp.lake.maintain.maintenance_work import MaintenanceWork, StepReport
+from dcp.lake.maintain.work import MaintenanceWork, StepReport
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, HorizonLoss, loss
-from dcp.lake.tables.tables import LakeTables, replicas_in
+from dcp.lake.tables.lake_tables import LakeTables, replicas_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.sql import integer_list
-from dcp.lake.tables.tables import ReplicaTable
-from dcp.lake.verify.verify_frames import (
+from dcp.lake.tables.lake_tables import ReplicaTable
+from dcp.lake.verify.frames import (
     IN_REPLICA_ONLY,
     KINDS,
     Pin,
@@ -23,9 +23,9 @@ from dcp.lake.verify.verify_frames import (
     replica_rows,
     unpinned_vbuckets,
 )
-from dcp.lake.verify.verify_report import Difference, KeyState
-from dcp.lake.verify.verify_source import SourceReader
-from dcp.lake.verify.verify_stream import StreamEnding
+from dcp.lake.verify.report import Difference, KeyState
+from dcp.lake.verify.source import SourceReader
+from dcp.lake.verify.stream import StreamEnding
 from dcp.records import read
 
 if TYPE_CHECKING:

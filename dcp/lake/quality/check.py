@@ -25,13 +25,13 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_records import states_left
-from dcp.lake.quality.quality_engine import run_suite
-from dcp.lake.quality.quality_report import CheckScope, PassedCheck, QualityReport, last_passed
-from dcp.lake.quality.quality_suite import QualitySuite, load_suite
+from dcp.lake.quality.engine import run_suite
+from dcp.lake.quality.report import CheckScope, PassedCheck, QualityReport, last_passed
+from dcp.lake.quality.suite import QualitySuite, load_suite
 from dcp.lake.store.sql import quoted, u64
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])
 _CACHED_BYTES: Final = 256 * MEBIBYTE

@@ -12,10 +12,10 @@ from dcp.lake.rounds.observer import RoundProgress, round_progress
 from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.lake.verify.verify_frames import SOURCE_DDL
-from dcp.lake.verify.verify_stream import StreamEnding, read_function
+from dcp.lake.verify.frames import SOURCE_DDL
+from dcp.lake.verify.stream import StreamEnding, read_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

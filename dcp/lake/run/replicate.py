@@ -30,7 +30,7 @@ from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.tables import LakeIdentity, LakeTables, create_lake, find_lake
+from dcp.lake.tables.lake_tables import LakeIdentity, LakeTables, create_lake, find_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

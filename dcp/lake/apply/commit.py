@@ -18,15 +18,15 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.plan import ApplyPlan
 from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.log.applied import applied_of, settled_lineage
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.typed_columns import DOC
 from dcp.records import plain
 
