@@ -1,7 +1,7 @@
 """Bounds a relay's memory by a formula; ``docs/memory.md`` explains it.
 
-It serves its consumers as a producer does (``dcp/server/commands/memory.py``), and holds besides
-what its links to the cluster bring: a window and a message each, as the cluster waits for
+It serves its consumers as a producer does (``dcp/server/commands/memory_formula.py``), and holds
+besides what its links to the cluster bring: a window and a message each, as the cluster waits for
 acknowledgements then. What is not on disk yet is never more than a part of the checkpoints' quota
 and the windows: nothing is acknowledged while the disk is behind.
 """
@@ -9,7 +9,7 @@ and the windows: nothing is acknowledged while the disk is behind.
 from typing import Final
 
 from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
-from dcp.server.commands.memory import (
+from dcp.server.commands.memory_formula import (
     FIXED_BYTES,
     MEBIBYTE,
     MESSAGES_IN_WORK,

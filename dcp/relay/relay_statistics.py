@@ -15,7 +15,7 @@ from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
-from dcp.server.commands.memory import Load, keys_of
+from dcp.server.commands.memory_formula import Load, keys_of
 from dcp.server.streams.stream import ActiveStreamPhase
 
 

@@ -1,8 +1,8 @@
 """Bounded memory of relay and producer: large documents, many consumers, stopped ones, streams.
 
 Both are processes of their own (``dcplake serve``, ``dcplake relay``); their resident memory (PSS)
-is sampled and compared with the formulas of docs/memory.md, as ``dcp/server/commands/memory.py``
-and ``dcp/relay/memory.py`` compute them. With DCPLAKE_TEST_SCALE=1 every stopped sink is so for a
+is sampled and compared with the formulas of docs/memory.md, as
+``dcp/server/commands/memory_formula.py`` and ``dcp/relay/memory.py`` compute them. With DCPLAKE_TEST_SCALE=1 every stopped sink is so for a
 minute; the one that all wait for always is.
 """
 
@@ -18,7 +18,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.relay.memory import relay_bytes
 from dcp.relay.relay_settings import RelaySettings
-from dcp.server.commands.memory import DOCUMENT_BYTES, Load, producer_bytes
+from dcp.server.commands.memory_formula import DOCUMENT_BYTES, Load, producer_bytes
 from tests.cli.serving import Serving
 from tests.client.drained import CREDENTIALS
 from tests.lake.process_memory import MemorySampler

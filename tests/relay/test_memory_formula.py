@@ -9,7 +9,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.relay.memory import relay_bytes, relay_bytes_in_words
 from dcp.relay.relay_settings import RelaySettings
-from dcp.server.commands.memory import (
+from dcp.server.commands.memory_formula import (
     DISK_ITEM_BYTES,
     DOCUMENT_BYTES,
     FIXED_BYTES,

@@ -3,17 +3,16 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Context, Decimal, DecimalException
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
 from dcp.lake.apply.json_documents import day_of, micros_of
-from dcp.lake.config.contracts import MOST_LEVELS, refusal_of, same_name_key
-from dcp.lake.tables.typed_columns import paths_of
+from dcp.lake.config.contracts import MOST_LEVELS, same_name_key
 
 MOST_FIELDS: Final = 100_000
 """More fields are not looked at: objects whose names are data may have any number."""
@@ -178,113 +177,3 @@ def _whole_kind(number: int) -> str:
     if -(2**31) <= number < 2**31:
         return "int"
     return "bigint" if -(2**63) <= number < 2**63 else "decimal(38,0)"
-
-
-MOST_COLUMNS: Final = 1000
-"""Fields beyond so many get no column: if names are data, a contract says so (``.*``)."""
-
-_NUMBER_TYPES: Final = (pa.int32(), pa.int64(), pa.decimal128(MOST_DIGITS, 0), pa.float64())
-"""The types for the kinds in `NUMBERS`."""
-
-
-def grown(
-    document: pa.StructType, seen: Seen, *, adds: bool = True, keeps_empty: bool = False
-) -> pa.StructType:
-    """Return columns for the old columns and the seen values.
-
-    ``adds``: fields become columns, and numbers widen. ``keeps_empty``: fields that never have a
-    value are in the type, too, as pyarrow reads them.
-    """
-    room = MOST_COLUMNS - sum(1 for _ in paths_of(document))
-    return _Growth(room, adds, keeps_empty).of_object(document, seen)
-
-
-@dataclass(slots=True)
-class _Growth:
-    room: int
-    adds: bool
-    keeps_empty: bool
-
-    def of_object(self, known: pa.StructType, seen: Seen) -> pa.StructType:
-        fields = {each.name: each.type for each in known}
-        for name in fields.keys() & seen.fields.keys():
-            fields[name] = self.of_known(fields[name], seen.fields[name])
-        taken = set(map(same_name_key, fields))
-        # Of an object whose names are data there may be more than there is room for: it comes last.
-        new = seen.spellings(taken).values() if self.adds else ()
-        for spellings in sorted(new, key=lambda each: (_values(each[0][1]), each[0][0])):
-            for name, each in spellings:
-                if self.room <= 0 or refusal_of(name) is not None:
-                    continue
-                kind = replace(self).of_new(each)
-                if kind is not None:
-                    fields[name] = kind
-                    self.room -= sum(1 for _ in paths_of(kind))
-                    break
-        return pa.struct([*fields.items(), *self.empty(fields, seen)])
-
-    def empty(self, known: Collection[str], seen: Seen) -> Iterator[tuple[str, pa.DataType]]:
-        for name, each in seen.fields.items() if self.keeps_empty else ():
-            if self.room > 0 and name not in known and not _values(each):
-                self.room -= 1
-                yield name, _empty_type(each)
-
-    def of_known(self, known: pa.DataType, seen: Seen) -> pa.DataType:
-        if pa.types.is_struct(known):
-            return self.of_object(known, seen)
-        if seen.elements is not None and pa.types.is_map(known):
-            return pa.map_(pa.string(), self.of_known(known.item_type, seen.elements))
-        if seen.elements is not None and pa.types.is_list(known):
-            return pa.list_(self.of_known(known.value_type, seen.elements))
-        return _widened(known, seen) if self.adds else known
-
-    def of_new(self, seen: Seen) -> pa.DataType | None:
-        kinds = seen.kinds.keys()
-        if not kinds:
-            return None
-        if kinds == {"object"}:
-            kind = self.of_object(pa.struct([]), seen)
-            return kind if kind.num_fields else None
-        if kinds == {"array"}:
-            value = None if seen.elements is None else self.of_new(seen.elements)
-            return None if value is None else pa.list_(value)
-        if kinds == {"boolean"}:
-            return pa.bool_()
-        if kinds <= set(NUMBERS):
-            return _number_type(seen, least=1)
-        return pa.string()  # of several types, too: a text holds any of them
-
-
-def _empty_type(seen: Seen) -> pa.DataType:
-    if "array" in seen.kinds:
-        return pa.list_(pa.null() if seen.elements is None else _empty_type(seen.elements))
-    fields = [(name, _empty_type(each)) for name, each in seen.fields.items()]
-    return pa.struct(fields) if "object" in seen.kinds else pa.null()
-
-
-def _values(seen: Seen) -> int:
-    if not seen.kinds.keys() <= {"object", "array"} or len(seen.kinds) > 1:
-        return 1
-    elements = 0 if seen.elements is None else _values(seen.elements)
-    return elements + sum(map(_values, seen.fields.values()))
-
-
-def _number_type(seen: Seen, least: int) -> pa.DataType:
-    return _NUMBER_TYPES[
-        max([least, *(NUMBERS.index(each) for each in seen.kinds if each in NUMBERS)])
-    ]
-
-
-def _widened(known: pa.DataType, seen: Seen) -> pa.DataType:
-    """Return a type for a column's values and the seen numbers.
-
-    A decimal rounds numbers with more digits behind the point, so these widen it as well.
-    """
-    if pa.types.is_integer(known):
-        return _number_type(seen, _NUMBER_TYPES.index(known))
-    if not pa.types.is_decimal(known):
-        return known
-    whole, scale = most_digits((known.precision - known.scale, known.scale), seen.digits)
-    if whole + scale == known.precision and scale == known.scale:
-        return known
-    return pa.decimal128(MOST_DIGITS, scale) if whole + scale <= MOST_DIGITS else pa.float64()

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from dcp.lake.apply.column_growth import grown
 from dcp.lake.apply.json_documents import (
     DAY_SECONDS,
     FIRST_SECOND,
@@ -33,7 +34,7 @@ from dcp.lake.apply.json_documents import (
     text_of,
     whole_match,
 )
-from dcp.lake.apply.seen_values import Seen, grown
+from dcp.lake.apply.seen_values import Seen
 from dcp.lake.config.contracts import FieldName, Step, Wildcard
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.merge import MadeColumns, Merge

@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.lake.apply.seen_values import Seen, grown
+from dcp.lake.apply.column_growth import grown
+from dcp.lake.apply.seen_values import Seen
 from dcp.lake.config.contracts import Contract, load_contracts
 from dcp.lake.store.table import Table
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in

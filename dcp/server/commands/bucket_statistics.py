@@ -15,7 +15,7 @@ import psutil
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.node_figures import ProducerFigures
 from dcp.server.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
-from dcp.server.commands.memory import Load, keys_of, producer_bytes
+from dcp.server.commands.memory_formula import Load, keys_of, producer_bytes
 from dcp.server.commands.stat_request import Statistic, StatisticsRefusedError, StatisticsRequest
 from dcp.server.model.manifest import (
     Collection,

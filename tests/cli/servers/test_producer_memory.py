@@ -7,7 +7,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.producer.kv_client import KvClient
-from dcp.server.commands.memory import Load, producer_bytes
+from dcp.server.commands.memory_formula import Load, producer_bytes
 from tests.cli.serving import serving
 
 PASSWORD = "secret-of-the-test"

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dcp.lake.apply.column_growth import MOST_COLUMNS, grown
 from dcp.lake.apply.json_documents import parse_object
-from dcp.lake.apply.seen_values import MOST_COLUMNS, Seen, grown
+from dcp.lake.apply.seen_values import Seen
 from dcp.lake.apply.typed_documents import see_documents
 from dcp.lake.config.contracts import Contract, ContractMode, document_type
 from dcp.lake.tables.typed_columns import TypedColumns, fingerprint_of, paths_of

@@ -6,8 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dcp.lake.apply.column_growth import grown
 from dcp.lake.apply.json_documents import parse_object
-from dcp.lake.apply.seen_values import Seen, grown
+from dcp.lake.apply.seen_values import Seen
 from dcp.lake.apply.typed_documents import typed_arrays
 from dcp.lake.config.contracts import load_contracts
 from dcp.lake.query.infer import propose_contract

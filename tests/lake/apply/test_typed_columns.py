@@ -300,7 +300,7 @@ def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
     scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
     scene.put(m1={"\u00b5g": 1}, m2={"\u03bcg": 2}, m3={"\u00b5g": 3, "\u03bcg": 4})
     with monkeypatch.context() as patched:
-        for module in ("apply.seen_values", "tables.typed_columns"):
+        for module in ("apply.seen_values", "apply.column_growth", "tables.typed_columns"):
             patched.setattr(f"dcp.lake.{module}.same_name_key", str)
         scene.run()
     document = scene.lake.table("docs").columns().field("doc").type

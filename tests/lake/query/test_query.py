@@ -84,7 +84,7 @@ def test_nothing_is_made_in_a_catalog_that_stays(
     somebody: "SparkSession", new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = new_lake(1)
-    monkeypatch.setattr(query, "catalog_ends_with_session", lambda _: False)
+    monkeypatch.setattr(plain_names, "catalog_ends_with_session", lambda _: False)
     databases = somebody.sql("SHOW DATABASES").collect()
     plain_names.name_tables(lake, [DOCS])
     assert somebody.sql("SHOW DATABASES").collect() == databases

@@ -1,0 +1,50 @@
+"""What docs/contributing.md says of the places to change, held against the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+
+ADDITIONS = {
+    "setting": (1, "dcp", r"\bminimum_interval_seconds:"),
+    "metric of a lake": (2, "dcp/lake/monitor", r'"dcplake_waiting_vbuckets"|\bwaiting: int\b'),
+    "replica column": (3, "dcp/lake", r'"expiry"'),
+    "message of the protocol": (4, "dcp/wire", r"\bOsoSnapshot\b|\bDCP_OSO_SNAPSHOT\b"),
+}
+"""By what is added: the most files, where they are, and what its example has in each."""
+
+
+def rows(section: str) -> list[list[str]]:
+    text = PAGE.split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("row", rows("How to add"), ids=lambda row: row[0])
+def test_an_addition_takes_few_files(row: list[str]) -> None:
+    what, _, files, _ = row
+    most, folder, pattern = ADDITIONS[what]
+    named = set(re.findall(r"`(dcp/[\w/.]+)`", files))
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(pattern, path.read_text(encoding="utf-8"))
+    }
+    assert named == found and len(named) <= most
+
+
+def test_every_addition_is_told() -> None:
+    assert {row[0] for row in rows("How to add")} == ADDITIONS.keys()
+
+
+@pytest.mark.parametrize("row", rows("Where it is decided"), ids=lambda row: row[0])
+def test_a_decision_is_in_two_files_at_most(row: list[str]) -> None:
+    _, files, functions = row
+    named = re.findall(r"`(dcp/[\w/.]+)`", files)
+    assert 1 <= len(named) <= 2
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in named]
+    for name in re.findall(r"`(?:\w+\.)?(\w+)(?:\(\))?`", functions):
+        assert any(re.search(rf"\bdef {name}\(|\b{name}\(", text) for text in texts), name
