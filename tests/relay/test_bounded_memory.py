@@ -2,8 +2,8 @@
 
 Both are processes of their own (``dcplake serve``, ``dcplake relay``); their resident memory (PSS)
 is sampled and compared with the formulas of docs/memory.md, as
-``dcp/server/commands/memory_formula.py`` and ``dcp/relay/memory.py`` compute them. With DCPLAKE_TEST_SCALE=1 every stopped sink is so for a
-minute; the one that all wait for always is.
+``dcp/server/commands/memory_formula.py`` and ``dcp/relay/memory.py`` compute them. With
+DCPLAKE_TEST_SCALE=1 every stopped sink is so for a minute; the one that all wait for always is.
 """
 
 from collections.abc import Callable, Iterator
