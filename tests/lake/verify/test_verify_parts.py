@@ -69,6 +69,7 @@ def test_a_task_reads_keys_seqnos_and_cas_of_whole_vbuckets(
     for key in (*ODD_KEYS, *(b"key-%d" % number for number in range(200))):
         cluster.set(key, bytes(10_000))
     deleted = cluster.delete(b"key-9")
+    cluster.wait_until_replicated()  # which counts, too
     sent_before = cluster.counters().bytes_sent
     rows = stream(cluster, tmp_path)
     assert cluster.counters().bytes_sent - sent_before < 100_000
