@@ -35,14 +35,14 @@ from dcp.wire.vocabulary import Status
 _LOG = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
 _GATHER_SECONDS: Final = 0.005
-"""So long what is sent and received is gathered before it is looked at."""
+"""A pass waits so long, so that it serves many events together."""
 _REST: Final = 2
 """Pause after a pass, as a multiple of its duration."""
 _TURN_SECONDS: Final = 0.005
 _HALT_SECONDS: Final = 1.0
-"""Who wakes so much too late was halted, with all that consumers said meanwhile unheard."""
+"""A process that wakes so much too late was stopped: it has not heard its consumers meanwhile."""
 _FEW_NAMES: Final = 64
-"""Names of so many consumers that are gone stay, of whoever is told of them."""
+"""Keeps the names of this many departed consumers for the log."""
 
 
 class UpstreamCredit(Protocol):
@@ -267,13 +267,14 @@ class Regulator:
 
     def _note_disk(self, *, has_room: bool) -> None:
         """Log once each when the cluster begins, or ceases, to wait for the disk."""
-        if has_room == self.waits_for_disk:  # what was said last is not true any more
+        if has_room == self.waits_for_disk:  # the state has changed since the last line
             self.waits_for_disk = not has_room
             if has_room:
-                _LOG.warning("the disk takes what it is given: the cluster is acknowledged again")
+                _LOG.warning("the relay's disk is back; acknowledgements to the cluster go on")
             else:
-                text = "the disk takes nothing: so long nothing is acknowledged to the cluster"
-                _LOG.warning(text)
+                _LOG.warning(
+                    "the relay's disk is unavailable; acknowledgements to the cluster are paused"
+                )
 
     def _forget_who_is_gone(self) -> None:
         if len(self.receivers.names) > _FEW_NAMES + 2 * len(self._bucket.dcp_connections):
