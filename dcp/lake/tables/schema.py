@@ -56,8 +56,8 @@ class RowKind(StrEnum):
     ROLLBACK = "rollback"
     """rollback, without a seqno: what the producer ordered.
 
-    Or epoch and seqno: a new epoch begins. Rows of earlier epochs above this seqno (the fork) are
-    on a dead branch."""
+    Or epoch, seqno and detail: a new epoch begins, for that reason (`RestartReason`). Rows of
+    earlier epochs above this seqno (the fork) are on a dead branch."""
 
     STATUS = "status"
     """detail (JSON). Each round has one for each vbucket that it streamed: how the stream ended,
