@@ -85,8 +85,9 @@ class ProducerView:
                 f"{self.address}: found a producer (it has no statistics of a relay), expected a "
                 "relay; --producer shows it"
             )
-        if self.relay is None:
-            self.producer = figures_of_ours(self._connection, "producer", ProducerFigures)
+        self.producer = (
+            None if self.relay else figures_of_ours(self._connection, "producer", ProducerFigures)
+        )
 
     def _take(self, found: Sequence[ConnectionFigures], now: float) -> None:
         """Take over the connections that there are; what was known of others is forgotten."""

@@ -125,7 +125,7 @@ def s3a_settings(
     if "region" in options:
         settings[f"{_S3A}endpoint.region"] = options["region"]
     if "endpoint" in options:
-        is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
+        is_by_host = _is_by_host(options)
         endpoint = options["endpoint"]
         if is_by_host:  # delta-rs has the bucket in it then, S3A puts it there
             endpoint = endpoint.replace(f"://{parts_of(root).bucket}.", "://", 1)
@@ -162,8 +162,7 @@ def options_of_delta_rs(
     options.setdefault("region", _REGION_ELSEWHERE)
     scheme, _, host = options.get("endpoint", "").partition("://")
     bucket = parts_of(root).bucket
-    is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
-    if host and is_by_host and not host.startswith(f"{bucket}."):
+    if host and _is_by_host(options) and not host.startswith(f"{bucket}."):
         options["endpoint"] = f"{scheme}://{bucket}.{host}"
     if scheme == "http":  # of an option it was allowed; of the environment S3A takes it, too
         options["allow_http"] = "true"
@@ -291,6 +290,11 @@ def _read(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _is_by_host(options: Mapping[str, str]) -> bool:
+    """Return whether the bucket's name stands in the host's name, and not in the path."""
+    return options.get("virtual_hosted_style_request", "").lower() == "true"
+
+
 def _require_plain_endpoint(options: Mapping[str, str]) -> None:
     """Raise ConfigError if the endpoint, of options or environment, is more than a URL."""
     if "endpoint" not in options:
@@ -306,8 +310,7 @@ def _require_plain_endpoint(options: Mapping[str, str]) -> None:
             f"storage_options: found the endpoint {place.hostname} with a user or a password, "
             f"expected credentials where docs/object-stores.md names them ({_PLACES})"
         )
-    is_by_host = options.get("virtual_hosted_style_request", "").lower() == "true"
-    if is_by_host and _ADDRESS.fullmatch(place.hostname):
+    if _is_by_host(options) and _ADDRESS.fullmatch(place.hostname):
         raise ConfigError(
             f"storage_options: found the endpoint {place.hostname} with "
             "virtual_hosted_style_request, expected the name of a host, before which the bucket's "
