@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.log.slice_rows import SOURCE
-from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Role
+from dcp.lake.log.slice_rows import SOURCE, RowPlace, touched_by
+from dcp.lake.store.log_slice import EMPTY_TABLE, Role
 from dcp.lake.store.merge import LogRows, MadeColumns
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind
 
@@ -29,19 +29,24 @@ def log_rows(
             old[version] = {place_of(row): row for row in found}
         return old[version]
 
-    touched = _touched(changes, rows)
-    made = [_written(row) for row in touched.values() if row is not None]
-    restored, revived = log_slice.restored, set(log_slice.revived)
-    for place, newest in touched.items():
-        if newest is None and place[0] in restored:
-            made.append(at(restored[place[0]]).get(place) or _gone(place))
-    for vbucket in revived:
-        base = at(restored[vbucket])
-        made += (row for place, row in base.items() if place[0] == vbucket and place not in touched)
-    emptied = set(log_slice.emptied)
-    if emptied:
-        there = [place for place in at(held_version) if place[0] in emptied]
-        made += (_gone(place) for place in there if place not in touched)
+    found = list(_rows_with_roles(changes, rows))
+    held = [(vbucket, held_version) for vbucket in log_slice.emptied]
+    held += ((vbucket, log_slice.restored[vbucket]) for vbucket in log_slice.revived)
+    for vbucket, version in held:
+        there = (row for place, row in at(version).items() if place[0] == vbucket)
+        found += ({**row, "role": Role.HELD} for row in there)
+    by_place = {
+        (row["vbucket"], RowPlace(int(row["seqno"]), row["epoch"], row["round"])): row
+        for row in found
+        if row["role"] is not Role.HELD
+    }
+    made = []
+    for place, newest in touched_by(found).newest.items():
+        if newest is not None:
+            made.append(_written(by_place[place[0], newest]))
+        else:
+            base = at(log_slice.restored.get(place[0], EMPTY_TABLE))
+            made.append(base.get(place) or _gone(place))
     return pa.Table.from_pylist([{"deleted": False, **row} for row in made], SOURCE)
 
 
@@ -54,30 +59,15 @@ def with_made(rows: pa.Table, made: MadeColumns | None) -> pa.Table:
     return rows if made is None else made.added_to_table(rows)
 
 
-def _touched(changes: pa.Table, rows: LogRows) -> dict[Place, Row | None]:
-    """Return every touched key with its newest live row, None without one."""
-    found: dict[Place, list[tuple[Role, Row]]] = {}
+def _rows_with_roles(changes: pa.Table, rows: LogRows) -> Iterator[Row]:
+    log_slice = rows.log_slice
     for row in changes.to_pylist():
-        for role in _roles(row, rows.log_slice, rows.collection_id):
-            found.setdefault(place_of(row), []).append((role, row))
-    return {
-        place: max(
-            (row for role, row in each if role is not Role.UNDONE),
-            key=lambda row: (row["seqno"], row["epoch"], row["round"]),
-            default=None,
-        )
-        for place, each in found.items()
-        if any(role is not Role.KEPT for role, _ in each)
-    }
-
-
-def _roles(row: Row, log_slice: LogSlice, collection_id: int) -> Iterator[Role]:
-    is_item = row["kind"] in ITEM_KINDS and row["collection_id"] == collection_id
-    if is_item and log_slice.first_round <= row["round"] <= log_slice.to_round:
-        for each in log_slice.ranges:
-            is_there = (row["vbucket"], row["epoch"]) == (each.vbucket, each.epoch)
-            if is_there and each.low < row["seqno"] <= each.high:
-                yield each.role
+        is_item = row["kind"] in ITEM_KINDS and row["collection_id"] == rows.collection_id
+        if is_item and log_slice.first_round <= row["round"] <= log_slice.to_round:
+            for each in log_slice.ranges:
+                is_there = (row["vbucket"], row["epoch"]) == (each.vbucket, each.epoch)
+                if is_there and each.low < row["seqno"] <= each.high:
+                    yield {**row, "role": each.role}
 
 
 def _written(row: Row) -> Row:

@@ -18,11 +18,13 @@ MODIFIED_AT_SQL: Final = (
 )
 
 _NAMES: Final = [quoted(name) for name in REPLICA.names]
-_LOG_COLUMNS: Final = [
+LOG_COLUMNS: Final = [
     f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
     for name in REPLICA.names
 ]
-_PLACE: Final = (quoted("vbucket"), quoted("key"))
+"""A replica's columns, of a row (``c``) of the log."""
+PLACE_SQL: Final = "struct(c.seqno, c.epoch, c.round) AS place"
+_KEY: Final = (quoted("vbucket"), quoted("key"))
 
 
 def rows_sql(
@@ -44,48 +46,62 @@ def rows_sql(
     return f"""FROM {changes_sql} c
 JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
   ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
-WHERE c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}
+WHERE {_in_rounds(log_slice)}
   AND c.{is_kind(*ITEM_KINDS)}
   AND c.collection_id = {collection_id} AND {is_changed}"""
 
 
-def won_rows_sql(
-    changes_sql: str,
-    collection_id: int,
-    winners: str,
-    columns: Iterable[str],
-    *,
-    rounds: tuple[int, int],
-    vbuckets: Iterable[int],
-) -> str:
-    """Return the query for the rows of ``winners``, joined with their documents.
+def _in_rounds(log_slice: LogSlice) -> str:
+    return f"c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}"
 
-    ``winners`` is SQL for a relation ``w`` of round, vbucket, epoch and seqno.
+
+def newest_sql(rows: str) -> str:
+    """Return the relation ``touched``: a row (vbucket, key, newest) for each touched key.
+
+    ``rows`` is SQL for rows of ``vbucket``, ``key``, ``place`` and ``role`` (`Role`). A place is
+    the struct (seqno, epoch, round) of a row of the log, NULL for a row of the table. ``newest`` is
+    the place of the key's newest live row, NULL without one. A key whose rows are all published and
+    live is not touched. `dcp.lake.log.slice_rows.touched_by` finds the same of few rows.
+    """
+    return f"""
+SELECT vbucket, key, max(place) FILTER (WHERE role <> {string(Role.UNDONE)}) AS newest
+FROM ({rows})
+GROUP BY vbucket, key
+HAVING count_if(role <> {string(Role.KEPT)}) > 0"""
+
+
+def newest_rows_sql(
+    changes_sql: str, collection_id: int, newest: str, columns: Iterable[str], condition: str
+) -> str:
+    """Return the query for the newest rows of keys, with their documents.
+
+    ``newest`` is SQL for a relation ``w`` of round, vbucket, epoch and seqno. ``condition`` lets a
+    reader of the log (``c``) skip files.
     """
     return f"""
 SELECT {", ".join(columns)}, c.kind <> '{RowKind.MUTATION}' AS deleted
-FROM {changes_sql} c JOIN {winners}
+FROM {changes_sql} c JOIN {newest}
   ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
-WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.{is_kind(*ITEM_KINDS)}
-  AND c.collection_id = {collection_id} AND {one_of("c.vbucket", vbuckets)}"""
+WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {collection_id} AND {condition}"""
 
 
-def touched_sql(changes_sql: str, collection_id: int, log_slice: LogSlice) -> str:
-    """Return the query for every key that an apply touches; narrow columns only.
-
-    ``newest`` is its newest live row above the base, NULL without one.
-    """
-    if not log_slice.undone:
-        newest, touched = "max(struct(c.seqno, c.epoch, c.round))", ""
-    else:
-        newest = (
-            f"max(struct(c.seqno, c.epoch, c.round)) FILTER (WHERE b.role <> {string(Role.UNDONE)})"
+def _touched_sql(
+    table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
+) -> str:
+    rows = [
+        f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
+        f"{rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}"
+    ]
+    held = []
+    if log_slice.emptied:
+        held.append(
+            f"SELECT vbucket, key FROM {at_version(table_sql, held_version)} "
+            f"WHERE {one_of('vbucket', log_slice.emptied)}"
         )
-        touched = f"\nHAVING count_if(b.role <> {string(Role.KEPT)}) > 0"
-    return f"""
-SELECT c.vbucket, c.key, {newest} AS newest
-{rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}
-GROUP BY c.vbucket, c.key{touched}"""
+    if log_slice.revived:
+        held.append(_old_rows(table_sql, log_slice, log_slice.revived))
+    rows += [f"SELECT vbucket, key, NULL, {string(Role.HELD)} FROM ({each})" for each in held]
+    return newest_sql("\nUNION ALL ".join(rows))
 
 
 def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
@@ -128,56 +144,35 @@ def source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
     rest = tuple(each for each in ranges if each.vbucket not in rows.without_repeats)
     if rest or not single:
         log_slice = replace(rows.log_slice, ranges=rest)
-        held_sql = at_version(table_sql, held_version)
-        parts += _newest_parts(table_sql, held_sql, changes_sql, rows.collection_id, log_slice)
+        parts += _touched_parts(table_sql, held_version, changes_sql, rows.collection_id, log_slice)
     return "(" + "\nUNION ALL".join(parts) + ")"
 
 
-def _newest_parts(
-    table_sql: str, held_sql: str, changes_sql: str, collection_id: int, log_slice: LogSlice
+def _touched_parts(
+    table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> list[str]:
-    touched = touched_sql(changes_sql, collection_id, log_slice)
-    parts = [
-        won_rows_sql(
-            changes_sql,
-            collection_id,
-            f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w",
-            _LOG_COLUMNS,
-            rounds=(log_slice.first_round, log_slice.to_round),
-            vbuckets=log_slice.vbuckets,
-        )
-    ]
-    if log_slice.restored:
+    touched = _touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
+    won = f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w"
+    chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
+    parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
+    if log_slice.restored or log_slice.emptied:
         lost = f"(SELECT vbucket, key FROM ({touched}) WHERE newest IS NULL) w"
         parts.append(_lost_part(table_sql, log_slice, lost))
-    if log_slice.revived:
-        parts.append(_revived_part(table_sql, log_slice, touched))
-    if log_slice.emptied:
-        parts.append(_gone_part(held_sql, log_slice, touched))
     return parts
 
 
 def _single_rows(changes_sql: str, rows: LogRows, ranges: Iterable[RowRange]) -> str:
     chosen = rows_sql(changes_sql, rows.collection_id, rows.log_slice, ranges)
-    return f"SELECT {', '.join(_LOG_COLUMNS)}, c.kind <> '{RowKind.MUTATION}' AS deleted {chosen}"
+    return f"SELECT {', '.join(LOG_COLUMNS)}, c.kind <> '{RowKind.MUTATION}' AS deleted {chosen}"
 
 
 def _lost_part(table_sql: str, log_slice: LogSlice, lost: str) -> str:
     """Return the keys without a live row, each with its row in the base version, or deleted."""
     old = _old_rows(table_sql, log_slice, log_slice.restored)
-    columns = ", ".join(f"w.{name}" if name in _PLACE else f"o.{name}" for name in _NAMES)
+    columns = ", ".join(f"w.{name}" if name in _KEY else f"o.{name}" for name in _NAMES)
     return f"""
 SELECT {columns}, o.key IS NULL AS deleted
 FROM {lost} LEFT JOIN ({old}) o ON w.vbucket = o.vbucket AND w.key = o.key"""
-
-
-def _revived_part(table_sql: str, log_slice: LogSlice, touched: str) -> str:
-    """Return the base version's rows that a flush or drop took, and the log does not touch."""
-    columns = ", ".join(f"o.{name}" for name in _NAMES)
-    return f"""
-SELECT {columns}, false AS deleted
-FROM ({_old_rows(table_sql, log_slice, log_slice.revived)}) o
-LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 
 def _old_rows(table_sql: str, log_slice: LogSlice, vbuckets: Iterable[int]) -> str:
@@ -194,14 +189,3 @@ def _old_rows(table_sql: str, log_slice: LogSlice, vbuckets: Iterable[int]) -> s
     if not olds:
         return f"SELECT {', '.join(_NAMES)} FROM {table_sql} WHERE false"
     return " UNION ALL ".join(olds)
-
-
-def _gone_part(held_sql: str, log_slice: LogSlice, touched: str) -> str:
-    """Return the keys of emptied vbuckets that get no row."""
-    is_emptied = one_of("vbucket", log_slice.emptied)
-    # They only leave: of a whole table that is flushed no document is read.
-    columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)
-    return f"""
-SELECT {columns}, true AS deleted
-FROM (SELECT DISTINCT vbucket, key FROM {held_sql} WHERE {is_emptied}) o
-LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""

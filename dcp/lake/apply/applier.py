@@ -270,7 +270,7 @@ class Applier:
             version = run_apply(lake, plan, self._writer_id)
         self._note(version)
         if version.undone:
-            keys = None if plan.keys is None else plan.keys.names
+            keys = None if plan.touched is None else plan.touched.keys
             write_audit(lake, replica_status(lake, replica), keys)
         self._observer.applied(version)
         self._compact(lake, replica.name)

@@ -90,8 +90,6 @@ def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
     lineage = settled_lineage(lake, plan.held.table)
     if not plan.log_slice.begins_anew:
         lineage.refuse_defect(plan.held.table, lake.table_sql(plan.held.table))
-    elif plan.keys is None:  # all that the table has is replaced, whatever it is by then
-        return lineage
     origin = lineage.commit(lineage.origin(lineage.newest))
     is_applied_to = origin and origin.is_apply and origin.version > plan.held.version
     if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.held.version):

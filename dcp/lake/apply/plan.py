@@ -11,7 +11,7 @@ import pyarrow as pa
 from dcp.lake.apply.typed_documents import made_columns
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
-from dcp.lake.log.slice_rows import Keys
+from dcp.lake.log.slice_rows import Touched
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -43,8 +43,8 @@ class ApplyPlan:
     """What the table holds, in the version that the plan was made on."""
     collection_id: int
     log_slice: LogSlice
-    keys: Keys | None = field(repr=False)
-    """The keys that it touches; empty if the table is only moved on; None: too many to hold."""
+    touched: Touched | None = field(repr=False)
+    """Empty if the table is only moved on. None: Spark finds the keys."""
     since_version: int
     """The apply or RESTORE that the table stands at; the fence counts it."""
     log_version: int
@@ -66,7 +66,7 @@ class ApplyPlan:
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
-        return self.log_slice.vbuckets if self.keys is None else self.keys.vbuckets
+        return self.log_slice.vbuckets if self.touched is None else self.touched.vbuckets
 
     def merge(self, changes_sql: str) -> Merge:
         typed = self.typed
@@ -78,7 +78,7 @@ class ApplyPlan:
             held_version=self.held.version,
             vbuckets=self.vbuckets,
             largest_bytes=self.largest_bytes,
-            keys=self.keys.names if self.keys is not None and self.names_keys else (),
+            keys=self.touched.keys if self.touched is not None and self.names_keys else (),
             made=None if typed.columns is None else made_columns(typed.columns),
             only_inserts=self.is_first,
             extends=typed.change is ColumnChange.EXTEND,
@@ -90,7 +90,7 @@ class ApplyPlan:
         return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:
-        count = "many" if self.keys is None else str(len(self.keys))
+        count = "many" if self.touched is None else str(len(self.touched))
         return (
             f"apply {self.held.table}: round {self.held.to_round} -> {self.to_round}, {count} "
             f"changed keys in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes "

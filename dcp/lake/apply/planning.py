@@ -16,7 +16,6 @@ from dcp.lake.apply.plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, ApplyPlan,
 from dcp.lake.apply.readable_slice import (
     LARGE_DOCUMENT_BYTES,
     ReadableSlice,
-    deletions,
     readable_slice,
 )
 from dcp.lake.apply.typed_documents import see_documents, see_written
@@ -25,7 +24,7 @@ from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.log.applied import ReplicaStatus, replica_status
 from dcp.lake.log.round_records import largest_document_bytes
-from dcp.lake.log.slice_rows import SOURCE, Keys, vbuckets_without_repeats, winning_rows
+from dcp.lake.log.slice_rows import SOURCE, Touched, newest_rows, vbuckets_without_repeats
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
@@ -73,7 +72,7 @@ def plan_apply(
     if found is None:
         held = status.held
         nothing = LogSlice((), held.to_round, held.to_round, held.log_from_round, stale=held.stale)
-        found = ReadableSlice(nothing, Keys(), ())
+        found = ReadableSlice(nothing, Touched(), ())
     plan = _with_rows(lake, replica, status, found, typed, log_version, budget)
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
@@ -88,8 +87,8 @@ def why_due(
     ``found`` is None if the log has nothing for the table. ``is_applied``: it has had an apply.
     """
     if found is not None:
-        log_slice, keys = found.log_slice, found.keys
-        if keys is None or keys or log_slice.stale != held.stale:
+        log_slice, touched = found.log_slice, found.touched
+        if touched is None or touched or log_slice.stale != held.stale:
             return Due.ROWS
         # The branch of a rollback is dead: it would be searched again with each round.
         if log_slice.undone or log_slice.to_round - held.to_round >= EMPTY_ROUNDS:
@@ -107,7 +106,7 @@ def _with_rows(
     log_version: int,
     budget: RowBudget,
 ) -> ApplyPlan:
-    log_slice, keys = found.log_slice, found.keys
+    log_slice, touched = found.log_slice, found.touched
     rows = _merged_rows(lake, replica, found, log_version, budget.bytes)
     without_repeats: frozenset[int] = frozenset()
     if rows is None:
@@ -118,8 +117,8 @@ def _with_rows(
         held=status.held,
         collection_id=replica.collection_id,
         log_slice=log_slice,
-        keys=keys,
-        names_keys=keys is not None and _pays_to_name(lake, replica, keys),
+        touched=touched,
+        names_keys=touched is not None and _pays_to_name(lake, replica, touched),
         rows=rows,
         without_repeats=without_repeats,
         since_version=status.since_version,
@@ -146,13 +145,13 @@ def _with_columns(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
     return wider
 
 
-def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
+def _pays_to_name(lake: LakeTables, replica: ReplicaTable, touched: Touched) -> bool:
     """Return whether naming the keys costs less than joining their vbuckets."""
-    if not keys:
+    if not touched:
         return False
-    share = len(keys.vbuckets) / lake.identity.vbucket_count
+    share = len(touched.vbuckets) / lake.identity.vbucket_count
     joined_bytes = lake.table(replica.name).size().bytes * share
-    return len(keys) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
+    return len(touched) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
 
 
 def _merged_rows(
@@ -163,19 +162,21 @@ def _merged_rows(
     most_bytes: int,
 ) -> pa.Table | None:
     """Return the rows that a plan merges; None if they are too many for this process."""
-    keys = found.keys
-    if keys is None or any(each is None for each in found.olds):
+    touched = found.touched
+    if touched is None or any(each is None for each in found.olds):
         return None
-    rounds = {each.round for each in keys.winners}
+    rounds = {place.round for place in touched.newest.values() if place is not None}
     if rounds and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES:
         return None
-    won = winning_rows(lake.changes, log_version, replica.collection_id, keys.winners, most_bytes)
-    if won is None:
+    newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
+    if newest is None:
         return None
     olds = pa.concat_tables([SOURCE.empty_table(), *found.olds])
-    places = list(zip(olds["vbucket"].to_pylist(), olds["key"].to_pylist(), strict=True))
-    lost = {(each.vbucket, each.key): each for each in keys.lost}
-    restored = olds.filter(pa.array([place in lost for place in places], pa.bool_()))
-    there = set(places)
-    gone = [each for place, each in lost.items() if place not in there]
-    return pa.concat_tables([won, restored, deletions(gone)])
+    keys = list(zip(olds["vbucket"].to_pylist(), olds["key"].to_pylist(), strict=True))
+    lost = set(touched.lost)
+    restored = olds.filter(pa.array([key in lost for key in keys], pa.bool_()))
+    gone = [
+        {"vbucket": vbucket, "key": key, "deleted": True}
+        for vbucket, key in sorted(lost.difference(keys))
+    ]
+    return pa.concat_tables([newest, restored, pa.Table.from_pylist(gone, SOURCE)])

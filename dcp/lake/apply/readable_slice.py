@@ -3,22 +3,20 @@
 The rules are in `dcp.lake.apply.slice_rules`. Only a read shows that a version is there.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from dcp.errors import LakeError
 from dcp.lake.apply.plan import RowBudget
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.epochs import CollectionEvent, Fork, collection_events, forks_between
 from dcp.lake.log.round_records import round_records, rounds_left
-from dcp.lake.log.slice_rows import SOURCE, Keys, LostKey, touched_keys
+from dcp.lake.log.slice_rows import SOURCE, Touched, few_touched
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice
 from dcp.lake.store.sql import one_of, quoted
 from dcp.lake.store.table import MissingVersionError, Table
@@ -31,50 +29,6 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 
 LARGE_DOCUMENT_BYTES: Final = MEBIBYTE
 """Spark also takes documents of rounds with a larger one: thousands are decoded at once."""
-
-_PLACE: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
-
-
-def with_held_keys(
-    keys: Keys, table: Table, version: int, vbuckets: Collection[int], most: int
-) -> Keys | None:
-    """Add the other keys that some vbuckets hold in a version; None: too many.
-
-    The vbuckets are emptied ones, in the present table, or revived ones, in the version that they
-    go back to. Keys that the log does not name are lost: an emptied vbucket's are deleted, a
-    revived one's get their old rows.
-
-    Raises:
-        LakeError: the table has a key twice, which only others can have written.
-    """
-    if not vbuckets:
-        return keys
-    most -= len(keys)
-    found = table.query(
-        lambda name, _: (
-            f"SELECT vbucket, key FROM {name} WHERE {one_of('vbucket', vbuckets)} LIMIT {most + 1}"
-        ),
-        _PLACE,
-        version,
-    )
-    if found.num_rows > most:
-        return None
-    touched = {(each.vbucket, each.key) for each in keys.winners}
-    touched |= {(each.vbucket, each.key) for each in keys.lost}
-    places = list(zip(found["vbucket"].to_pylist(), found["key"].to_pylist(), strict=True))
-    if len(set(places)) < len(places):
-        twice = next(key for (_, key), times in Counter(places).items() if times > 1)
-        raise LakeError(
-            f"{table.where}: found key {twice!r} twice, expected each once; others wrote "
-            "that: drop the table, or delete its folder, and run again: it is made from the log"
-        )
-    gone = sorted(place for place in places if place not in touched)
-    return Keys(keys.winners, (*keys.lost, *(LostKey(key, vbucket) for vbucket, key in gone)))
-
-
-def deletions(lost: Iterable[LostKey]) -> pa.Table:
-    rows = [{"vbucket": each.vbucket, "key": each.key, "deleted": True} for each in lost]
-    return pa.Table.from_pylist(rows, schema=SOURCE)
 
 
 class LakeFacts:
@@ -177,8 +131,8 @@ class ReadableSlice:
     """A slice of the log for an apply, which goes back to readable versions alone."""
 
     log_slice: LogSlice
-    keys: Keys | None
-    """The keys that it may touch; None: too many."""
+    touched: Touched | None
+    """None: too many keys for this process, or only the table's rows tell them."""
     olds: Sequence[pa.Table | None] = field(repr=False)
     """The rows of lost keys in the versions that it goes back to; None for too many bytes."""
 
@@ -200,46 +154,34 @@ def readable_slice(
         log_slice = slice_to_publish(lake, replica, status, to_round, facts)
         if log_slice is None:
             return None
-        collection_id, most = replica.collection_id, budget.rows
-        named = touched_keys(lake.changes, log_version, collection_id, log_slice, most)
-        if named is not None:  # of an emptied vbucket all keys that the table has
-            named = with_held_keys(named, table, status.version, log_slice.emptied, most)
-        known = [named]
-        revived = {vb: log_slice.restored[vb] for vb in log_slice.revived}
-        if not facts.try_to_read(revived, partial(_read_held_keys, table, known, budget.rows)):
-            continue
-        keys = known[-1]
-        if keys is None:
+        touched = few_touched(
+            lake.changes, log_version, replica.collection_id, log_slice, budget.rows
+        )
+        if touched is None:
             if facts.try_to_read(log_slice.restored, facts.read_keys):
                 return ReadableSlice(log_slice, None, ())
             continue
         olds: list[pa.Table | None] = []
-        needed = {each.vbucket for each in keys.lost}
+        needed = {vbucket for vbucket, _ in touched.lost}
         restored = {vb: version for vb, version in log_slice.restored.items() if vb in needed}
-        if facts.try_to_read(restored, partial(_read_old_rows, table, keys, olds, budget.bytes)):
-            return ReadableSlice(log_slice, keys, olds)
-
-
-def _read_held_keys(
-    table: Table, known: list[Keys | None], most: int, version: int, vbuckets: Sequence[int]
-) -> None:
-    if (keys := known[-1]) is not None:
-        known.append(with_held_keys(keys, table, version, vbuckets, most))
+        read = partial(_read_old_rows, table, touched.lost, olds, budget.bytes)
+        if facts.try_to_read(restored, read):
+            return ReadableSlice(log_slice, touched, olds)
 
 
 def _read_old_rows(
     table: Table,
-    keys: Keys,
+    lost: Sequence[tuple[int, str]],
     olds: list[pa.Table | None],
     most_bytes: int,
     version: int,
     vbuckets: Sequence[int],
 ) -> None:
-    names = [each.key for each in keys.lost if each.vbucket in vbuckets]
+    keys = [key for vbucket, key in lost if vbucket in vbuckets]
     found = table.bounded_query(
         lambda name, text: (
             f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
-            f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, names))})"
+            f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, keys))})"
         ),
         REPLICA,
         version,

@@ -1,81 +1,68 @@
 """Reads the rows of a slice of the change log: keys in narrow columns, and documents by key."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import rows_sql, won_rows_sql
+from dcp.lake.adapters.apply_sql import newest_rows_sql, rows_sql
 from dcp.lake.store.log_slice import LogSlice, Role
-from dcp.lake.store.sql import integer_list, quoted, u64
+from dcp.lake.store.sql import integer_list, one_of, quoted, u64
 from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
 from dcp.wire.vocabulary import REPEATING
 
 
-@dataclass(frozen=True, slots=True)
-class Winner:
-    """The newest live row of one key: its place in the log."""
+@dataclass(frozen=True, slots=True, order=True)
+class RowPlace:
+    """The place of a row in one vbucket of the log; of the live rows of a key the last one wins."""
 
-    key: str
-    round: int
-    vbucket: int
-    epoch: int
     seqno: int
+    epoch: int
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
-class LostKey:
-    """A key without a live row in the slice: it gets its state of the base version."""
+class Touched:
+    """Every key that an apply touches."""
 
-    key: str
-    vbucket: int
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Every key that an apply touches: with a newest live row, or without."""
-
-    winners: tuple[Winner, ...] = ()
-    lost: tuple[LostKey, ...] = ()
+    newest: Mapping[tuple[int, str], RowPlace | None] = field(default_factory=dict)
+    """By vbucket and key, the place of the newest live row of the slice. A key without one is
+    *lost*: it gets its row of the version that its vbucket goes back to, or goes.
+    """
 
     def __len__(self) -> int:
-        return len(self.winners) + len(self.lost)
+        return len(self.newest)
 
     @property
-    def names(self) -> list[str]:
-        return [*(each.key for each in self.winners), *(each.key for each in self.lost)]
+    def keys(self) -> list[str]:
+        return [key for _, key in self.newest]
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
-        won = {each.vbucket for each in self.winners}
-        return tuple(sorted(won | {each.vbucket for each in self.lost}))
+        return tuple(sorted({vbucket for vbucket, _ in self.newest}))
+
+    @property
+    def lost(self) -> list[tuple[int, str]]:
+        return [touched for touched, place in self.newest.items() if place is None]
 
 
-def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
-    """Return each key's fate, from its rows of a slice and their roles (`Role`).
+def touched_by(rows: Iterable[Mapping[str, Any]]) -> Touched:
+    """Return the keys that few rows of a slice touch, from the rows' roles (`Role`).
 
-    A key is touched unless all its rows are published and live. Its newest live row wins; without
-    one it is lost. `dcp.lake.adapters.apply_sql.touched_sql` finds the same for many keys.
+    `dcp.lake.adapters.apply_sql.newest_sql` finds the same of many.
     """
-    newest: dict[tuple[int, str], tuple[int, int, int]] = {}
+    newest: dict[tuple[int, str], RowPlace | None] = {}
     touched: set[tuple[int, str]] = set()
     for row in rows:
-        place = row["vbucket"], row["key"]
+        key = row["vbucket"], row["key"]
         if row["role"] != Role.KEPT:
-            touched.add(place)
-        if row["role"] != Role.UNDONE:
-            this = int(row["seqno"]), row["epoch"], row["round"]
-            newest[place] = max(this, newest.get(place, this))
-    winners, lost = [], []
-    for vbucket, key in sorted(touched):
-        if (found := newest.get((vbucket, key))) is None:
-            lost.append(LostKey(key, vbucket))
-        else:
-            seqno, epoch, number = found
-            winners.append(Winner(key, number, vbucket, epoch, seqno))
-    return Keys(tuple(winners), tuple(lost))
+            touched.add(key)
+        if row["role"] not in (Role.UNDONE, Role.HELD):
+            place = RowPlace(int(row["seqno"]), row["epoch"], row["round"])
+            newest[key] = max(place, newest.get(key) or place)
+    return Touched({key: newest.get(key) for key in sorted(touched)})
 
 
 SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
@@ -93,7 +80,7 @@ _MARKER: Final = pa.schema(
 )
 _MOST_MARKERS: Final = 100_000
 """With more markers, snapshots are too small for this look to pay."""
-_WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
+_NEWEST: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
 
 
 def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple[int, int | None]:
@@ -108,15 +95,18 @@ def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple
     return counted["found"], counted["first"]
 
 
-def touched_keys(
+def few_touched(
     changes: Table, version: int, collection_id: int, log_slice: LogSlice, most: int
-) -> Keys | None:
-    """Return the keys that the log names in a slice; None if they are too many.
+) -> Touched | None:
+    """Return the keys that a slice touches, from at most ``most`` rows of the log.
 
+    None if they are more, or if rows of the table decide (`LogSlice.emptied`, `LogSlice.revived`).
     Reads narrow columns only, of a ``version`` of ``changes``.
     """
+    if log_slice.emptied or log_slice.revived:
+        return None
     if not log_slice.ranges:
-        return Keys()
+        return Touched()
     columns = ", ".join(f"b.{name}" if name == "role" else f"c.{name}" for name in _NARROW.names)
     found = changes.query(
         lambda name, _: (
@@ -126,7 +116,7 @@ def touched_keys(
         _NARROW,
         version,
     )
-    return None if found.num_rows > most else keys_of(found.to_pylist())
+    return None if found.num_rows > most else touched_by(found.to_pylist())
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:
@@ -168,29 +158,28 @@ def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) 
     )
 
 
-def winning_rows(
-    changes: Table,
-    version: int,
-    collection_id: int,
-    winners: Collection[Winner],
-    most_bytes: int,
+def newest_rows(
+    changes: Table, version: int, collection_id: int, touched: Touched, most_bytes: int
 ) -> pa.Table | None:
-    """Return the rows of the log that win, as `SOURCE`; None: more than ``most_bytes``."""
-    if not winners:
+    """Return the newest rows of touched keys, as `SOURCE`; None: more than ``most_bytes``."""
+    places = [(vb, place) for (vb, _), place in touched.newest.items() if place is not None]
+    if not places:
         return SOURCE.empty_table()
     values = ", ".join(
-        f"({each.round}, {each.vbucket}, {each.epoch}, {u64(each.seqno)})" for each in winners
+        f"({place.round}, {vbucket}, {place.epoch}, {u64(place.seqno)})"
+        for vbucket, place in places
     )
+    rounds = [place.round for _, place in places]
     found = changes.bounded_query(
-        lambda name, _: won_rows_sql(
+        lambda name, _: newest_rows_sql(
             name,
             collection_id,
             f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
             [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
-            rounds=(min(each.round for each in winners), max(each.round for each in winners)),
-            vbuckets=(each.vbucket for each in winners),
+            f"c.round BETWEEN {min(rounds)} AND {max(rounds)} "
+            f"AND {one_of('c.vbucket', {vbucket for vbucket, _ in places})}",
         ),
-        _WON,
+        _NEWEST,
         version,
         most_bytes,
     )

@@ -24,7 +24,7 @@ from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
 from dcp.lake.log.round_records import oldest_round_left
-from dcp.lake.log.slice_rows import Keys, touched_keys
+from dcp.lake.log.slice_rows import Touched, few_touched
 from dcp.lake.store.sql import quoted
 from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
@@ -124,7 +124,8 @@ class _Replica:
         if missing.undone or missing.stale:
             return False
         log = self._lake.changes
-        return touched_keys(log, self._log_version, self._collection_id, missing, 0) == Keys()
+        touched = few_touched(log, self._log_version, self._collection_id, missing, 0)
+        return touched == Touched()
 
     def __str__(self) -> str:
         held = self.status.held

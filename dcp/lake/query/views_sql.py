@@ -8,9 +8,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import MODIFIED_AT_SQL
+from dcp.lake.adapters.apply_sql import LOG_COLUMNS, PLACE_SQL, newest_rows_sql, newest_sql
 from dcp.lake.log.epochs import dead_by_sql
 from dcp.lake.receive.keys import ESCAPE_PREFIX
+from dcp.lake.store.log_slice import Role
 from dcp.lake.store.sql import integer_list, quoted, string
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_tables import ReplicaTable
@@ -151,23 +152,24 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     After a RESTORE of the table the index is ahead of it until the next apply or round lists its
     version.
     """
-    columns = ", ".join(quoted(name) for name in REPLICA.names)
-    row = ", ".join(
-        f"'modified_at', {MODIFIED_AT_SQL}" if name == "modified_at" else f"'{name}', c.{name}"
-        for name in REPLICA.names
+    columns = [quoted(name) for name in REPLICA.names]
+    touched = newest_sql(
+        f"SELECT c.vbucket, c.key, {PLACE_SQL}, {string(Role.FRESH)} AS role "
+        f"{_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back"
     )
-    overlay = f"""
-SELECT c.vbucket, c.key, max_by(c.kind, c.seqno) AS kind,
-  max_by(named_struct({row}), c.seqno) AS newest
-{_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back
-GROUP BY c.vbucket, c.key"""
-    newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in REPLICA.names)
+    newest = newest_rows_sql(
+        changes_sql,
+        replica.collection_id,
+        f"(SELECT vbucket, newest.* FROM ({touched})) w",
+        LOG_COLUMNS,
+        f"c.round >= {_newest_apply(changes_sql, replica, 'log_from_round')}",
+    )
     cleared = f"SELECT * FROM ({_bounds(changes_sql, replica)}) WHERE NOT must_go_back"
     return f"""
-SELECT {newest} FROM ({overlay}) WHERE {is_kind(RowKind.MUTATION)}
+SELECT {", ".join(columns)} FROM ({newest}) WHERE NOT deleted
 UNION ALL
-SELECT {columns} FROM {table_sql} t
-LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
+SELECT {", ".join(columns)} FROM {table_sql} t
+LEFT ANTI JOIN ({touched}) o ON t.vbucket = o.vbucket AND t.key = o.key
 LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_seqno"""
 
 

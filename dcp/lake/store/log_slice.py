@@ -15,7 +15,7 @@ EMPTY_TABLE: Final = 0
 
 
 class Role(StrEnum):
-    """The role of log rows in an apply: new, kept, or undone by a rollback."""
+    """The role of a row in an apply: of the log, or of the table."""
 
     FRESH = "fresh"
     """Live, and not published yet."""
@@ -23,6 +23,8 @@ class Role(StrEnum):
     """Live, and published already, above the base version."""
     UNDONE = "undone"
     """Published, and dead now."""
+    HELD = "held"
+    """Of the table: a flush, a drop or a replacement ends it, or an undone flush returns it."""
 
 
 @dataclass(frozen=True, slots=True)

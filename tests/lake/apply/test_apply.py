@@ -12,7 +12,7 @@ from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.plan import RowBudget
 from dcp.lake.apply.planning import plan_apply
 from dcp.lake.log.applied import replica_status, unindexed_applied
-from dcp.lake.log.slice_rows import Keys
+from dcp.lake.log.slice_rows import Touched
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
@@ -197,7 +197,7 @@ def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
         model.write_snapshot(vb, 3)
         model.commit(model.next_round(model.read(vb, 3, number)))
     plan = plan_apply(lake, empty, 3)
-    assert plan is not None and plan.keys == Keys()
+    assert plan is not None and plan.touched == Touched()
     made = run_apply(lake, plan, "w")
     assert (made.to_round, made.inserted) == (3, 0)
     assert plan_apply(lake, empty, 3) is None

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.log.slice_rows import LostKey, Winner, keys_of
+from dcp.lake.log.slice_rows import RowPlace, touched_by
 from dcp.lake.store.log_slice import Role
 
 rows = st.lists(
@@ -15,18 +15,14 @@ rows = st.lists(
 def test_the_newest_live_version_of_a_touched_key_wins(
     log: list[tuple[int, tuple[int, str, Role]]],
 ) -> None:
-    found = keys_of(
+    found = touched_by(
         {"vbucket": vbucket, "key": key, "round": 3, "epoch": 0, "seqno": seqno, "role": role}
         for seqno, (vbucket, key, role) in log
     )
-    winners, lost = list[Winner](), list[LostKey]()
+    newest: dict[tuple[int, str], RowPlace | None] = {}
     for place in sorted({(vbucket, key) for _, (vbucket, key, _) in log}):
-        versions = {seqno: row[2] for seqno, row in log if row[:2] == place}
-        live = [seqno for seqno, role in versions.items() if role != Role.UNDONE]
-        if set(versions.values()) == {Role.KEPT}:
-            continue
-        if live:
-            winners.append(Winner(place[1], 3, place[0], 0, max(live)))
-        else:
-            lost.append(LostKey(place[1], place[0]))
-    assert (list(found.winners), list(found.lost)) == (winners, lost)
+        roles = {seqno: row[2] for seqno, row in log if row[:2] == place}
+        if set(roles.values()) != {Role.KEPT}:
+            live = [seqno for seqno, role in roles.items() if role in (Role.FRESH, Role.KEPT)]
+            newest[place] = RowPlace(max(live), 0, 3) if live else None
+    assert found.newest == newest

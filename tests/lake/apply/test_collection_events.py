@@ -11,6 +11,7 @@ from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import planning
 from dcp.lake.apply.readable_slice import LakeFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
+from dcp.lake.query.cuts import find_cut
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.run.control_requests import RESYNC, ask
@@ -116,6 +117,24 @@ def flush(world: World) -> None:
 
 def drop(world: World) -> None:
     world.cluster.drop_collection("s", "c")
+
+
+@pytest.mark.slow
+def test_a_cut_shows_no_row_that_a_flush_ended(world: World) -> None:
+    """Before the apply, only the empty table of the beginning holds the round of the flush."""
+    world.write(KEYS)
+    world.run()
+    table = world.replica().name
+    before = find_cut(world.lake)
+    assert version_in(world.lake, table, before.versions[table])["key"].to_pylist() != []
+
+    flush(world)
+    world.settings = replace(world.settings, apply=ApplySettings(when="never"))
+    world.run()
+    assert world.keys(table) == set(KEYS)
+    cut = find_cut(world.lake)
+    assert cut.round == before.round + 1
+    assert version_in(world.lake, table, cut.versions[table])["key"].to_pylist() == []
 
 
 @pytest.mark.slow

@@ -7,13 +7,13 @@ import pytest
 from dcp.lake.apply.planning import EMPTY_ROUNDS, Due, why_due
 from dcp.lake.apply.readable_slice import ReadableSlice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.log.slice_rows import Keys, LostKey
+from dcp.lake.log.slice_rows import Touched
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 
 HELD = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
 NEXT = LogSlice(ranges=(), first_round=8, to_round=8, log_from_round=8)
-ONE_KEY = Keys(lost=(LostKey("key", 0),))
+ONE_KEY = Touched({(0, "key"): None})
 OTHER_COLUMNS = TypedPlan(change=ColumnChange.REWRITE)
 LATE = replace(NEXT, to_round=HELD.to_round + EMPTY_ROUNDS)
 UNDONE = replace(NEXT, undone=(Undo(0, EMPTY_TABLE, 5),))
@@ -24,17 +24,17 @@ UNDONE = replace(NEXT, undone=(Undo(0, EMPTY_TABLE, 5),))
     [
         (NEXT, ONE_KEY, UNTYPED, Due.ROWS),
         (NEXT, None, UNTYPED, Due.ROWS),  # too many to name
-        (replace(NEXT, stale={2: 7}), Keys(), UNTYPED, Due.ROWS),
-        (NEXT, Keys(), UNTYPED, None),
-        (replace(LATE, to_round=LATE.to_round - 1), Keys(), UNTYPED, None),
-        (LATE, Keys(), UNTYPED, Due.MOVE),
-        (UNDONE, Keys(), UNTYPED, Due.MOVE),
-        (NEXT, Keys(), OTHER_COLUMNS, Due.COLUMNS),
+        (replace(NEXT, stale={2: 7}), Touched(), UNTYPED, Due.ROWS),
+        (NEXT, Touched(), UNTYPED, None),
+        (replace(LATE, to_round=LATE.to_round - 1), Touched(), UNTYPED, None),
+        (LATE, Touched(), UNTYPED, Due.MOVE),
+        (UNDONE, Touched(), UNTYPED, Due.MOVE),
+        (NEXT, Touched(), OTHER_COLUMNS, Due.COLUMNS),
         (NEXT, ONE_KEY, OTHER_COLUMNS, Due.ROWS),
     ],
 )
 def test_a_table_is_due_for_rows_after_many_rounds_and_for_its_columns(
-    log_slice: LogSlice, keys: Keys | None, typed: TypedPlan, expected: Due | None
+    log_slice: LogSlice, keys: Touched | None, typed: TypedPlan, expected: Due | None
 ) -> None:
     found = ReadableSlice(log_slice, keys, ())
     assert why_due(HELD, found, typed, is_applied=True) is expected
@@ -42,7 +42,7 @@ def test_a_table_is_due_for_rows_after_many_rounds_and_for_its_columns(
 
 def test_a_vbucket_that_is_stale_no_longer_makes_a_table_due() -> None:
     held = replace(HELD, stale_vbuckets=(StaleVbucket(2, 5),))
-    found = ReadableSlice(NEXT, Keys(), ())
+    found = ReadableSlice(NEXT, Touched(), ())
     assert why_due(held, found, UNTYPED, is_applied=True) is Due.ROWS
 
 
