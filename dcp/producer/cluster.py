@@ -12,11 +12,10 @@ from dcp.errors import LocalProtocolError
 from dcp.producer import failover
 from dcp.producer.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.cluster_members import ClusterMembers
+from dcp.producer.producer_commands import producer_commands
 from dcp.server.bucket import bucket_states
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.replicas import lagging_copy
-from dcp.server.commands.admin_commands import admin_commands
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import CountersSnapshot
 from dcp.server.model.faults import Corruption, Faults
@@ -48,7 +47,7 @@ class ProducerCluster(Serving):
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         """Prepare a cluster."""
-        commands = COMMANDS | admin_commands(self)
+        commands = producer_commands(self)
         nodes = ClusterNodes(Bucket(settings or ClusterSettings()), commands)
         self.members = ClusterMembers(nodes)
         super().__init__(nodes, self.members)

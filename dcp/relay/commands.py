@@ -1,6 +1,7 @@
 """The commands that a relay's node answers otherwise than a cluster's node: it refuses writes.
 
 SET ADD REPLACE DELETE TOUCH     EACCESS, with the reason
+IOCTL_SET IOCTL_GET              the same
 DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at;
                                  it counts in its group until it has the stream, or closes it
 failover logs, OBSERVE_SEQNO     ETMPFAIL while it is not known which branches there are
@@ -17,8 +18,8 @@ from dcp.relay.receivers import TAG_CONTROL, named_tag
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.commands.command_table import COMMANDS
-from dcp.server.commands.session import CommandHandler, Handler, Session
+from dcp.server.commands.command_table import SHARED_COMMANDS
+from dcp.server.commands.session import Access, CommandHandler, Handler, Session
 from dcp.server.model.resume_rules import ResumeRequest
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -29,6 +30,7 @@ GROUP: Final = b"relay"
 PRODUCER_GROUP: Final = b"producer"
 _MOST_SHOWN: Final = 40
 _WRITES: Final = (Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH)
+_ORDERS: Final = (Opcode.IOCTL_SET, Opcode.IOCTL_GET)
 _QUESTIONS_OF_BRANCHES: Final = (
     Opcode.GET_FAILOVER_LOG,
     Opcode.DCP_GET_FAILOVER_LOG,
@@ -64,12 +66,12 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
             bucket.counters.streams_refused[frame.vbucket] += 1
             session.refuse(frame, Status.ETMPFAIL, "The relay has not received that yet")
         else:
-            COMMANDS[frame.opcode].handler(session, frame, body, now)
+            SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             if session.dcp is not None and session.dcp.streams.of({frame.vbucket}):
                 audience.stream_wait_ended(session.dcp, frame.vbucket)
 
     def close_stream(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-        COMMANDS[frame.opcode].handler(session, frame, body, now)
+        SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
         if session.dcp is not None and frame.vbucket < len(bucket.vbuckets):
             audience.stream_wait_ended(session.dcp, frame.vbucket)
 
@@ -89,7 +91,7 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         if vbucket < len(bucket.vbuckets) and not bucket.is_known(vbucket):
             session.refuse(frame, Status.ETMPFAIL, "The relay does not know the branches yet")
         else:
-            COMMANDS[frame.opcode].handler(session, frame, body, now)
+            SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
 
     def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         try:
@@ -97,12 +99,12 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         except ValueError as error:
             session.refuse(frame, Status.EINVAL, str(error))
         else:
-            COMMANDS[frame.opcode].handler(session, frame, body, now)
+            SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
 
     def control(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         asked = cast("m.DcpControl", body)
         if asked.name != TAG_CONTROL or session.dcp is None:
-            COMMANDS[frame.opcode].handler(session, frame, body, now)
+            SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
         elif (status := audience.set_tag(session.dcp, asked.value)) is Status.SUCCESS:
             session.reply(frame, m.Empty())
         else:
@@ -115,13 +117,12 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
             session.refuse(frame, Status.KEY_ENOENT)  # a relay's memory has another formula
             return
         if group != GROUP:
-            COMMANDS[frame.opcode].handler(session, frame, body, now)
+            SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             return
         told = json.dumps(audience.figures().to_json()).encode()
         session.reply_with_many(frame, [m.StatAnswer(GROUP, told), m.StatAnswer()])
 
     changed: dict[int, Handler] = {
-        **dict.fromkeys(_WRITES, _refuse_write),
         **dict.fromkeys(_QUESTIONS_OF_BRANCHES, ask_of_branches),
         Opcode.DCP_OPEN: dcp_open,
         Opcode.DCP_STREAM_REQ: stream_request,
@@ -129,13 +130,19 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         Opcode.DCP_CONTROL: control,
         Opcode.STAT: stat,
     }
-    return {
+    return _REFUSED | {
         opcode: CommandHandler(
             command.access, changed.get(opcode, command.handler), command.before_dcp_open
         )
-        for opcode, command in COMMANDS.items()
+        for opcode, command in SHARED_COMMANDS.items()
     }
 
 
 def _refuse_write(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     session.refuse_access(frame, Status.EACCESS, READ_ONLY)
+
+
+_REFUSED: Final = {
+    **dict.fromkeys(_WRITES, CommandHandler(Access.BUCKET, _refuse_write)),
+    **dict.fromkeys(_ORDERS, CommandHandler(Access.USER, _refuse_write)),
+}

@@ -18,9 +18,9 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
+from dcp.producer.producer_commands import COMMANDS
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Ready
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 from dcp.wire.frame import Frame

@@ -1,8 +1,8 @@
 """A replication connection between two nodes without a socket: bytes move when a test says so."""
 
+from dcp.producer.producer_commands import COMMANDS
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.server.bucket.bucket import Bucket
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import Session
 from dcp.wire.framing import FrameSplitter
 

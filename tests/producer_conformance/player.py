@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dcp.errors import AuthenticationError, FrameError, LocalProtocolError
-from dcp.server.commands.command_table import COMMANDS
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.vocabulary import Magic, Opcode, Status
 from tests.conformance_formats.case_file import CaseResult
 from tests.conformance_formats.transcripts import CLOSED, FrameLine, MarkLine
+from tests.producer.all_commands import COMMANDS
 from tests.producer_conformance.client_part import ClientPart
 from tests.producer_conformance.comparison import differences
 from tests.producer_conformance.played_connection import (

@@ -1,8 +1,7 @@
-"""The table of all commands that the producer answers, collected from their modules."""
+"""The table of the commands that the producer and a relay answer, collected from their modules."""
 
 from typing import Final
 
-from dcp.server.commands.admin_commands import admin_commands
 from dcp.server.commands.dcp_commands import DCP_COMMANDS
 from dcp.server.commands.document_commands import DOCUMENT_COMMANDS
 from dcp.server.commands.manifest_commands import MANIFEST_COMMANDS
@@ -10,11 +9,10 @@ from dcp.server.commands.seqno_commands import SEQNO_COMMANDS
 from dcp.server.commands.session import CommandHandler
 from dcp.server.commands.setup_commands import SETUP_COMMANDS
 
-COMMANDS: Final[dict[int, CommandHandler]] = {
+SHARED_COMMANDS: Final[dict[int, CommandHandler]] = {
     **SETUP_COMMANDS,
     **MANIFEST_COMMANDS,
     **DOCUMENT_COMMANDS,
     **DCP_COMMANDS,
     **SEQNO_COMMANDS,
-    **admin_commands(None),
 }

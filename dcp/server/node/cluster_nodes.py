@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.server.bucket.bucket import Bucket
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import CommandHandler
 from dcp.server.model.cluster_map import NodePorts
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -30,7 +29,7 @@ class ClusterNodes:
     def __init__(
         self,
         bucket: Bucket,
-        commands: Mapping[int, CommandHandler] = COMMANDS,
+        commands: Mapping[int, CommandHandler],
         shown_host: str | None = None,
     ) -> None:
         """``shown_host`` is what the map says instead of the host where nodes listen."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from dcp.server.bucket.bucket import Bucket
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import CommandHandler, Session
 from dcp.server.model.cluster_map import NodePorts
 from dcp.server.node.accepted_connection import AcceptedConnection
@@ -36,7 +35,7 @@ class Node:
         address: NodePorts,
         tls: ssl.SSLContext | None,
         turns: Turns,
-        commands: Mapping[int, CommandHandler] = COMMANDS,
+        commands: Mapping[int, CommandHandler],
     ) -> None:
         """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context.
 

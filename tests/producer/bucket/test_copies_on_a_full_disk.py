@@ -9,11 +9,11 @@ from time import sleep
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.producer_commands import COMMANDS
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 from dcp.server.bucket import copy_table
 from dcp.server.bucket.flusher import MOST_SHARE
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import Session
 from dcp.server.storage.disk_file import Data, OsFile
 from dcp.server.vbucket.replication_chain import REPLICATION, connection_name

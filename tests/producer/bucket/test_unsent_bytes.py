@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.producer_commands import COMMANDS
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import Access
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, Opcode, ServerOpcode, Status
+from tests.producer.all_commands import COMMANDS
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
 Connect = Callable[..., RawClient]

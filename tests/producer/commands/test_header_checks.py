@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.dcp_commands import SENT_BY_PRODUCERS
 from dcp.server.commands.header_checks import HEADER_RULES, header_fault
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, Opcode, Status
+from tests.producer.all_commands import COMMANDS
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.controls import CONTROLS
 from dcp.server.commands.dcp_commands import wrong_way
 from dcp.server.commands.setup_commands import GRANTED, adjust_time
@@ -38,6 +37,7 @@ from dcp.wire.vocabulary import (
     SystemEventKind,
     VbucketState,
 )
+from tests.producer.all_commands import COMMANDS
 from tests.producer.raw_client import FEATURES, RawClient
 
 Connect = Callable[..., RawClient]

@@ -8,8 +8,8 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.producer_commands import COMMANDS
 from dcp.server.bucket.bucket import Bucket
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.channels import PlainChannel

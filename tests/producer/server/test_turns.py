@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from dcp.producer.producer_commands import COMMANDS
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.dcp_connection import TURN_STREAMS, DcpConnection
-from dcp.server.commands.command_table import COMMANDS
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import accepted_connection

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, cast
 
-from dcp.server.commands.administrator import Administrator
+from dcp.producer.administrator import Administrator
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import ManifestError
 from dcp.server.model.manifest_changes import (
@@ -131,14 +131,14 @@ def _may_order(session: Session, frame: Frame) -> bool:
 
 
 def ioctl_set(
-    administrator: Administrator | None, session: Session, frame: Frame, body: m.Body, _: float
+    administrator: Administrator, session: Session, frame: Frame, body: m.Body, _: float
 ) -> None:
-    """Carry out an order; without an administrator all keys are unknown."""
+    """Carry out an order."""
     request = cast("m.IoctlSet", body)
     if not _may_order(session, frame):
         return
     order = _ORDERS.get(request.name.decode("utf-8", "replace"))
-    if order is None or administrator is None:
+    if order is None:
         _refuse_key(session, frame, request.name, _ORDERS)
         return
     try:
@@ -151,7 +151,7 @@ def ioctl_set(
         session.reply(frame, m.Text())
 
 
-def _nodes(_: Administrator | None, session: Session) -> str:
+def _nodes(_: Administrator, session: Session) -> str:
     bucket = session.bucket
     found = [
         {
@@ -166,16 +166,16 @@ def _nodes(_: Administrator | None, session: Session) -> str:
     return json.dumps(found)
 
 
-def _replication_state(_: Administrator | None, session: Session) -> str:
+def _replication_state(_: Administrator, session: Session) -> str:
     paused = session.bucket.replicas.is_paused
     return "paused" if paused else "running"
 
 
-def _rebalance_state(administrator: Administrator | None, _: Session) -> str:
-    return "none" if administrator is None else administrator.rebalance_state
+def _rebalance_state(administrator: Administrator, _: Session) -> str:
+    return administrator.rebalance_state
 
 
-_QUESTIONS: Final[Mapping[str, Callable[[Administrator | None, Session], str]]] = {
+_QUESTIONS: Final[Mapping[str, Callable[[Administrator, Session], str]]] = {
     "nodes": _nodes,
     "rebalance": _rebalance_state,
     "replication": _replication_state,
@@ -183,7 +183,7 @@ _QUESTIONS: Final[Mapping[str, Callable[[Administrator | None, Session], str]]] 
 
 
 def ioctl_get(
-    administrator: Administrator | None, session: Session, frame: Frame, body: m.Body, _: float
+    administrator: Administrator, session: Session, frame: Frame, body: m.Body, _: float
 ) -> None:
     """Answer a question about the cluster."""
     if not _may_order(session, frame):
@@ -201,8 +201,8 @@ def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str,
     session.refuse(frame, Status.EINVAL, f"key: found {found!r}, expected {', '.join(known)}")
 
 
-def admin_commands(administrator: Administrator | None) -> dict[int, CommandHandler]:
-    """Return the commands by which administrators order; None: nobody here carries orders out."""
+def admin_commands(administrator: Administrator) -> dict[int, CommandHandler]:
+    """Return the commands by which administrators order."""
     return {
         Opcode.IOCTL_SET: CommandHandler(Access.USER, partial(ioctl_set, administrator)),
         Opcode.IOCTL_GET: CommandHandler(Access.USER, partial(ioctl_get, administrator)),

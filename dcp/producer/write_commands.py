@@ -1,0 +1,140 @@
+"""Writes documents over the wire: SET, ADD, REPLACE, DELETE, TOUCH.
+
+Values may carry only datatypes that the connection negotiated. Each may ask for durability in
+framing extras.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, cast
+
+from dcp.producer.durable_writes import write_durably
+from dcp.server.commands.document_commands import datatypes_of, on_document
+from dcp.server.commands.session import Access, CommandHandler, Session
+from dcp.server.model.versions import Version
+from dcp.server.vbucket.documents import CheckedValue, DocumentStore, examine
+from dcp.server.vbucket.vbucket import Vbucket
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import HelloFeature, Opcode, Status
+
+_SHORT_VALUE_BYTES: Final = 16 * 1024
+_CAS_ALONE: Final = m.MutationAnswer()
+
+
+class _Change(Protocol):
+    """A command that changes the document of a key in a collection."""
+
+    def __call__(
+        self, documents: DocumentStore, /, key: bytes, collection: int, level: int
+    ) -> Version:
+        """Return the new version; with a durability ``level`` other than 0 it is a prepare."""
+
+
+def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """SET, ADD and REPLACE; a long value is checked in steps before anything is stored."""
+    request = cast("m.Store", body)
+    if frame.datatype & ~datatypes_of(session.login.features):
+        session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
+    elif len(request.value) <= _SHORT_VALUE_BYTES:
+        _change(session, frame, _storing(session, frame, request, request.value), _mutation_answer)
+    else:
+        session.examine(
+            frame,
+            examine(request.value, frame.datatype),
+            lambda value: _change(
+                session, frame, _storing(session, frame, request, value), _mutation_answer
+            ),
+        )
+
+
+def _storing(
+    session: Session, frame: Frame, request: m.Store, value: bytes | CheckedValue
+) -> _Change:
+    now = session.bucket.now()
+
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+        if frame.opcode == Opcode.ADD:
+            return documents.add(
+                key,
+                value,
+                now,
+                flags=request.flags,
+                expiry=request.expiry,
+                datatype=frame.datatype,
+                collection=collection,
+                level=level,
+            )
+        change = documents.set if frame.opcode == Opcode.SET else documents.replace
+        return change(
+            key,
+            value,
+            now,
+            flags=request.flags,
+            expiry=request.expiry,
+            datatype=frame.datatype,
+            cas=frame.cas,
+            collection=collection,
+            level=level,
+        )
+
+    return command
+
+
+def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Delete a document."""
+    now = session.bucket.now()
+
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+        return documents.delete(key, now, cas=frame.cas, collection=collection, level=level)
+
+    _change(session, frame, command, _mutation_answer)
+
+
+def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Give a document a new expiry."""
+    now = session.bucket.now()
+    expiry = cast("m.Touch", body).expiry
+
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+        return documents.touch(key, expiry, now, collection=collection, level=level)
+
+    _change(session, frame, command, lambda *_: m.Empty())
+
+
+def _change(
+    session: Session,
+    frame: Frame,
+    command: _Change,
+    answer_of: Callable[[Session, Vbucket, Version], m.Body],
+) -> None:
+    """Run ``command`` on the document that a request names, and answer with its new CAS."""
+
+    def change(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        def reply(version: Version) -> None:
+            session.reply(frame, answer_of(session, vbucket, version), cas=version.cas)
+
+        requirement = session.requirement
+        if requirement is None:
+            reply(session.bucket.writes.write_to(vbucket, command, key, collection, 0))
+        else:
+            prepare = partial(command, key=key, collection=collection, level=requirement.level)
+            write_durably(session, frame, vbucket, requirement, prepare, reply)
+
+    on_document(session, frame, change)
+
+
+def _mutation_answer(session: Session, vbucket: Vbucket, version: Version) -> m.Body:
+    """Return what is told of a write beside its CAS: the seqno if negotiated."""
+    if HelloFeature.MUTATION_SEQNO in session.login.features:
+        return m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
+    return _CAS_ALONE
+
+
+WRITE_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.SET: CommandHandler(Access.BUCKET, store),
+    Opcode.ADD: CommandHandler(Access.BUCKET, store),
+    Opcode.REPLACE: CommandHandler(Access.BUCKET, store),
+    Opcode.DELETE: CommandHandler(Access.BUCKET, delete),
+    Opcode.TOUCH: CommandHandler(Access.BUCKET, touch),
+}
