@@ -256,7 +256,8 @@ class MemoryTable:
             return
         if newest is not read:
             raise CommitConflictError(f"{self.where}: found version {newest.number}")
-        chunks = (*read.chunks, *_chunks(rows))
+        # Readers find nulls in columns that the files lack, and nothing of those that they add.
+        chunks = (*read.chunks, *_chunks(_cast(rows, read.columns)))
         told = ("numTargetRowsInserted", rows.num_rows), ("numOutputBytes", rows.nbytes)
         metrics = dict([told[operation != "MERGE"]])
         self._commit_rows(operation, chunks, metadata, metrics, transaction)

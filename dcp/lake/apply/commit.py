@@ -75,9 +75,11 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
     """Return the rows of a plan for its empty table; None if they must be merged.
 
     Spark chooses them, as for any apply, and its tasks write the table's data files themselves.
-    Rows that the driver holds are few: they are merged.
+    Rows that the driver holds are few: they are merged. So are rows with fields that the table's
+    columns lack, since files do not change the columns.
     """
-    if not plan.is_first or plan.rows is not None or plan.typed.rewrites:
+    changes_columns = plan.typed.change in (ColumnChange.EXTEND, ColumnChange.REWRITE)
+    if not plan.is_first or plan.rows is not None or changes_columns:
         return None
     return lake.store.first_rows(plan.held.table, plan.merge(lake.changes_sql))
 

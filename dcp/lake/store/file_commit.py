@@ -164,9 +164,10 @@ def commit_files(
 
 def attempts() -> Iterator[None]:
     """Yield for each attempt to be the next commit; of several each gets its turn."""
-    for attempt in range(_ATTEMPTS):
-        yield
+    yield
+    for attempt in range(_ATTEMPTS - 1):
         time.sleep(_PAUSES.delay_seconds(attempt))
+        yield
 
 
 def appended(

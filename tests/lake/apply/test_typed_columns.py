@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
-from dcp.errors import ConfigError, FencedError
+from dcp.errors import ConfigError, FencedError, StoppedError
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.plan import RowBudget
 from dcp.lake.apply.planning import plan_apply
@@ -292,6 +293,21 @@ def test_columns_evolve_in_the_commit_that_brings_the_documents(
     operations = [each.operation for each in history(scene.lake.table("docs"))]
     assert operations[:2] == ["CREATE OR REPLACE TABLE AS SELECT", "MERGE"]
     assert table_rows(scene.lake, None) == source_rows(scene.cluster)
+
+
+def test_the_first_rows_bring_fields_that_came_after_a_driver_died(scene: Scene) -> None:
+    """It had added the columns of its documents, and had not committed the rows."""
+    scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
+    scene.put(one={"n": 1})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dcp.lake.apply.commit.first_rows", Mock(side_effect=StoppedError("dead")))
+        with pytest.raises(StoppedError, match="dead"):
+            scene.run_of_many()
+    assert history(scene.lake.table("docs"))[0].operation == "ADD COLUMNS"
+    scene.put(two={"n": 2, "m": "new"})
+    scene.run_of_many()
+    one, two = {"n": 1, "m": None}, {"n": 2, "m": "new"}
+    assert scene.rows() == {"one": (one, None), "two": (two, None)}
 
 
 def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
