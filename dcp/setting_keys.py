@@ -27,8 +27,8 @@ def key(  # noqa: PLR0913 -- a fact each
 ) -> Any:
     """Return the field of a setting: its default, meaning and bounds; ``above`` excludes itself.
 
-    No message and no repr shows a value that may be secret, if only by mistake. In a configuration
-    file a path is relative to the file's folder.
+    ``may_be_secret``: somebody may write a secret here by mistake, so no message and no repr shows
+    the value. In a configuration file a path is relative to the file's folder.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}

@@ -29,10 +29,10 @@ The rules, from kv_engine ``docs/dcp/documentation/flow-control.md`` and
   window, or when there is any and the last one left more than 5 s ago. Both comparisons are strict
   there and here.
 
-Another size of the window is announced by a CONTROL while data flows (`window_resize`). What is
-received counts on, but for 0, which switches flow control off: with its answer the producer forgets
-what is outstanding, and so do we (`Window.forget`). Switched on again, the producer begins with the
-debt of all that it sent meanwhile.
+A CONTROL announces another size of the window while data flows (`window_resize`). The count of
+received bytes goes on. The size 0 switches flow control off: when the producer answers, it forgets
+the outstanding bytes, and so does the client (`Window.forget`). When flow control is switched on
+again, all bytes that the producer sent meanwhile are outstanding.
 """
 
 from collections import deque
@@ -166,10 +166,10 @@ class Window:
         return nextafter(self.last_ack_at + settings.ack_seconds, inf)
 
     def forget(self) -> None:
-        """Discard what is outstanding, as the producer does whenever it is told 0.
+        """Forget the outstanding bytes, as the producer does when it is told 0.
 
-        As many bytes as the application holds then earn nothing when they are released: the next
-        ones, whichever they are of. So what was held before is to be released first.
+        If the application holds N bytes, the next N bytes that it releases are not acknowledged,
+        whichever deliveries they belong to.
         """
         self.acknowledged = self.received
 

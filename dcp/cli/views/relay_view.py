@@ -55,7 +55,7 @@ class SourceReport:
 def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) -> SourceReport:
     """Ask the seeds of a lake; never raises for what they do, nor for a password that is missing.
 
-    Settings without a user name no source: nobody is asked.
+    Nobody is asked if the settings have no user: they tell of no source.
     """
     source = settings.source
     place = source.connection_string()

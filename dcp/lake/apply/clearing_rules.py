@@ -21,11 +21,11 @@ from dcp.lake.store.log_slice import Role, RowRange
 class ClearedRanges:
     ranges: Sequence[RowRange]
     clears: bool = False
-    """The table's rows of it go."""
+    """The vbucket's rows of the collection leave the table."""
     base_is_empty: bool = False
-    """No row of the older version is needed."""
+    """No row of the base is needed."""
     revives: bool = False
-    """All rows of the older version return, and all that is live above it."""
+    """All rows of the base return, and all live rows above it."""
 
 
 def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -> ClearedRanges:

@@ -3,11 +3,11 @@
 (The first one, into an empty table, inserts: `first_rows`. Where all rows get other
 typed columns, the table is written anew.)
 
-The fence is a Delta transaction id, (lake and table, the version that put the table where it stands
-+ 1): a driver with a stale plan can never publish it, and a table that was restored to an older
-apply goes on from there. Delta skips a stale MERGE silently, so the commit is read back. The commit
-names the version it was made on, so that a foreign write right before it is found by every later
-apply, not by this one alone.
+The fence is a Delta transaction id. Its application is the lake and the table, its version is one
+above the version of the newest apply or RESTORE. A driver with a stale plan can never publish it,
+and a table that was restored to an older apply goes on from there. Delta skips a stale MERGE
+silently, so the commit is read back. The commit names the version it was made on: every later apply
+finds a foreign write that came right before it.
 
 An apply is a deterministic function of ``changes``: repeating it after a crash is harmless. It
 reads the version of ``changes`` that it was planned on, so that a driver which is stopped between

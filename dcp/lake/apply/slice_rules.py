@@ -2,16 +2,16 @@
 
 For each vbucket the replica stands at a (epoch, complete seqno) and shall come to b:
 
-* a is live seen from b: publish the live rows above a, up to b.
-* a is on a dead branch, and what is live goes down to E > 0: take as *base* the newest older
-  version of the replica that is live. A key that was touched by rows of a's branch that are dead
-  now, or by rows that are new, gets its newest live row above the base, or else the row that the
-  base version has, or else is deleted. Nothing is compared with seqnos of the table: a new branch
+* a is on b's branch: publish the live rows above a, up to b.
+* a is on a dead branch that leaves b's branch at E > 0: the *base* is the newest older version of
+  the replica that is on b's branch. The apply touches each key that has a published dead row or a
+  new row. Such a key gets its newest live row above the base. Without one it gets its row of the
+  base. Without either it is deleted. Seqnos of the table are not compared: those of a new branch
   may be lower.
-* E is 0: what the replica has stays, *stale*, until the new history is whole; then the vbucket is
-  replaced as a whole.
-* no base can be read any more: the empty table of the beginning is the base where the log is whole;
-  else the vbucket is stale, and the next round streams it again from its beginning.
+* E is 0: the replica's rows of the vbucket stay, *stale*, until the new history is whole. Then it
+  replaces them.
+* no base can be read: the empty table of the beginning is the base if the log is whole. Else the
+  vbucket is stale, and the next round streams it again from its beginning.
 
 Flushes and drops of the replica's collection then change what the ranges mean (`clearing_rules`).
 

@@ -43,10 +43,10 @@ class TypedPlan:
     """The typed columns that an apply writes, and the resulting change of the table's columns."""
 
     columns: TypedColumns | None = None
-    """None: no typed columns. With a change, the table loses its own."""
+    """None: no typed columns. If ``change`` is `REWRITE`, the table loses those that it has."""
     change: ColumnChange = ColumnChange.NONE
     is_typed: bool = False
-    """The table has some."""
+    """The table has typed columns."""
 
     @property
     def rewrites(self) -> bool:

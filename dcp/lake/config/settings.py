@@ -1,10 +1,9 @@
-"""Every setting of a run, as typed frozen dataclasses: one per section of the configuration file.
+"""The settings of a run, as typed frozen dataclasses: one per section of the configuration file.
 
-``flow_control`` and ``filter`` have modules of their own. A setting's default,
-meaning, unit and allowed range stand beside it (``setting_keys.py``) and nowhere else:
-``settings_load.py`` checks values against them, ``settings_document.py`` writes
-``conf/dcplake.toml`` from them. Values are checked when the objects are made, so that no later
-code checks again.
+The sections ``flow_control`` and ``filter`` are in modules of their own. The call of `key` at each
+setting tells its default, meaning, unit and allowed range. ``settings_load.py`` checks values
+against them, ``settings_document.py`` writes ``conf/dcplake.toml`` from them. Values are checked
+when the objects are made, so that no later code checks again.
 No secret is a setting: the password is named by reference (an environment variable or a file).
 """
 

@@ -1,18 +1,18 @@
 """Collects a task's rows into batches for Spark, and decides when they are flushed.
 
-A batch is flushed when one of these holds; each of them alone would leave a node or Spark waiting:
+The rows are flushed as soon as one of these holds:
 
-    it has no rows                              nothing would come of it: its bytes go back at once
-    it has ``batch_rows`` rows                  Spark takes no more at once
-    it has ``batch_bytes`` bytes, as sent       likewise: what inflates to more is several batches
-    it holds so much of a connection's window   that node has no room, and waits for the batch
-    it holds so much of a stream's window       that stream waits likewise (``flush_bytes``)
-    ``batch_seconds`` are over                  rows would wait for those that do not come
+    they are none                               only bytes are to be released: that happens at once
+    they are ``batch_rows``                     Spark takes no more at once
+    they are ``batch_bytes``, as sent           likewise; rows that inflate to more are more batches
+    they hold too much of a connection's window the node has no room, and waits for the flush
+    they hold too much of a stream's window     the stream waits likewise (``flush_bytes``)
+    ``batch_seconds`` are over                  a node that sends little would hold its rows back
 
-All collected rows are flushed then, one batch after the other, and their deliveries are released
-when Spark has taken the last batch. So a node waits for what Spark holds and for nothing else: a
-document larger than a batch and a delivery larger than its window pass, since nothing more of them
-has to come first. Nothing is gathered meanwhile. Nothing here knows of sockets or Spark.
+A flush gives Spark all collected rows, one batch after the other. It releases their deliveries when
+Spark has taken the last batch. So a node waits for the rows that Spark holds, and for nothing else:
+a document larger than a batch passes, and so does a delivery larger than its window. This module
+uses neither sockets nor Spark.
 """
 
 from collections.abc import Callable, Iterator

@@ -266,7 +266,7 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
         backlog, streams_there, index = heappop(loads)
         shares[index].append(stream)
         heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
-    # Those that ran out of budget last time open first.
+    # The vbuckets whose newest rows came longest ago open first: a budget may have ended them.
     return [
         tuple(sorted(share, key=lambda each: (each.state.last_data_round or 0, each.vbucket)))
         for share in shares

@@ -10,9 +10,9 @@ common history all the same, so the first retry is at the newest common ancestor
 its uuid. (kv_engine's own replication does the like, ``dcp/passive_stream.cc``.)
 
 A producer that has purged tombstones may order every consumer back to 0 that resumes below the
-newest of them, and so again and again if a round brings less. Such an order, to a vbucket that was
-never caught up with since it began at 0, is fruitless, too: after it the vbucket is read up to what
-its node holds in one round, whatever the budget.
+newest of them, and so again and again if a round brings less. An order to a vbucket that has not
+caught up since it began at 0 is fruitless, too. The next round reads such a vbucket up to its high
+seqno, whatever the budget.
 """
 
 from collections.abc import Iterable

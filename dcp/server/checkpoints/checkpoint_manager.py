@@ -220,8 +220,8 @@ class CheckpointManager(CheckpointQueue[Q]):
     def droppable_cursors(self) -> tuple[str, ...]:
         """Return the cursors that may be dropped, the farthest behind first.
 
-        They stand in checkpoints before that of the last cursor that may not be dropped (the
-        persistence cursor), and never in the open one.
+        They stand in closed checkpoints, before the checkpoint of the hindmost cursor that must
+        stay (that of persistence, or of a copy).
         """
         kept = self._cursors.lowest_kept_seqno(self.high_seqno)
         return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)

@@ -1,4 +1,4 @@
-"""Recovers memory when the checkpoints of a bucket exceed their quota.
+"""Frees memory when the checkpoints of a bucket come near their quota.
 
     recovery starts   at 90 % of the checkpoint quota
     recovery stops    at 60 %
@@ -54,7 +54,7 @@ def recover(managers: Iterable[CheckpointManager[Any]], quota_bytes: int) -> Rec
     """Free checkpoint memory of a bucket down to the lower mark, if it has reached the upper one.
 
     The owners of the cursors that ``dropped`` names must be told. It may free less than wanted:
-    the open checkpoints and what the persistence cursor has not had are never given up.
+    open checkpoints stay, and so does what the persistence cursor has not read.
 
     Raises:
         ValueError: the quota is below 1.

@@ -11,11 +11,10 @@ A backfill sends everything on disk after the stream's seqno as one snapshot, ho
 snapshots that merges. When it is opened a cursor is placed behind its end, so that memory keeps
 what comes after. In memory, each look of the cursor is a point-in-time snapshot of its own. A
 cursor that was dropped to save memory sends the stream back to the disk, which the client sees only
-by the marker's flags. A snapshot that has begun is always sent to its end, also beyond the end that
-was asked for: a part of it would be no state that there was. What of it is not sent stays in
-memory under the cursor, so that it is counted; when that was dropped the disk has the rest of the
-same snapshot. Where compaction took some of it the next one, from disk, goes on in its place, and
-begins where it began, as for a client that comes again.
+by the marker's flags. A snapshot that has begun is sent to its end, even beyond the end that the
+client asked for: a part of a snapshot is no state that the vbucket had. The cursor keeps the unsent
+rest in memory, which counts. If the cursor was dropped, the stream reads the rest from the disk. If
+compaction removed a part of that, the next disk snapshot replaces it, and begins at the same seqno.
 
 From a copy that is inside a snapshot a client gets the same one: disk and memory under one marker
 that ends where the active's snapshot ends, and the rest as the copy receives it. Streams that leave
