@@ -23,11 +23,12 @@ from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.log.applied import applied_of, settled_lineage
 from dcp.lake.log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
-from dcp.lake.store.table import CommitConflictError
+from dcp.lake.store.table import CommitConflictError, Table
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.lineage import Lineage
-from dcp.lake.tables.typed_columns import DOC
+from dcp.lake.tables.schema import spark_type
+from dcp.lake.tables.typed_columns import DOC, TypedColumns
 from dcp.records import plain
 
 _ATTEMPTS: Final = 5
@@ -51,8 +52,7 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     if plan.typed.change is ColumnChange.ADD and (columns := plan.typed.columns) is not None:
         with lake.store.looks.committing():
             if _checked_lineage(lake, plan).since() == -1:
-                comments = {DOC: columns.fingerprint}
-                lake.table(plan.held.table).add_columns(columns.schema, comments)
+                _add_columns(lake.table(plan.held.table), columns)
     first = first_rows(lake, plan)
     for _ in range(_ATTEMPTS):
         with lake.store.looks.committing():
@@ -69,6 +69,16 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
         f"{plan}: the table was rewritten in the moment of each of {_ATTEMPTS} attempts "
         "(maintenance?), nothing was applied; run it again when that has ended"
     ) from failure
+
+
+def _add_columns(table: Table, columns: TypedColumns) -> None:
+    table.add_columns(columns.schema, {DOC: columns.fingerprint})
+    found, expected = table.columns().field(DOC).type, columns.schema.field(DOC).type
+    if spark_type(found) != spark_type(expected):
+        raise FencedError(
+            f"{table.where}: found {DOC} of {spark_type(found)} from another driver, expected "
+            f"{spark_type(expected)}; nothing was applied, run it again"
+        )
 
 
 def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError, StoppedError
@@ -28,6 +29,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in
+from dcp.lake.tables.typed_columns import DOC
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.apply.known_documents import KNOWN
@@ -308,6 +310,28 @@ def test_the_first_rows_bring_fields_that_came_after_a_driver_died(scene: Scene)
     scene.run_of_many()
     one, two = {"n": 1, "m": None}, {"n": 2, "m": "new"}
     assert scene.rows() == {"one": (one, None), "two": (two, None)}
+
+
+def test_columns_that_another_driver_added_first_fence_a_plan(scene: Scene) -> None:
+    """Its files would have a field that the table's columns hide."""
+    scene.contract.write_text('collection = "_default._default"\nmode = "evolve"\n')
+    book = ContractBook(str(scene.contract.parent))
+    scene.put(one={"n": 1, "m": "x"})
+    applying = scene.settings
+    scene.settings = replace(applying, apply=replace(applying.apply, when="never"))
+    scene.run()
+    lake = scene.lake
+    plan = plan_apply(lake, DOCS, latest_round(lake), contract=book.contract_of(lake, DOCS))
+    assert plan is not None and plan.typed.columns is not None
+    other = replace(plan.typed.columns, document=pa.struct([("n", pa.int32())]))
+    lake.table("docs").add_columns(other.schema, {DOC: other.fingerprint})
+    with pytest.raises(FencedError, match=r"found doc of STRUCT<.* from another driver"):
+        run_apply(lake, plan, "w")
+    scene.settings = replace(
+        scene.settings, apply=replace(scene.settings.apply, when="every_round")
+    )
+    scene.run()
+    assert scene.rows() == {"one": ({"n": 1, "m": "x"}, None)}
 
 
 def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
